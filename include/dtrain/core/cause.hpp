@@ -1,0 +1,78 @@
+#pragma once
+/// @file
+/// The first cause of a job's failure, as every rank reports it.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+enum class CauseKind : std::uint8_t {
+  lost = 1,      ///< a rank's connection closed without leave(ok): killed, crashed, or left before the end
+  exception,     ///< an exception left user code or a step on a rank
+  timeout,       ///< a deadline passed
+  disagreement,  ///< ranks differ in what must be the same
+  stopped,       ///< the launcher was told to stop
+};
+
+/// Posted once for a job; the first one wins. `rank` is -1 where no rank is to blame.
+struct Cause {
+  CauseKind kind = CauseKind::lost;
+  int rank = -1;
+  std::string host;
+  std::string text;  ///< what it was doing, the exception's text, or the difference
+
+  /// "rank 1 on host gpu-a was lost: ..." in one sentence.
+  std::string sentence() const {
+    const std::string who =
+        rank < 0 ? std::string("the job") : "rank " + std::to_string(rank) + (host.empty() ? "" : " on host " + host);
+    switch (kind) {
+      case CauseKind::lost: return who + " was lost: " + text;
+      case CauseKind::exception: return who + " failed: " + text;
+      case CauseKind::timeout: return who + " waited in vain: " + text;
+      case CauseKind::disagreement: return "ranks disagree: " + text;
+      case CauseKind::stopped: return who + " was stopped: " + text;
+    }
+    return who + ": " + text;
+  }
+};
+
+/// Thrown on a rank that fell only because the job failed elsewhere first.
+class JobFailed : public Error {
+ public:
+  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current())
+      : JobFailed(Errc::job_failed, std::move(cause), where) {}
+
+  const Cause& cause() const noexcept { return cause_; }
+
+ protected:
+  JobFailed(Errc code, Cause cause, SourceLocation where)
+      : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
+
+ private:
+  Cause cause_;
+};
+
+/// A JobFailed whose cause is that a rank's process went away.
+class PeerLost : public JobFailed {
+ public:
+  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current())
+      : JobFailed(Errc::peer_lost, std::move(cause), where) {}
+
+  /// The lost rank, and the host it ran on.
+  int lost_rank() const noexcept { return cause().rank; }
+  const std::string& host() const noexcept { return cause().host; }
+};
+
+/// @throws PeerLost where the cause is a lost rank, JobFailed for every other cause.
+[[noreturn]] inline void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current()) {
+  if (cause.kind == CauseKind::lost) {
+    throw PeerLost(cause, where);
+  }
+  throw JobFailed(cause, where);
+}
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,36 @@
+#pragma once
+/// @file
+/// A point in time after which a wait gives up; every wait in dtrain has one.
+
+#include <algorithm>
+#include <chrono>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// A steady-clock instant. There is no "never": a caller who means long says how long.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline after(Clock::duration timeout) { return Deadline(Clock::now() + timeout); }
+  static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
+
+  bool passed() const { return Clock::now() >= instant_; }
+
+  /// What is left, never negative.
+  Clock::duration remaining() const { return std::max(Clock::duration::zero(), instant_ - Clock::now()); }
+
+  constexpr Clock::time_point instant() const { return instant_; }
+
+  /// The one that comes first.
+  friend constexpr Deadline earlier(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? a : b; }
+
+ private:
+  explicit constexpr Deadline(Clock::time_point instant) : instant_(instant) {}
+
+  Clock::time_point instant_;
+};
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,112 @@
+#pragma once
+/// @file
+/// dtrain::Error: what was being done, what went wrong, what to do, and where.
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "dtrain/core/source_location.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.
+enum class Errc : int {
+  invalid_argument = 1,  ///< a caller broke a documented precondition
+  usage,                 ///< a command line that cannot be followed
+  identity,              ///< the environment does not say who this process is
+  timeout,               ///< a deadline passed
+  cancelled,             ///< the operation was given up by its owner
+  closed,                ///< the other side closed the connection
+  refused,               ///< the other side said no, and said why
+  protocol,              ///< bytes from outside that do not follow the protocol
+  limit,                 ///< a stated bound would be exceeded
+  disagreement,          ///< ranks differ in what must be the same
+  missing_gradient,      ///< a parameter got no gradient in a step
+  unsupported,           ///< this backend cannot do it
+  out_of_memory,         ///< shared or device memory could not be had
+  job_failed,            ///< another rank failed first; the cause says how
+  peer_lost,             ///< another rank's process went away
+};
+
+/// The category of Errc, named "dtrain".
+inline const std::error_category& dtrain_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "dtrain"; }
+    std::string message(int code) const override {
+      switch (static_cast<Errc>(code)) {
+        case Errc::invalid_argument: return "invalid argument";
+        case Errc::usage: return "usage error";
+        case Errc::identity: return "identity error";
+        case Errc::timeout: return "deadline passed";
+        case Errc::cancelled: return "cancelled";
+        case Errc::closed: return "connection closed";
+        case Errc::refused: return "refused";
+        case Errc::protocol: return "protocol violation";
+        case Errc::limit: return "limit exceeded";
+        case Errc::disagreement: return "ranks disagree";
+        case Errc::missing_gradient: return "parameter without a gradient";
+        case Errc::unsupported: return "unsupported";
+        case Errc::out_of_memory: return "out of memory";
+        case Errc::job_failed: return "job failed";
+        case Errc::peer_lost: return "peer lost";
+      }
+      return "unknown dtrain error";
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+inline std::error_code make_error_code(Errc code) noexcept {
+  return {static_cast<int>(code), dtrain_category()};
+}
+
+/// Every exception that dtrain throws. `what()` is the sentence alone; `code()` has the category and number.
+class Error : public std::system_error {
+ public:
+  Error(std::error_code code, std::string sentence, SourceLocation where = SourceLocation::current())
+      : std::system_error(code), sentence_(std::move(sentence)), where_(where) {}
+
+  Error(Errc code, std::string sentence, SourceLocation where = SourceLocation::current())
+      : Error(make_error_code(code), std::move(sentence), where) {}
+
+  const char* what() const noexcept override { return sentence_.c_str(); }
+
+  /// Where in dtrain (or in the user's code, for a precondition) it was noticed.
+  const SourceLocation& where() const noexcept { return where_; }
+
+  /// The rank of the process that threw, once it knew one.
+  std::optional<int> rank() const noexcept { return rank_; }
+
+  Error& with_rank(int rank) noexcept {
+    rank_ = rank;
+    return *this;
+  }
+
+ private:
+  std::string sentence_;
+  SourceLocation where_;
+  std::optional<int> rank_;
+};
+
+/// An Error of the posix category: "doing: strerror(number)", with what to do where the caller knows it.
+[[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
+                                       SourceLocation where = SourceLocation::current()) {
+  const std::error_code code(number, std::generic_category());
+  return {code, doing + ": " + code.message() + (remedy.empty() ? "" : "; " + remedy), where};
+}
+
+/// posix_error of the present errno.
+[[nodiscard]] inline Error errno_error(const std::string& doing, const std::string& remedy = {},
+                                       SourceLocation where = SourceLocation::current()) {
+  return posix_error(errno, doing, remedy, where);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+template <>
+struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};

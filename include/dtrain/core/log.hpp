@@ -1,0 +1,39 @@
+#pragma once
+/// @file
+/// Lines to stderr, each in one write, from a level that DTRAIN_LOG sets.
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+enum class LogLevel : int { off = 0, error, warning, info, debug };
+
+/// The level that DTRAIN_LOG names; warning where it is unset or names none.
+inline LogLevel log_level_of(const char* text) noexcept {
+  const std::string_view name = text == nullptr ? "" : text;
+  if (name == "off") return LogLevel::off;
+  if (name == "error") return LogLevel::error;
+  if (name == "info") return LogLevel::info;
+  if (name == "debug") return LogLevel::debug;
+  return LogLevel::warning;
+}
+
+/// Writes "dtrain: text\n" to stderr if `level` is wanted. A full or closed stderr is not an error of the job.
+inline void log(LogLevel level, std::string_view text) {
+  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
+  if (level > wanted || level == LogLevel::off) {
+    return;
+  }
+  std::string line = "dtrain: ";
+  line.append(text).push_back('\n');
+  const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  static_cast<void>(written);
+}
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,21 @@
+#pragma once
+/// @file
+/// A place in the source; clang 14 with libstdc++ 12 has no std::source_location.
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+struct SourceLocation {
+  const char* file = "";
+  const char* function = "";
+  unsigned line = 0;
+
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          const char* function = __builtin_FUNCTION(),
+                                          unsigned line = __builtin_LINE()) noexcept {
+    return {file, function, line};
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE
