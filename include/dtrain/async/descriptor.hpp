@@ -1,0 +1,51 @@
+#pragma once
+/// @file
+/// A move-only owner of a file descriptor.
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Closes its descriptor when destroyed. Whoever creates one passes a close-on-exec flag to the system call, so that no
+/// process that the user starts keeps a socket of this one open.
+/// Lifetime: no coroutine waits for a descriptor (EventLoop::readable) while it is closed.
+class Descriptor {
+ public:
+  Descriptor() noexcept = default;
+
+  /// Takes over `fd`; a negative one owns nothing.
+  explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
+
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = other.release();
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+  /// Gives the descriptor to the caller, who closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+  /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
+  void reset() noexcept {
+    if (fd_ >= 0) {
+      static_cast<void>(::close(std::exchange(fd_, -1)));
+    }
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,46 @@
+#pragma once
+/// @file
+/// The concept Backend: the type a Policy names, which opens the channels of a group.
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/device.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A name for messages and summaries.
+template <class B>
+concept HasName = requires {
+  { B::name() } noexcept -> std::convertible_to<std::string_view>;
+};
+
+/// Whether buffers on that kind of device can be handed to its communicators.
+template <class B>
+concept SaysDevices = requires(DeviceKind kind) {
+  { B::supports(kind) } noexcept -> std::same_as<bool>;
+};
+
+/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+template <class B>
+concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
+  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
+};
+
+/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// @throws Error (unsupported) on every rank where the ranks cannot reach each other by this backend.
+template <class B>
+concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
+                  requires(const ChannelContext& context, Deadline deadline) {
+                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
+                  };
+
+/// Has no state of its own: everything lives in the communicators it opens.
+template <class B>
+concept Backend = HasName<B> && SaysDevices<B> && CanOpen<B> && HasCommunicationStream<B>;
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,140 @@
+#pragma once
+/// @file
+/// The place where a rank keeps the job's first cause, and from which everything that waits is woken.
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "dtrain/core/cause.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// Set once, read by every thread of the rank. Threads: all members may be called concurrently.
+///
+/// Two ways lead in: `set` by the control plane, which knows the job's first cause, and `report` by whoever on this
+/// rank noticed something. A report goes to the reporter that the group installed (it asks the store, which answers every
+/// rank with the cause that came first); without one it is set at once.
+class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
+ public:
+  using Listener = std::function<void(const Cause&)>;
+  using Reporter = std::function<void(const Cause&)>;
+
+  /// Owns a listener's place: after its destruction the listener is not running and will not be called.
+  /// A listener must not destroy its own Subscription.
+  class Subscription {
+   public:
+    Subscription() noexcept = default;
+    Subscription(Subscription&& other) noexcept
+        : latch_(std::move(other.latch_)), place_(std::exchange(other.place_, {})) {}
+    Subscription& operator=(Subscription&& other) noexcept {
+      if (this != &other) {
+        reset();
+        latch_ = std::move(other.latch_);
+        place_ = std::exchange(other.place_, {});
+      }
+      return *this;
+    }
+    ~Subscription() { reset(); }
+
+    void reset() noexcept {
+      if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
+        const std::lock_guard lock(latch->mutex_);
+        latch->listeners_.erase(place_);
+      }
+    }
+
+   private:
+    friend class FailureLatch;
+    Subscription(std::shared_ptr<FailureLatch> latch, std::list<Listener>::iterator place) noexcept
+        : latch_(std::move(latch)), place_(place) {}
+
+    std::shared_ptr<FailureLatch> latch_;
+    std::list<Listener>::iterator place_{};
+  };
+
+  bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
+  /// The first cause; nothing while the job is well.
+  std::optional<Cause> cause() const {
+    if (!failed()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// Keeps `cause` if it is the first and calls every listener with it, in this thread, before it returns.
+  /// @returns whether it was the first.
+  bool set(const Cause& cause) {
+    const std::lock_guard lock(mutex_);
+    if (failed()) {
+      return false;
+    }
+    cause_ = cause;
+    failed_.store(true, std::memory_order_release);
+    for (const Listener& listener : listeners_) {
+      listener(*cause_);
+    }
+    return true;
+  }
+
+  /// Tells the job of a failure noticed on this rank. The job's first cause may be another one.
+  void report(const Cause& cause) {
+    Reporter reporter;
+    {
+      const std::lock_guard lock(mutex_);
+      reporter = reporter_;
+    }
+    if (reporter) {
+      reporter(cause);
+    } else {
+      set(cause);
+    }
+  }
+
+  /// Installs who takes reports to the store; an empty one takes it out again.
+  void set_reporter(Reporter reporter) {
+    const std::lock_guard lock(mutex_);
+    reporter_ = std::move(reporter);
+  }
+
+  /// Calls `listener` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
+  [[nodiscard]] Subscription subscribe(Listener listener) {
+    const std::lock_guard lock(mutex_);
+    const auto place = listeners_.insert(listeners_.end(), std::move(listener));
+    if (failed()) {
+      (*place)(*cause_);
+    }
+    return {shared_from_this(), place};
+  }
+
+  /// @throws PeerLost, JobFailed: the job's first cause, on a rank that is not its origin; Error on the origin itself.
+  void throw_if_failed(int own_rank) const {
+    const std::optional<Cause> found = cause();
+    if (!found) {
+      return;
+    }
+    if (found->rank != own_rank || found->kind == CauseKind::lost) {
+      throw_cause(*found);
+    }
+    const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
+                      : found->kind == CauseKind::disagreement ? Errc::disagreement
+                                                               : Errc::job_failed;
+    throw Error(code, found->sentence()).with_rank(own_rank);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::atomic<bool> failed_{false};
+  std::optional<Cause> cause_;
+  std::list<Listener> listeners_;
+  Reporter reporter_;
+};
+
+}  // namespace DTRAIN_NAMESPACE

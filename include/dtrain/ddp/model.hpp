@@ -1,0 +1,44 @@
+#pragma once
+/// @file
+/// The concept Model: anything with parameters().
+
+#include <concepts>
+#include <cstddef>
+#include <iterator>
+
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+template <class M>
+concept HasParameters = requires(M& model) { model.parameters(); };
+
+/// `parameters()` gives a range that knows its size, by value or by reference, in the same order each time.
+template <class M>
+concept ParametersAreSized = HasParameters<M> && requires(M& model) {
+  { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
+};
+
+template <class M>
+concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
+  { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
+  std::end(model.parameters());
+};
+
+/// The user's model. Its parameters are read once, when DistributedDataParallel is constructed.
+template <class M>
+concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
+
+/// A Model that lets DistributedDataParallel place its gradients: `bind_gradient(i, view)` makes gradient i live at
+/// `view` from now on (same shape, dtype and device as before; its content was copied there). Called at construction and
+/// at most once more, between steps.
+template <class M>
+concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
+  model.bind_gradient(index, gradient);
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Model;
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,23 @@
+#pragma once
+/// @file
+/// Parameter: a name, the memory of its value and the memory of its gradient.
+
+#include <string>
+
+#include "dtrain/core/tensor_view.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// One trainable tensor of a model. Value and gradient have the same shape, dtype and device, and are contiguous.
+/// Lifetime: both stay at their address as long as the DistributedDataParallel that was given the model.
+struct Parameter {
+  std::string name;
+  TensorView value;
+  TensorView gradient;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Parameter;
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,79 @@
+#pragma once
+/// @file
+/// The concepts Event, ExternalEvent and Stream: ordered work, and the points in it that others wait for.
+
+#include <concepts>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/device.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::stream {
+
+/// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
+enum class WaitResult { complete, timed_out };
+
+/// `is_complete()` asks without blocking, from any thread. An event never recorded is complete, as on CUDA.
+template <class E>
+concept CanPoll = requires(const E event) {
+  { event.is_complete() } noexcept -> std::same_as<bool>;
+};
+
+/// Blocking: `block_until_complete(deadline)` waits in the calling thread (on a host stream it runs the queued work).
+template <class E>
+concept CanBlock = requires(E event, Deadline deadline) {
+  { event.block_until_complete(deadline) } -> std::same_as<WaitResult>;
+};
+
+/// A point in a stream. Recording moves the point; reuse allocates nothing.
+template <class E>
+concept Event = std::movable<E> && CanPoll<E> && CanBlock<E>;
+
+/// `signal()` completes the event from any host thread, without a stream; `reset()` makes it incomplete again.
+template <class E>
+concept CanSignal = requires(E event) {
+  { event.signal() } noexcept -> std::same_as<void>;
+  { event.reset() } noexcept -> std::same_as<void>;
+};
+
+/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream cannot
+/// be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+template <class E>
+concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
+
+template <class S>
+concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
+
+/// `record(event)` enqueues: the event completes when all work enqueued before it has.
+template <class S>
+concept CanRecord = HasEvent<S> && requires(S stream, typename S::Event& event) {
+  { stream.record(event) } -> std::same_as<void>;
+};
+
+/// `wait(event)` enqueues: later work of this stream starts after the event's latest record; the host does not block.
+template <class S>
+concept CanWaitEvent = HasEvent<S> && requires(S stream, const typename S::Event& event) {
+  { stream.wait(event) } -> std::same_as<void>;
+};
+
+template <class S>
+concept HasDevice = requires(const S stream) {
+  { stream.device() } noexcept -> std::same_as<Device>;
+};
+
+/// Work in order. A model of Stream is a copyable reference; an owner outlives its references and all enqueued work.
+/// Threads: one thread enqueues at a time; events may be polled and waited for by any.
+template <class S>
+concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
+
+/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline
+/// passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
+template <class S>
+concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &&
+                          ExternalEvent<typename S::ExternalEvent> &&
+                          requires(S stream, typename S::ExternalEvent& event, Deadline deadline) {
+                            { stream.wait(event, deadline) } -> std::same_as<void>;
+                            { event.timed_out() } noexcept -> std::same_as<bool>;
+                          };
+
+}  // namespace DTRAIN_NAMESPACE::stream
