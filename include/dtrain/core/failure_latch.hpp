@@ -3,6 +3,7 @@
 /// The place where a rank keeps the job's first cause, and from which everything that waits is woken.
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <list>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -81,7 +83,14 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     for (const Listener& listener : listeners_) {
       listener(*cause_);
     }
+    changed_.notify_all();
     return true;
+  }
+
+  /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
+  bool block_until_failed(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, deadline.instant(), [this] { return failed(); });
   }
 
   /// Tells the job of a failure noticed on this rank. The job's first cause may be another one.
@@ -131,6 +140,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 
  private:
   mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
   std::atomic<bool> failed_{false};
   std::optional<Cause> cause_;
   std::list<Listener> listeners_;

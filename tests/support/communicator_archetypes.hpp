@@ -1,0 +1,63 @@
+#pragma once
+/// @file
+/// The least that models Communicator with every further ability, and for each requirement a type that lacks only that.
+
+#include <cstddef>
+#include <optional>
+
+#include "dtrain/backend/communicator.hpp"
+#include "support/stream_archetypes.hpp"
+
+namespace archetype {
+
+struct Allocation {
+  std::byte* data() const noexcept { return nullptr; }
+  std::size_t bytes() const noexcept { return 0; }
+};
+
+enum class CommunicatorLacks {
+  nothing,
+  ranks,
+  moving,
+  all_reduce,
+  broadcast,
+  barrier,
+  reduce_scatter,
+  all_gather,
+  send,
+  recv,
+  split,
+  allocate,
+  abort,
+  failure,
+};
+
+template <CommunicatorLacks Lack = CommunicatorLacks::nothing>
+struct Communicator {
+  using Stream = archetype::Stream<>;
+  using Allocation = archetype::Allocation;
+  using Read = dtrain::ConstBufferView;
+  using Write = dtrain::BufferView;
+
+  Communicator() = default;
+  Communicator(Communicator&&) requires(Lack != CommunicatorLacks::moving) = default;
+  Communicator& operator=(Communicator&&) requires(Lack != CommunicatorLacks::moving) = default;
+
+  int rank() const noexcept requires(Lack != CommunicatorLacks::ranks) { return 0; }
+  int size() const noexcept { return 1; }
+  void all_reduce(Read, Write, dtrain::ReduceOp, Stream) requires(Lack != CommunicatorLacks::all_reduce) {}
+  void broadcast(Write, int, Stream) requires(Lack != CommunicatorLacks::broadcast) {}
+  void barrier(Stream) requires(Lack != CommunicatorLacks::barrier) {}
+  void reduce_scatter(Read, Write, dtrain::ReduceOp, Stream) requires(Lack != CommunicatorLacks::reduce_scatter) {}
+  void all_gather(Read, Write, Stream) requires(Lack != CommunicatorLacks::all_gather) {}
+  void send(Read, int, Stream) requires(Lack != CommunicatorLacks::send) {}
+  void recv(Write, int, Stream) requires(Lack != CommunicatorLacks::recv) {}
+  Communicator split_blocking(int, int, dtrain::Deadline) requires(Lack != CommunicatorLacks::split) { return {}; }
+  Allocation allocate_blocking(std::size_t, dtrain::Deadline) requires(Lack != CommunicatorLacks::allocate) {
+    return {};
+  }
+  void abort(const dtrain::Cause&) noexcept requires(Lack != CommunicatorLacks::abort) {}
+  std::optional<dtrain::Cause> failure() const requires(Lack != CommunicatorLacks::failure) { return std::nullopt; }
+};
+
+}  // namespace archetype
