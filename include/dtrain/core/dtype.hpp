@@ -53,6 +53,8 @@ struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 
 /// A C++ type that dtrain knows the DType of.
 template <class T>
-concept Element = requires { dtype_of<T>::value; };
+concept Element = requires {
+  dtype_of<T>::value;
+};
 
 }  // namespace DTRAIN_NAMESPACE
