@@ -1,0 +1,134 @@
+#pragma once
+/// @file
+/// SHA-256 as FIPS 180-4 specifies it, fed piece by piece.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// The 32 bytes of a SHA-256 digest, in the order that they are written.
+using Sha256Digest = std::array<std::byte, 32>;
+
+/// Two lower-case digits a byte, the first byte first.
+inline std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte value : bytes) {
+    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
+    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
+  }
+  return text;
+}
+
+/// A digest under way. A copy continues on its own, so a common beginning (an HMAC's padded key) is hashed once.
+/// Threads: none but the one that uses it.
+class Sha256 {
+ public:
+  static constexpr std::size_t block_bytes = 64;
+
+  /// Appends `bytes` to the message; the digest does not depend on how the message was cut.
+  Sha256& update(std::span<const std::byte> bytes) noexcept {
+    message_bytes_ += bytes.size();
+    if (pending_ > 0) {
+      const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
+      copy(bytes.first(taken));
+      bytes = bytes.subspan(taken);
+      if (pending_ < block_bytes) return *this;
+      compress(block_.data());
+      pending_ = 0;
+    }
+    for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
+      compress(bytes.data());
+    }
+    copy(bytes);
+    return *this;
+  }
+
+  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+
+  /// The digest of what came so far; the message may go on afterwards.
+  Sha256Digest digest() const noexcept {
+    Sha256 last = *this;
+    last.finish();
+    Sha256Digest bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
+    }
+    return bytes;
+  }
+
+ private:
+  /// Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
+  void finish() noexcept {
+    const std::uint64_t bits = message_bytes_ * 8;
+    std::array<std::byte, 2 * block_bytes> padding{};
+    padding[0] = std::byte{0x80};
+    const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
+    for (std::size_t i = 0; i < 8; ++i) {
+      padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
+    }
+    update(std::span(padding).first(zeros_end + 8));
+  }
+
+  void copy(std::span<const std::byte> bytes) noexcept {
+    if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+    std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+    pending_ += bytes.size();
+  }
+
+  /// Section 6.2.2, one block of 64 bytes.
+  void compress(const std::byte* block) noexcept {
+    std::array<std::uint32_t, 64> w;
+    for (std::size_t t = 0; t < 16; ++t) {
+      w[t] = std::to_integer<std::uint32_t>(block[4 * t]) << 24 |
+             std::to_integer<std::uint32_t>(block[4 * t + 1]) << 16 |
+             std::to_integer<std::uint32_t>(block[4 * t + 2]) << 8 | std::to_integer<std::uint32_t>(block[4 * t + 3]);
+    }
+    for (std::size_t t = 16; t < 64; ++t) {
+      const std::uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
+      const std::uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
+      w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+    }
+    auto [a, b, c, d, e, f, g, h] = state_;
+    for (std::size_t t = 0; t < 64; ++t) {
+      const std::uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) +
+                               round_constants[t] + w[t];
+      const std::uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+    }
+    const std::array<std::uint32_t, 8> added{a, b, c, d, e, f, g, h};
+    for (std::size_t i = 0; i < state_.size(); ++i) {
+      state_[i] += added[i];
+    }
+  }
+
+  /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+  static constexpr std::array<std::uint32_t, 64> round_constants{
+      0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+      0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+      0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+      0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+      0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+      0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+      0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+      0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+  /// Section 5.3.3: the same of the square roots of the first eight primes.
+  std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::byte, block_bytes> block_{};
+  std::size_t pending_ = 0;
+  std::uint64_t message_bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE
