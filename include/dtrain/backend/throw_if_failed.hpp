@@ -1,0 +1,45 @@
+#pragma once
+/// @file
+/// Waiting for a communicator's work, and throwing what made it fail.
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/failure_latch.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and the
+/// store has not yet said which cause came first, until it does, 2 s at most.
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
+template <Communicator C>
+void throw_if_failed(const C& communicator, const FailureLatch& failure) {
+  const std::optional<Cause> own = communicator.failure();
+  if (own) {
+    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  }
+  failure.throw_if_failed(communicator.rank());
+  if (own) {
+    throw_cause(*own);
+  }
+}
+
+/// Blocking: until the work before `event` is done. The work ends itself `timeout` after it begins to run, hence the
+/// deadline here is only a guard against a stream that nobody runs.
+/// @throws as throw_if_failed, and Error (timeout).
+template <stream::Event E, Communicator C>
+void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
+                          std::chrono::nanoseconds timeout) {
+  const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+  throw_if_failed(communicator, failure);
+  if (result == stream::WaitResult::timed_out) {
+    throw Error(Errc::timeout, "waiting for the communication stream took more than twice the timeout; is a step of "
+                               "another thread still using it?");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend

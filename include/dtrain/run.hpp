@@ -1,0 +1,114 @@
+#pragma once
+/// @file
+/// run(): starts the ranks as the policy says and runs the body on each.
+
+#include <concepts>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/launch/worker.hpp"
+#include "dtrain/process_group.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// What a program under run() exits with, besides what the body returned.
+inline constexpr int exit_code_exception = 1;
+inline constexpr int exit_code_usage = 2;
+inline constexpr int exit_code_job_failed = 75;
+
+/// argv without the launcher's flags; [0] is the program's name.
+using Arguments = std::span<char* const>;
+
+/// `body(group)` or `body(group, arguments)`, returning an exit code or nothing.
+template <class Body, class P>
+concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
+
+namespace detail {
+
+template <class P, RunBody<P> Body>
+int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
+  const auto call = [&]() -> decltype(auto) {
+    if constexpr (std::invocable<Body, ProcessGroup<P>, Arguments>) {
+      return std::invoke(body, std::move(group), arguments);
+    } else {
+      return std::invoke(body, std::move(group));
+    }
+  };
+  if constexpr (std::is_void_v<decltype(call())>) {
+    call();
+    return 0;
+  } else {
+    return call();
+  }
+}
+
+inline int exit_code_of(const Error& error) {
+  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
+  return usage ? exit_code_usage : exit_code_exception;
+}
+
+/// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
+template <class P, RunBody<P> Body>
+int run_worker(const launch::Worker& worker, Body& body) {
+  const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
+  std::optional<ProcessGroup<P>> group;
+  const auto fail = [&](const char* text, int exit_code) {
+    // Every rank got the same command line: rank 0's sentence about it is enough.
+    const bool said_by_rank_0 = exit_code == exit_code_usage && group && worker.identity.rank != 0;
+    log(said_by_rank_0 ? LogLevel::info : LogLevel::error, who + text);
+    if (group) {
+      group->report_exception(text);
+    }
+    return exit_code;
+  };
+  try {
+    group.emplace(ProcessGroup<P>::join(worker));
+    const int exit_code = call_body<P>(body, *group, worker.arguments());
+    group->leave_blocking();
+    return exit_code;
+  } catch (const JobFailed& failed) {
+    log(LogLevel::error, who + "ends because " + failed.what());
+    return exit_code_job_failed;
+  } catch (const Error& error) {
+    return fail(error.what(), exit_code_of(error));
+  } catch (const std::exception& error) {
+    return fail(error.what(), exit_code_exception);
+  } catch (...) {
+    return fail("an exception that is not a std::exception", exit_code_exception);
+  }
+}
+
+}  // namespace detail
+
+/// Runs `body` on every rank and returns the process's exit code: the body's; 1 after an exception (its text is on stderr),
+/// 2 for a usage or identity error, 75 when this rank fell because another failed first. With launch::PerNode the process the
+/// user started becomes the launcher, never calls `body`, and returns the first failing worker's code (128 + signal).
+/// To be main's first statement. Blocking: until the job ends.
+template <class P, RunBody<P> Body>
+int run(int argc, char** argv, Body body) {
+  launch::Start start = P::Launcher::start(argc, argv);
+  if (!start.worker) {
+    return start.exit_code;
+  }
+  return detail::run_worker<P>(*start.worker, body);
+}
+
+/// The same without a body, for programs that are started once for each rank: joins and returns the group.
+/// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
+template <class P>
+ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
+  static_assert(P::Launcher::returns_into_user_code,
+                "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
+                "into user code, so use dtrain::run (see dtrain/run.hpp)");
+  return ProcessGroup<P>::join(launch::worker_of(std::move(options)));
+}
+
+}  // namespace DTRAIN_NAMESPACE
