@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -43,7 +44,7 @@ class TaskPromise : public TaskPromiseBase {
  public:
   Task<T> get_return_object() noexcept;
   template <class U>
-    requires std::is_constructible_v<T, U&&>
+  requires std::is_constructible_v<T, U&&>
   void return_value(U&& result) noexcept(std::is_nothrow_constructible_v<T, U&&>) {
     value_.emplace(std::forward<U>(result));
   }
@@ -76,12 +77,12 @@ class TaskPromise<void> : public TaskPromiseBase {
 /// move-only. An exception that leaves the coroutine is thrown where it is awaited.
 ///
 /// Cancellation is destruction. Destroying a Task that is suspended destroys its frame with all locals, hence the tasks
-/// it awaits; every awaiter of this library takes itself out of the loop in its destructor. A coroutine therefore cleans
-/// up with destructors and is never told that it was cancelled. A Task must not be destroyed by code that it itself
-/// runs (Spawned allows it, by destroying a moment later).
+/// it awaits; every awaiter of this library takes itself out of the loop in its destructor. A coroutine therefore
+/// cleans up with destructors and is never told that it was cancelled. A Task must not be destroyed by code that it
+/// itself runs (Spawned allows it, by destroying a moment later).
 ///
-/// A child that completes without suspending returns to its parent like a function: a loop of a million such awaits uses
-/// no stack, with any compiler and flags. Tasks that await each other in depth n use n frames of the stack.
+/// A child that completes without suspending returns to its parent like a function: a loop of a million such awaits
+/// uses no stack, with any compiler and flags. Tasks that await each other in depth n use n frames of the stack.
 ///
 /// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task.
 /// Threads: a Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
@@ -142,8 +143,11 @@ class Task<T>::Awaiter {
   explicit Awaiter(Task& task) noexcept : task_(task) {}
 
   bool await_ready() const noexcept { return false; }
-  bool await_suspend(std::coroutine_handle<> parent) noexcept {
+  bool await_suspend(std::coroutine_handle<> parent) {
     const std::coroutine_handle<promise_type> child = task_.frame_;
+    if (!child) {
+      throw Error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+    }
     child.resume();
     if (child.done()) {
       return false;

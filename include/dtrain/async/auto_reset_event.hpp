@@ -1,0 +1,71 @@
+#pragma once
+/// @file
+/// async::AutoResetEvent: each set lets one coroutine pass.
+
+#include "dtrain/async/event_loop.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// set() wakes the longest waiter, or, where nobody waits, lets the next one through; sets that nobody used count once.
+/// A set given to a waiter that is destroyed before it runs goes to the next one. Lifetime: outlives its waiters.
+/// Threads: the loop's.
+class AutoResetEvent {
+ public:
+  class Awaiter;
+
+  explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  inline void set() noexcept;
+  bool is_set() const noexcept { return set_; }
+
+  /// `co_await event.wait(deadline)`: Ready::ready for one who got a set, or Ready::timed_out.
+  inline Awaiter wait(Deadline deadline) noexcept;
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Awaiter> waiters_;
+  bool set_ = false;
+};
+
+class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
+ public:
+  Awaiter(AutoResetEvent& event, Deadline deadline) noexcept : event_(event), deadline_(deadline) {}
+  ~Awaiter() {
+    event_.scheduler_.leave(*this);
+    if (granted_) {
+      event_.set();
+    }
+  }
+
+  bool await_ready() noexcept { return std::exchange(event_.set_, false); }
+  void await_suspend(std::coroutine_handle<> parent) {
+    event_.scheduler_.enter(*this, parent, deadline_);
+    event_.waiters_.push_back(*this);
+  }
+  Ready await_resume() noexcept {
+    granted_ = false;
+    return outcome;
+  }
+
+ private:
+  friend AutoResetEvent;
+
+  AutoResetEvent& event_;
+  Deadline deadline_;
+  bool granted_ = false;  ///< a set that has not been used
+};
+
+inline void AutoResetEvent::set() noexcept {
+  if (Awaiter* waiter = waiters_.front()) {
+    waiter->granted_ = true;
+    scheduler_.wake(*waiter);
+  } else {
+    set_ = true;
+  }
+}
+
+inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept {
+  return {*this, deadline};
+}
+
+}  // namespace DTRAIN_NAMESPACE::async

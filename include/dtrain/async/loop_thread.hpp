@@ -1,0 +1,103 @@
+#pragma once
+/// @file
+/// async::LoopThread: an EventLoop with a thread of its own, and the blocking way into it.
+
+#include <signal.h>
+
+#include <exception>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "dtrain/async/blocking_call.hpp"
+#include "dtrain/async/event_loop.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Owns the loop and runs it until destroyed. Its thread takes no signals, so handlers and signalfds of the program
+/// work as without it. If a task without a handler throws, the loop ends: every task is cancelled and every later call
+/// throws. Threads: run_blocking from any thread but the loop's, several at once. Destroying it stops and joins (from
+/// outside).
+class LoopThread {
+ public:
+  LoopThread() {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (error != 0) {
+      throw posix_error(error, "blocking signals for an event loop's thread");
+    }
+    struct Restore {
+      ~Restore() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &mask, nullptr)); }
+      const sigset_t& mask;
+    } restore{before};
+    thread_ = std::jthread([this] { serve(); });
+  }
+  LoopThread(const LoopThread&) = delete;
+  LoopThread& operator=(const LoopThread&) = delete;
+  ~LoopThread() { loop_.stop(); }
+
+  /// To post to; its other functions belong to the loop's thread.
+  EventLoop& loop() noexcept { return loop_; }
+
+  /// Runs `co_await make(loop)` on the loop's thread and returns its value here.
+  /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread, and this returns
+  /// only when that has happened, so that `make` may capture the caller's locals by reference.
+  /// @param make callable with EventLoop&, gives a Task; a coroutine lambda with captures is fine, since it stays alive
+  /// @param doing begins the sentence of a timeout
+  /// @throws what the task threw; Error (timeout); Error (cancelled) if the loop has ended; Error (invalid_argument)
+  /// from the loop's own thread, which would wait for itself
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
+    using T = typename std::remove_cvref_t<std::invoke_result_t<Make&, EventLoop&>>::value_type;
+    if (loop_.on_loop_thread()) {
+      throw Error(Errc::invalid_argument, std::string(doing) + ": called from the event loop's own thread, where it " +
+                                              "would wait for itself; co_await the task instead");
+    }
+    BlockingCall<T> call;
+    call.start(loop_, make);
+    if (!call.wait_until(deadline)) {
+      call.cancel(loop_);
+    }
+    if (!call.done()) {
+      throw_unfinished(deadline, doing);
+    }
+    return call.take();
+  }
+
+ private:
+  void serve() noexcept {
+    try {
+      loop_.run();
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      end_reason_ = error.what();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      end_reason_ = "an exception that is not a std::exception";
+    }
+    loop_.close();
+  }
+
+  [[noreturn]] void throw_unfinished(Deadline deadline, std::string_view doing) {
+    const std::lock_guard lock(mutex_);
+    if (!end_reason_.empty()) {
+      throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
+    }
+    if (deadline.passed()) {
+      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+    }
+    throw Error(Errc::cancelled, std::string(doing) + ": the event loop has ended");
+  }
+
+  EventLoop loop_;
+  std::mutex mutex_;
+  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not stop()
+  std::jthread thread_;     ///< last: joined before the rest is destroyed
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,155 @@
+#pragma once
+/// @file
+/// Which coroutines of an EventLoop wait for what, and which runs next.
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/async/poller.hpp"
+#include "dtrain/async/spawned.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// The part of an EventLoop that awaiters talk to. Threads: the loop's.
+class Scheduler {
+ public:
+  /// `wakeup` is readable when turn() is to return at once.
+  explicit Scheduler(int wakeup) : poller_(wakeup) {}
+
+  /// @name For awaiters
+  /// @{
+
+  /// Suspends `coroutine` at `waiter` until wake() or the deadline.
+  void enter(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
+    waiter.coroutine = coroutine;
+    waiter.root = current_;
+    timers_.insert(waiter, deadline);
+  }
+
+  /// enter(), and also until the descriptor is ready. @throws Error (posix) where epoll refuses it.
+  void enter(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline, int descriptor, Interest interest) {
+    enter(waiter, coroutine, deadline);
+    poller_.add(waiter, descriptor, interest);
+  }
+
+  /// Lets a waiter run in the next turn, or in this one where it has not come to its coroutines.
+  void wake(Waiter& waiter, Ready outcome = Ready::ready) noexcept {
+    leave(waiter);
+    waiter.outcome = outcome;
+    ready_.push_back(waiter);
+  }
+
+  /// Takes a waiter out of whatever it waits in.
+  void leave(Waiter& waiter) noexcept {
+    timers_.remove(waiter);
+    poller_.remove(waiter);
+    waiter.unlink();
+  }
+  /// @}
+
+  /// Adds a record, which starts in the next turn.
+  void start(TaskRoot& root) noexcept {
+    root.start.coroutine = root.task.handle();
+    root.start.root = &root;
+    roots_.push_back(root);
+    ready_.push_back(root.start);
+  }
+
+  /// Whether the task's own code is what calls.
+  bool runs(const TaskRoot& root) const noexcept { return current_ == &root; }
+
+  /// Waits for something to do, at most until the next timer or not at all if `hurry`. Descriptors come before timers,
+  /// so that what is ready wins over a deadline that has passed. Returns whether the wake-up descriptor is readable.
+  bool poll(bool hurry) {
+    const bool busy = hurry || !ready_.empty() || !batch_.empty();
+    const bool woken = poller_.poll(busy ? 0 : patience_ms(), [this](Waiter& waiter) { wake(waiter); });
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+      wake(static_cast<Waiter&>(*timer), Ready::timed_out);
+    }
+    return woken;
+  }
+
+  /// Runs those that are ready. Those woken meanwhile wait for the next call, so that no chain starves the others.
+  /// @throws what a task without a handler threw; the rest runs in the next call
+  void resume_ready() {
+    batch_.splice_back(ready_);
+    while (Waiter* waiter = batch_.pop_front()) {
+      TaskRoot* root = waiter->root;
+      current_ = root;
+      waiter->coroutine.resume();  // the waiter is in the coroutine's frame: it may be gone from here on
+      current_ = nullptr;
+      if (root != nullptr && (root->task.done() || root->abandoned)) {
+        retire(*root);
+      }
+    }
+  }
+
+  /// Destroys all tasks.
+  void end_all() noexcept {
+    while (TaskRoot* root = roots_.front()) {
+      root->end();
+    }
+  }
+
+  std::size_t registered_descriptors() const noexcept { return poller_.registered_count(); }
+  std::size_t pending_timers() const noexcept { return timers_.size(); }
+
+ private:
+  int patience_ms() const {
+    if (timers_.empty()) {
+      return -1;
+    }
+    const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+    const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+    return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+  }
+
+  static void retire(TaskRoot& root) {
+    std::exception_ptr exception;
+    if (root.task.done()) {
+      try {
+        root.task.take();
+      } catch (...) {
+        exception = std::current_exception();
+      }
+    }
+    const ExceptionHandler handler = std::move(root.on_exception);
+    root.end();
+    if (exception && !handler) {
+      std::rethrow_exception(exception);
+    }
+    if (exception) {
+      handler(exception);
+    }
+  }
+
+  Poller poller_;
+  TimerHeap timers_;
+  IntrusiveList<TaskRoot> roots_;
+  IntrusiveList<Waiter> ready_;
+  IntrusiveList<Waiter> batch_;
+  TaskRoot* current_ = nullptr;  ///< whose coroutine runs now
+};
+
+inline void Spawned::cancel() noexcept {
+  TaskRoot* root = std::exchange(root_, nullptr);
+  if (root == nullptr) {
+    return;
+  }
+  if (root->home == nullptr) {
+    delete root;
+    return;
+  }
+  root->owned = false;
+  if (root->ending || root->home->runs(*root)) {
+    root->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+  } else {
+    root->end();
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
