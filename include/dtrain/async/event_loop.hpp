@@ -39,7 +39,7 @@ class EventLoop {
     if (!task) {
       throw Error(Errc::invalid_argument, "starting a task that was moved from");
     }
-    auto root = std::make_unique<TaskRoot>(scheduler_, std::move(task), std::move(on_exception), std::move(on_gone));
+    auto root = std::make_unique<TaskRoot>(std::move(task), std::move(on_exception), std::move(on_gone));
     scheduler_.start(*root);
     return Spawned(root.release());
   }

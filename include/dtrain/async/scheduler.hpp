@@ -58,9 +58,6 @@ class Scheduler {
     ready_.push_back(root.start);
   }
 
-  /// Whether the task's own code is what calls.
-  bool runs(const TaskRoot& root) const noexcept { return current_ == &root; }
-
   /// Waits for something to do, at most until the next timer or not at all if `hurry`. Descriptors come before timers,
   /// so that what is ready wins over a deadline that has passed. Returns whether the wake-up descriptor is readable.
   bool poll(bool hurry) {
@@ -78,13 +75,7 @@ class Scheduler {
   void resume_ready() {
     batch_.splice_back(ready_);
     while (Waiter* waiter = batch_.pop_front()) {
-      TaskRoot* root = waiter->root;
-      current_ = root;
-      waiter->coroutine.resume();  // the waiter is in the coroutine's frame: it may be gone from here on
-      current_ = nullptr;
-      if (root != nullptr && (root->task.done() || root->abandoned)) {
-        retire(*root);
-      }
+      resume(*waiter);
     }
   }
 
@@ -106,6 +97,22 @@ class Scheduler {
     const auto left = Deadline::at(timers_.earliest()->instant).remaining();
     const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
     return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+  }
+
+  void resume(Waiter& waiter) {
+    TaskRoot* root = waiter.root;
+    if (root == nullptr) {
+      waiter.coroutine.resume();
+      return;
+    }
+    current_ = root;
+    root->running = true;
+    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: it may be gone from here on
+    root->running = false;
+    current_ = nullptr;
+    if (root->task.done() || root->abandoned) {
+      retire(*root);
+    }
   }
 
   static void retire(TaskRoot& root) {
@@ -134,22 +141,5 @@ class Scheduler {
   IntrusiveList<Waiter> batch_;
   TaskRoot* current_ = nullptr;  ///< whose coroutine runs now
 };
-
-inline void Spawned::cancel() noexcept {
-  TaskRoot* root = std::exchange(root_, nullptr);
-  if (root == nullptr) {
-    return;
-  }
-  if (root->home == nullptr) {
-    delete root;
-    return;
-  }
-  root->owned = false;
-  if (root->ending || root->home->runs(*root)) {
-    root->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
-  } else {
-    root->end();
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::async

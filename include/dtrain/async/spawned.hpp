@@ -20,8 +20,8 @@ using GoneHandler = std::function<void()>;
 /// The loop's record of a spawned task.
 class TaskRoot : public ListNode {
  public:
-  TaskRoot(Scheduler& scheduler, Task<void> coroutine, ExceptionHandler handler, GoneHandler gone)
-      : home(&scheduler), task(std::move(coroutine)), on_exception(std::move(handler)), on_gone(std::move(gone)) {}
+  TaskRoot(Task<void> coroutine, ExceptionHandler handler, GoneHandler gone_handler)
+      : task(std::move(coroutine)), on_exception(std::move(handler)), on_gone(std::move(gone_handler)) {}
 
   /// Destroys the coroutine, then the record if nobody owns it, then calls on_gone.
   void end() noexcept {
@@ -30,21 +30,22 @@ class TaskRoot : public ListNode {
     ending = true;
     task.destroy();
     ending = false;
-    home = nullptr;
-    const GoneHandler gone = std::move(on_gone);
+    gone = true;
+    const GoneHandler handler = std::move(on_gone);
     if (!owned) {
       delete this;
     }
-    if (gone) {
-      gone();
+    if (handler) {
+      handler();
     }
   }
 
-  Scheduler* home;  ///< null once the task is gone
   Task<void> task;
   ExceptionHandler on_exception;
   GoneHandler on_gone;
   Waiter start;
+  bool gone = false;       ///< its frame has been destroyed
+  bool running = false;    ///< its own code is what runs now
   bool owned = true;       ///< by a Spawned; otherwise by the loop
   bool ending = false;     ///< its frame is being destroyed
   bool abandoned = false;  ///< its Spawned was destroyed by the task itself
@@ -70,15 +71,30 @@ class [[nodiscard]] Spawned {
   ~Spawned() { cancel(); }
 
   /// Whether the task has ended; also true where nothing is owned.
-  bool done() const noexcept { return root_ == nullptr || root_->home == nullptr; }
+  bool done() const noexcept { return root_ == nullptr || root_->gone; }
 
   /// Destroys the task now; no effect on one that is done.
-  inline void cancel() noexcept;
+  void cancel() noexcept {
+    TaskRoot* root = std::exchange(root_, nullptr);
+    if (root == nullptr) {
+      return;
+    }
+    if (root->gone) {
+      delete root;
+      return;
+    }
+    root->owned = false;
+    if (root->ending || root->running) {
+      root->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+    } else {
+      root->end();
+    }
+  }
 
   /// Gives the task to the loop, which runs it to its end or to the loop's.
   void detach() noexcept {
     if (TaskRoot* root = std::exchange(root_, nullptr)) {
-      if (root->home == nullptr) {
+      if (root->gone) {
         delete root;
       } else {
         root->owned = false;

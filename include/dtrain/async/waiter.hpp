@@ -11,7 +11,6 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-class Scheduler;
 class TaskRoot;
 
 /// The base of the awaiters. It lives in the coroutine's frame, so suspending allocates nothing (the timers' array may
