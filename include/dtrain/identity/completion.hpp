@@ -1,0 +1,76 @@
+#pragma once
+/// @file
+/// What every source does with the facts it read: complete them on one node, check them, find the master.
+
+#include <algorithm>
+#include <string>
+
+#include "dtrain/identity/process_identity.hpp"
+#include "dtrain/identity/variables.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// One node = local size equals world size, or node count is 1, or world size is 1.
+inline bool on_one_node(const ProcessIdentity& who) noexcept {
+  return who.world_size == 1 || who.node_count == 1 || who.local_world_size == who.world_size;
+}
+
+/// On one node: node rank 0 of 1, and a missing local size is the world size. A world size of 1 also gives local rank
+/// 0. What it sets follows from certain facts, so sources call it before they guess.
+inline void complete_one_node(ProcessIdentity& who) {
+  if (!on_one_node(who)) {
+    return;
+  }
+  who.node_rank = 0;
+  who.node_count = 1;
+  if (!who.local_world_size) {
+    who.local_world_size = who.world_size;
+  }
+  if (who.world_size == 1 && !who.local_rank) {
+    who.local_rank = 0;
+  }
+}
+
+namespace detail {
+/// `index` < `bound`, where both are known.
+inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
+                        std::optional<int> bound, const ProcessIdentity& who) {
+  if (index && bound && *index >= *bound) {
+    throw IdentityError(IdentityErrc::rank_out_of_range, std::string(index_name) + " " + std::to_string(*index) +
+                                                             " is not below " + bound_name + " " +
+                                                             std::to_string(*bound) + " (read from [" + who.launcher +
+                                                             "]); set both for the same job, counting from 0");
+  }
+}
+}  // namespace detail
+
+/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
+inline void check_ranges(const ProcessIdentity& who) {
+  detail::check_below("rank", who.rank, "world size", who.world_size, who);
+  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, who);
+  detail::check_below("node rank", who.node_rank, "node count", who.node_count, who);
+  if (who.local_world_size && *who.local_world_size > who.world_size) {
+    throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
+                                                             " is above world size " + std::to_string(who.world_size) +
+                                                             " (read from [" + who.launcher +
+                                                             "]); set both for the same job");
+  }
+}
+
+/// The value of `variable`, else the loopback address on one node.
+/// @throws IdentityError (no-master-addr), which says what to set.
+inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
+                                           const ProcessIdentity& who) {
+  if (const std::optional<std::string> given = variables.text(variable)) {
+    return *given;
+  }
+  if (on_one_node(who)) {
+    return "127.0.0.1";
+  }
+  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
+                                                        " does not say that all " + std::to_string(who.world_size) +
+                                                        " processes run on one node; set " + variable +
+                                                        " on every process to the host of rank 0");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

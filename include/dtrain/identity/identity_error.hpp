@@ -1,0 +1,78 @@
+#pragma once
+/// @file
+/// What can be wrong with an environment that should say who a process is.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Each has a name that scripts rely on: `whoami` prints it as error_code.
+enum class IdentityErrc : std::uint8_t {
+  bad_integer = 1,
+  bad_port,
+  bad_hostlist,
+  bad_tasks_per_node,
+  ambiguous_address,
+  conflict_rank,
+  conflict_local_rank,
+  rank_out_of_range,
+  no_rank,
+  no_world_size,
+  no_master_addr,
+  node_level_env,
+  pmix_only,
+  many_launchers,
+  tf_malformed,
+  tf_no_task,
+  tf_not_trainer,
+  tf_bad_index,
+  sm_host,
+  elastic_range,
+  unknown_launcher,
+};
+
+constexpr std::string_view name(IdentityErrc code) noexcept {
+  switch (code) {
+    case IdentityErrc::bad_integer: return "bad-integer";
+    case IdentityErrc::bad_port: return "bad-port";
+    case IdentityErrc::bad_hostlist: return "bad-hostlist";
+    case IdentityErrc::bad_tasks_per_node: return "bad-tasks-per-node";
+    case IdentityErrc::ambiguous_address: return "ambiguous-address";
+    case IdentityErrc::conflict_rank: return "conflict-rank";
+    case IdentityErrc::conflict_local_rank: return "conflict-local-rank";
+    case IdentityErrc::rank_out_of_range: return "rank-out-of-range";
+    case IdentityErrc::no_rank: return "no-rank";
+    case IdentityErrc::no_world_size: return "no-world-size";
+    case IdentityErrc::no_master_addr: return "no-master-addr";
+    case IdentityErrc::node_level_env: return "node-level-env";
+    case IdentityErrc::pmix_only: return "pmix-only";
+    case IdentityErrc::many_launchers: return "many-launchers";
+    case IdentityErrc::tf_malformed: return "tf-malformed";
+    case IdentityErrc::tf_no_task: return "tf-no-task";
+    case IdentityErrc::tf_not_trainer: return "tf-not-trainer";
+    case IdentityErrc::tf_bad_index: return "tf-bad-index";
+    case IdentityErrc::sm_host: return "sm-host";
+    case IdentityErrc::elastic_range: return "elastic-range";
+    case IdentityErrc::unknown_launcher: return "unknown-launcher";
+  }
+  return "unknown";
+}
+
+/// The sentence says which variable, its value, and what to set.
+class IdentityError : public Error {
+ public:
+  IdentityError(IdentityErrc reason, std::string sentence, SourceLocation where = SourceLocation::current())
+      : Error(Errc::identity, std::move(sentence), where), reason_(reason) {}
+
+  IdentityErrc reason() const noexcept { return reason_; }
+
+ private:
+  IdentityErrc reason_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity

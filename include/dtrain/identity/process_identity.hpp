@@ -1,0 +1,52 @@
+#pragma once
+/// @file
+/// Who a process is, as far as its environment tells.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Where nothing else gives a port.
+inline constexpr int default_master_port = 29500;
+
+/// What is not set is learnt by exchange after connecting; what `provisional` names is a guess that it confirms.
+struct ProcessIdentity {
+  int rank = 0;
+  int world_size = 1;
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::optional<int> node_count;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;
+  std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
+  std::vector<std::string> provisional;  ///< names of fields
+  std::vector<std::string> warnings;     ///< sentences
+
+  bool is_provisional(std::string_view field) const {
+    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+  }
+
+  friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
+};
+
+/// One line for people: "rank 1 of 4 (local rank 1 of 2, node 0 of 2), store at h0:29500, from torch".
+inline std::string to_string(const ProcessIdentity& who) {
+  const auto number = [](const std::optional<int>& field) { return field ? std::to_string(*field) : std::string("?"); };
+  std::string line = "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) + " (local rank " +
+                     number(who.local_rank) + " of " + number(who.local_world_size) + ", node " +
+                     number(who.node_rank) + " of " + number(who.node_count) + "), store at " +
+                     who.master_addr.value_or("?") + ":" + number(who.master_port) + ", from " + who.launcher;
+  for (const std::string& warning : who.warnings) {
+    line += "; " + warning;
+  }
+  return line;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,31 @@
+#pragma once
+/// @file
+/// Source [k8s]: a pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
+
+#include "dtrain/identity/completion.hpp"
+#include "dtrain/identity/local_rank_argument.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct KubernetesSource {
+  static constexpr const char* name = "k8s";
+
+  /// An index without a size is not a distributed job.
+  static bool present(const Variables& variables) {
+    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") &&
+           variables.integer("WORLD_SIZE").value_or(1) > 1;
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("JOB_COMPLETION_INDEX");
+    who.world_size = *variables.integer("WORLD_SIZE");
+    check_ranges(who);
+    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
+    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,104 @@
+#pragma once
+/// @file
+/// Typed, strict reading of environment variables out of a map.
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/identity/identity_error.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A whole environment, as a value.
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+/// `NAME='value'` for a sentence: control bytes replaced, at most 64 bytes of the value.
+inline std::string quoted(std::string_view variable, std::string_view value) {
+  constexpr std::size_t shown = 64;
+  std::string text(variable);
+  text += "='";
+  for (const char byte : value.substr(0, shown)) {
+    text += byte >= ' ' && byte < '\x7f' ? byte : '?';
+  }
+  return text + (value.size() > shown ? "...'" : "'");
+}
+
+/// Decimal digits only, at most 2147483647; nothing for anything else.
+inline std::optional<int> parse_integer(std::string_view text) noexcept {
+  if (text.empty() || text.size() > 10) {
+    return std::nullopt;
+  }
+  long long number = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') {
+      return std::nullopt;
+    }
+    number = number * 10 + (digit - '0');
+  }
+  return number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(number));
+}
+
+/// 1..65535 in decimal digits; nothing for anything else.
+inline std::optional<int> parse_port(std::string_view text) noexcept {
+  const std::optional<int> number = parse_integer(text);
+  return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
+}
+
+/// Reads an Environment. An empty value counts as unset. Lifetime: the environment outlives it.
+class Variables {
+ public:
+  explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
+
+  std::optional<std::string> text(std::string_view variable) const {
+    const auto found = environment_->find(variable);
+    return found == environment_->end() || found->second.empty() ? std::nullopt : std::optional(found->second);
+  }
+
+  bool has(std::string_view variable) const { return text(variable).has_value(); }
+
+  /// @throws IdentityError (bad-integer) for a value that is not decimal digits.
+  std::optional<int> integer(std::string_view variable) const {
+    const std::optional<std::string> value = text(variable);
+    if (!value) {
+      return std::nullopt;
+    }
+    const std::optional<int> number = parse_integer(*value);
+    if (!number) {
+      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, *value) +
+                                                         " is not a non-negative integer; set it to decimal digits or "
+                                                         "unset it");
+    }
+    return number;
+  }
+
+  /// An integer that counts something, so at least 1. @throws IdentityError (bad-integer).
+  std::optional<int> count(std::string_view variable) const {
+    const std::optional<int> number = integer(variable);
+    if (number && *number == 0) {
+      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, "0") + " is not a count; set it to 1 or more");
+    }
+    return number;
+  }
+
+  /// @throws IdentityError (bad-port) for a value that is not in 1..65535.
+  std::optional<int> port(std::string_view variable) const {
+    const std::optional<std::string> value = text(variable);
+    if (!value) {
+      return std::nullopt;
+    }
+    const std::optional<int> number = parse_port(*value);
+    if (!number) {
+      throw IdentityError(IdentityErrc::bad_port,
+                          quoted(variable, *value) + " is not a port; set it to a number from 1 to 65535");
+    }
+    return number;
+  }
+
+ private:
+  const Environment* environment_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
