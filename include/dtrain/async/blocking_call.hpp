@@ -2,13 +2,13 @@
 /// @file
 /// One task that a thread runs on another thread's EventLoop and waits for.
 
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <type_traits>
 #include <utility>
 
 #include "dtrain/async/event_loop.hpp"
+#include "dtrain/core/block_until.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -31,14 +31,7 @@ class BlockingCall {
   /// Whether the task was gone by the deadline. Blocking: until then.
   bool wait_until(Deadline deadline) {
     std::unique_lock lock(mutex_);
-    while (references_ > 0 && !deadline.passed()) {
-      if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // which does not know the wait on the steady clock (g++ 12)
-        changed_.wait_until(lock, std::chrono::system_clock::now() + deadline.remaining());
-      } else {
-        changed_.wait_until(lock, deadline.instant());
-      }
-    }
-    return references_ == 0;
+    return block_until(changed_, lock, deadline, [this] { return references_ == 0; });
   }
 
   /// Destroys the task on the loop's thread. Blocking: until that has happened, for as long as a coroutine or a posted

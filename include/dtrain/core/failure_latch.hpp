@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 
@@ -90,7 +91,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
   bool block_until_failed(Deadline deadline) const {
     std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, deadline.instant(), [this] { return failed(); });
+    return block_until(changed_, lock, deadline, [this] { return failed(); });
   }
 
   /// Tells the job of a failure noticed on this rank. The job's first cause may be another one.
