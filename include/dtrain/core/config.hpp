@@ -21,3 +21,15 @@
 #ifndef DTRAIN_THREAD_SANITIZER
 #define DTRAIN_THREAD_SANITIZER 0
 #endif
+
+/// The processor, for the one instruction that a spinning wait wants.
+#if defined(__x86_64__) || defined(__i386__)
+#define DTRAIN_X86 1
+#else
+#define DTRAIN_X86 0
+#endif
+#if defined(__aarch64__)
+#define DTRAIN_ARM64 1
+#else
+#define DTRAIN_ARM64 0
+#endif

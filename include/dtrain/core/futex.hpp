@@ -1,0 +1,71 @@
+#pragma once
+/// @file
+/// Waiting on a 32-bit word with a deadline, inside a process or across processes (raw futexes).
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free,
+              "dtrain: a futex needs a lock-free 32-bit atomic");
+
+/// Who can wait on a word: threads of one process, or every process that has mapped it. std::atomic::wait knows only
+/// the first kind: it never wakes another process.
+enum class FutexScope : int { process = FUTEX_PRIVATE_FLAG, shared = 0 };
+
+/// `awake` says nothing about why: the caller looks at its condition again.
+enum class FutexResult { awake, timed_out };
+
+/// Blocking: sleeps while `word` equals `expected`, until somebody wakes the word or the deadline passes. Signals of
+/// the operating system do not end the wait. Returns at once where the word differs.
+inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
+                              FutexScope scope) noexcept {
+  using std::chrono::nanoseconds;
+  // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is the steady clock: a retry costs no
+  // arithmetic.
+  const auto instant = std::chrono::duration_cast<nanoseconds>(deadline.instant().time_since_epoch()).count();
+  timespec until{};
+  until.tv_sec = static_cast<time_t>(instant > 0 ? instant / 1'000'000'000 : 0);
+  until.tv_nsec = static_cast<long>(instant > 0 ? instant % 1'000'000'000 : 0);
+  const int operation = FUTEX_WAIT_BITSET | static_cast<int>(scope);
+  while (::syscall(SYS_futex, &word, operation, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY) != 0) {
+    if (errno != EINTR) {
+      return errno == ETIMEDOUT ? FutexResult::timed_out : FutexResult::awake;  // EAGAIN: the word differs
+    }
+  }
+  return FutexResult::awake;
+}
+
+/// Wakes up to `count` sleepers of the word. The word need not be alive: a stray address wakes nobody.
+/// @returns how many were woken.
+inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexScope scope) noexcept {
+  const long woken = ::syscall(SYS_futex, &word, FUTEX_WAKE | static_cast<int>(scope), count, nullptr, nullptr, 0);
+  return woken > 0 ? static_cast<int>(woken) : 0;
+}
+
+inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
+  return futex_wake(word, INT_MAX, scope);
+}
+
+/// Tells the processor that this is a spinning wait.
+inline void spin_pause() noexcept {
+#if DTRAIN_X86
+  __asm__ __volatile__("pause");
+#elif DTRAIN_ARM64
+  __asm__ __volatile__("yield");
+#endif
+}
+
+}  // namespace DTRAIN_NAMESPACE

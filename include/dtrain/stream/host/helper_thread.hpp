@@ -1,0 +1,56 @@
+#pragma once
+/// @file
+/// A thread that drains a host queue while the user computes.
+
+#include <csignal>
+#include <system_error>
+#include <thread>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/host/queue.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Sleeps while there is nothing to run; an enqueue wakes it with one futex call, and only if it sleeps. One for each
+/// queue. Destruction lets the work that runs end and leaves the rest to whoever waits. Lifetime: the queue outlives
+/// it.
+class HelperThread {
+ public:
+  /// @throws Error where the system gives no more threads.
+  explicit HelperThread(Queue& queue) : queue_(queue) {
+    queue_.helper_stops_.store(false);
+    // The user's signal handlers run in the user's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::jthread([this] { main(); });
+    } catch (const std::system_error& failure) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
+                                      "; progress = inline needs no thread");
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  HelperThread(const HelperThread&) = delete;
+  HelperThread& operator=(const HelperThread&) = delete;
+  ~HelperThread() {
+    queue_.helper_stops_.store(true);
+    queue_.wake_helper();
+  }
+
+ private:
+  void main() noexcept {
+    const auto goes_on = [this] { return !queue_.helper_stops_.load(); };
+    while (goes_on()) {
+      queue_.run_up_to(Queue::nobody_waits, goes_on);
+      queue_.park_helper();
+    }
+  }
+
+  Queue& queue_;
+  std::jthread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

@@ -1,0 +1,54 @@
+#pragma once
+/// @file
+/// Whether a helper thread drives communication while the user computes.
+
+#include <sched.h>
+
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// `thread` overlaps communication with computing; `inline_` runs it in the thread that waits for it. Waking a thread
+/// for little, or where no core is free, costs more than it hides: `automatic` asks for a free core.
+enum class Progress { automatic, thread, inline_ };
+
+/// "automatic", "thread" or "inline". @throws Error (usage) for anything else.
+inline Progress progress_from(std::string_view text) {
+  if (text == "automatic") return Progress::automatic;
+  if (text == "thread") return Progress::thread;
+  if (text == "inline") return Progress::inline_;
+  throw Error(Errc::usage, "progress \"" + std::string(text.substr(0, 64)) +
+                               "\" is not known; possible are automatic, thread and inline");
+}
+
+constexpr const char* name(Progress progress) noexcept {
+  switch (progress) {
+    case Progress::automatic: return "automatic";
+    case Progress::thread: return "thread";
+    case Progress::inline_: return "inline";
+  }
+  return "unknown progress";
+}
+
+/// What `wanted` means for this many ranks on this host and cores that a rank may run on: `thread` or `inline_`.
+constexpr Progress decide(Progress wanted, int cores, int local_world_size) noexcept {
+  if (wanted != Progress::automatic) {
+    return wanted;
+  }
+  return cores > local_world_size ? Progress::thread : Progress::inline_;
+}
+
+/// The cores that the calling thread may run on; 1 where the system does not say.
+inline int cores_by_affinity() noexcept {
+  cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
+  if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
+    return 1;
+  }
+  const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
+  return cores > 0 ? cores : 1;
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

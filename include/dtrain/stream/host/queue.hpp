@@ -1,0 +1,187 @@
+#pragma once
+/// @file
+/// The caller-runs queue: work in order, run by whoever waits for it.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/futex.hpp"
+#include "dtrain/stream/host/work_item.hpp"
+#include "dtrain/stream/stream.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+class StreamRef;
+
+/// Owns a ring of work. Work gets a ticket (1, 2, ...) when it is enqueued and runs in that order, one at a time, in a
+/// thread that waits for it or in a HelperThread.
+///
+/// Between producers and the runner there is no lock: a producer writes an item and publishes its ticket (release), the
+/// runner reads the ticket (acquire) and then the item. What the work reads must therefore be ordered before its
+/// enqueue, and ThreadSanitizer sees it where it is not.
+///
+/// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own.
+/// Lifetime: pinned; outlives its references, events and HelperThread. Work not yet run at the end is dropped.
+class Queue {
+ public:
+  /// Items that fit. Enqueueing to a full ring runs, or waits for, its oldest work instead of growing.
+  static constexpr std::uint64_t capacity = 256;
+
+  Queue() = default;
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  ~Queue() {
+    for (std::uint64_t ticket = completed_.load(); ticket < published_.load(); ++ticket) {
+      slot(ticket).drop();
+    }
+  }
+
+  StreamRef ref() noexcept;
+
+  /// Blocking: no, unless the ring is full. Wakes a parked HelperThread.
+  /// @throws Error (limit) where the ring is full and the caller is itself work of this queue.
+  template <Work F>
+  void enqueue(const F& work) {
+    while (!try_enqueue(work)) {
+      block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_patience));
+    }
+    wake_helper();
+  }
+
+  /// The ticket of the latest work.
+  std::uint64_t published() const noexcept { return published_.load(std::memory_order_acquire); }
+
+  bool is_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
+
+  /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
+  /// the other thread stops running. The deadline is looked at between two pieces of work.
+  /// @throws Error (invalid_argument) where the caller is itself work of this queue, which would wait for ever.
+  WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline) {
+    while (!is_complete(ticket)) {
+      if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
+        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+      }
+      if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+        throw Error(
+            Errc::invalid_argument,
+            "work that runs on a host stream waited for later work of the same stream, which cannot start before "
+            "it returns; enqueue instead of waiting, or use another stream");
+      }
+      if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
+        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+      }
+    }
+    return WaitResult::complete;
+  }
+
+ private:
+  friend class HelperThread;
+
+  static constexpr std::uint64_t nobody_waits = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::chrono::minutes full_ring_patience{1};  // then it tries again: work ends by its own deadline
+  enum Role : std::uint32_t { free_role, taken_role };
+  enum HelperState : std::uint32_t { helper_awake, helper_parked };
+
+  WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
+
+  template <Work F>
+  bool try_enqueue(const F& work) {
+    const std::lock_guard gate(producers_);
+    const std::uint64_t index = published_.load(std::memory_order_relaxed);
+    if (index - completed_.load(std::memory_order_acquire) >= capacity) {
+      return false;
+    }
+    slot(index).store(work);
+    published_.store(index + 1);  // seq_cst, as are the other words here: see wake_helper and sleep_until_progress
+    return true;
+  }
+
+  /// Runs work while there is some up to `ticket` and `may_continue()` says so. @returns false if another thread runs.
+  template <class F>
+  bool run_up_to(std::uint64_t ticket, F may_continue) noexcept {
+    std::uint32_t expected = free_role;
+    if (!role_.compare_exchange_strong(expected, taken_role)) {
+      return false;
+    }
+    runner_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    std::uint64_t done = completed_.load(std::memory_order_relaxed);
+    while (done < ticket && done < published() && may_continue()) {
+      slot(done).run();
+      completed_.store(++done);
+      if (done >= wanted_.load()) {
+        wake_waiters();
+      }
+    }
+    runner_thread_.store(std::thread::id(), std::memory_order_relaxed);
+    role_.store(free_role);
+    if (wanted_.load() != nobody_waits) {
+      wake_waiters();  // one of them takes over
+    }
+    if (done < published_.load()) {
+      wake_helper();
+    }
+    return true;
+  }
+
+  /// Sleeps until `ticket` is complete or nobody runs; may return early. A waiter announces the ticket it wants, reads
+  /// the words again and sleeps; the runner changes them and reads the announcement: in one total order one sees the
+  /// other.
+  FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
+    const auto progressed = [&] { return completed_.load() >= ticket || role_.load() == free_role; };
+    for (int spins = 0; spins < 200; ++spins) {
+      if (progressed()) {
+        return FutexResult::awake;
+      }
+      spin_pause();
+    }
+    const std::uint32_t seen = signal_.load();
+    std::uint64_t lowest = wanted_.load();
+    while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
+    }
+    return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
+  }
+
+  void wake_waiters() noexcept {
+    wanted_.store(nobody_waits);
+    signal_.fetch_add(1);
+    futex_wake_all(signal_, FutexScope::process);
+  }
+
+  /// One wake at most for each time the helper parked.
+  void wake_helper() noexcept {
+    std::uint32_t expected = helper_parked;
+    if (helper_.load() == helper_parked && helper_.compare_exchange_strong(expected, helper_awake)) {
+      futex_wake(helper_, 1, FutexScope::process);
+    }
+  }
+
+  /// The helper's sleep: until there is work that nobody runs, or it is to stop.
+  void park_helper() noexcept {
+    helper_.store(helper_parked);
+    const bool has_work = completed_.load() < published_.load() && role_.load() == free_role;
+    if (!has_work && !helper_stops_.load()) {
+      futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+    }
+    helper_.store(helper_awake);
+  }
+
+  alignas(64) std::mutex producers_;
+  std::atomic<std::uint64_t> published_{0};
+  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  std::atomic<std::uint32_t> role_{free_role};
+  std::atomic<std::thread::id> runner_thread_{};
+  alignas(64) std::atomic<std::uint64_t> wanted_{nobody_waits};  ///< the lowest ticket that somebody sleeps for
+  std::atomic<std::uint32_t> signal_{0};
+  std::atomic<std::uint32_t> helper_{helper_awake};
+  std::atomic<bool> helper_stops_{false};
+  std::array<WorkItem, capacity> ring_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

@@ -1,0 +1,56 @@
+#pragma once
+/// @file
+/// One piece of queued work: a small callable stored in place.
+
+#include <concepts>
+#include <cstddef>
+#include <new>
+#include <type_traits>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Bytes that a callable may capture. More belongs behind a pointer.
+inline constexpr std::size_t work_item_bytes = 112;
+
+/// What a queue stores: no allocation, no exceptions, nothing to destroy. A callable that holds a reference to
+/// something has `drop()` to give it up when it is never run.
+template <class F>
+concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
+                   sizeof(F) <= work_item_bytes
+               && alignof(F) <= alignof(std::max_align_t);
+
+template <class F>
+concept DroppableWork = Work<F> && requires(F& work) {
+  { work.drop() }
+  noexcept->std::same_as<void>;
+};
+
+/// A slot for work; two cache lines, so that neighbours in a ring share none.
+class alignas(64) WorkItem {
+ public:
+  template <Work F>
+  void store(const F& work) noexcept {
+    ::new (static_cast<void*>(storage_)) F(work);
+    act_ = [](std::byte* storage, bool run) noexcept {
+      F& stored = *std::launder(reinterpret_cast<F*>(storage));
+      if (run) {
+        stored();
+      } else if constexpr (DroppableWork<F>) {
+        stored.drop();
+      }
+    };
+  }
+
+  void run() noexcept { act_(storage_, true); }
+  void drop() noexcept { act_(storage_, false); }
+
+ private:
+  alignas(std::max_align_t) std::byte storage_[work_item_bytes];
+  void (*act_)(std::byte*, bool) noexcept = nullptr;
+};
+
+static_assert(sizeof(WorkItem) == 128, "dtrain: a work item is two cache lines");
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
