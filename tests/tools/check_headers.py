@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Checks the structure of include/dtrain: floors, size, opening lines, and headers that cost every user compile time.
+
+  check_headers.py REPOSITORY   checks the repository's headers
+  check_headers.py --selftest   shows for each rule that breaking it is noticed
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "single_include"))
+import amalgamate  # noqa: E402  (the one list of floors is there)
+
+FORBIDDEN = {"regex", "future", "filesystem", "iostream", "ranges", "format", "source_location"}
+LONGEST = 300
+
+
+def height(name):
+    """Where a header stands; a header includes only what stands lower, or its own folder."""
+    if name in amalgamate.FRONT:
+        return amalgamate.floor_of(name), amalgamate.FRONT.index(name)
+    return amalgamate.floor_of(name), 0
+
+
+def check_includes(name, text):
+    problems = []
+    for line in text.splitlines():
+        include = amalgamate.INCLUDE.match(line)
+        if not include:
+            continue
+        bracket, target = include.groups()
+        if bracket == "<":
+            if target in FORBIDDEN:
+                problems.append(f"{name} includes <{target}>, which costs every user compile time or is not everywhere")
+            continue
+        if not target.startswith("dtrain/"):
+            problems.append(f'{name} includes "{target}"; headers are named from "dtrain/"')
+            continue
+        target = target.removeprefix("dtrain/")
+        same_folder = "/" in name and name.split("/")[0] == target.split("/")[0]
+        if not same_folder and height(target) >= height(name):
+            problems.append(f"{name} includes {target}, which is not on a lower floor")
+    return problems
+
+
+def check_text(name, text):
+    problems = []
+    lines = text.splitlines()
+    if lines[:2] != ["#pragma once", "/// @file"] or len(lines) < 3 or not lines[2].startswith("/// "):
+        problems.append(f"{name} does not open with '#pragma once', '/// @file' and a '/// ' sentence")
+    if len(lines) > LONGEST:
+        problems.append(f"{name} has {len(lines)} lines; the most is {LONGEST}")
+    if re.search(r"\bstd::source_location\b", text):
+        problems.append(f"{name} uses std::source_location, which clang 14 lacks; use dtrain::SourceLocation")
+    return problems
+
+
+def check(repository):
+    """A sentence for each broken rule."""
+    root = pathlib.Path(repository) / "include"
+    names = sorted(str(path.relative_to(root / "dtrain")) for path in (root / "dtrain").rglob("*") if path.is_file())
+    if not names:
+        return [f"no header below {root}/dtrain"]
+    problems = []
+    for name in names:
+        if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA]:
+            problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
+            continue
+        text = (root / "dtrain" / name).read_text(encoding="utf-8")
+        try:
+            amalgamate.floor_of(name)
+            problems += check_text(name, text) + check_includes(name, text)
+        except amalgamate.AmalgamationError as error:
+            problems.append(str(error))
+    try:
+        reached, _ = amalgamate.in_order(root)
+        problems += [f"{name} is not reached from dtrain.hpp" for name in names if name not in reached]
+    except amalgamate.AmalgamationError as error:
+        problems.append(str(error))
+    return problems
+
+
+def selftest():
+    """Breaks each rule alone in a small tree of headers."""
+    head = "#pragma once\n/// @file\n/// One thing.\n"
+    good = {
+        "core/error.hpp": head + "#include <string>\n",
+        "core/log.hpp": head + '#include "dtrain/core/error.hpp"\n',
+        "net/socket.hpp": head + '#include "dtrain/core/log.hpp"\n',
+        "policy.hpp": head + '#include "dtrain/net/socket.hpp"\n',
+        "run.hpp": head + '#include "dtrain/policy.hpp"\n',
+        "dtrain.hpp": head + '#include "dtrain/run.hpp"\n',
+    }
+    cases = [
+        ({}, None),
+        ({"core/log.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "which is not on a lower floor"),
+        ({"net/socket.hpp": head + '#include "dtrain/core/log.hpp"\n#include "dtrain/ddp/x.hpp"\n'}, "lower floor"),
+        ({"policy.hpp": head + '#include "dtrain/net/socket.hpp"\n#include "dtrain/run.hpp"\n'}, "lower floor"),
+        ({"core/error.hpp": head + '#include "dtrain/core/log.hpp"\n'}, "in a circle"),
+        ({"core/error.hpp": head + "#if A\n#include <regex>\n#endif\n"}, "includes <regex>"),
+        ({"core/error.hpp": head + "#  include <iostream>\n"}, "includes <iostream>"),
+        ({"core/error.hpp": head + "using L = std::source_location;\n"}, "uses std::source_location"),
+        ({"core/log.hpp": head + '#include "error.hpp"\n'}, 'named from "dtrain/"'),
+        ({"core/error.hpp": head + "\n" * 298}, "has 301 lines"),
+        ({"core/error.hpp": "/// @file\n/// One thing.\n"}, "does not open with"),
+        ({"core/error.hpp": "#pragma once\n// One thing.\n"}, "does not open with"),
+        ({"utils/misc.hpp": head}, "'utils' is no floor"),
+        ({"misc.hpp": head}, "is none of the front's files"),
+        ({"net/frame.hpp": head}, "is not reached from dtrain.hpp"),
+        ({"run.hpp": head + '#if A\n#include "dtrain/policy.hpp"\n#endif\n'}, "stands inside #if"),
+        ({"run.hpp": head + '#include "dtrain/net/gone.hpp"\n'}, "does not exist"),
+    ]
+    problems = []
+    for changes, wanted in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**good, **changes}.items():
+                path = pathlib.Path(folder) / "include" / "dtrain" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            found = "\n".join(check(folder))
+            if (wanted is None and found) or (wanted is not None and wanted not in found):
+                problems.append(f"selftest {sorted(changes)}: wanted {wanted}, got: {found or 'nothing'}")
+    return problems
+
+
+def main():
+    if len(sys.argv) != 2:
+        print(__doc__)
+        return 2
+    problems = selftest() if sys.argv[1] == "--selftest" else check(sys.argv[1])
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Checks that what must not compile does not, and says why in the sentence that the file expects.
+
+  compile_fail.py --compiler CXX [--include DIR]... compiles FILE   compiles as it is
+  compile_fail.py --compiler CXX [--include DIR]... fails FILE      with -DDTRAIN_COMPILE_FAIL it does not, and the
+                                                                    output has the text of every line `// expect: TEXT`
+  compile_fail.py --compiler CXX [--include DIR]... selftest        the two checks themselves can fail
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+
+
+def compile_file(compiler, includes, source, *flags):
+    """The exit status and everything the compiler said."""
+    command = [compiler, "-std=c++20", "-fsyntax-only", *flags, *(f"-I{path}" for path in includes), str(source)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          timeout=50, check=False)
+    return done.returncode, done.stdout
+
+
+def expectations(source):
+    """The texts of the file's `// expect: ` lines."""
+    mark = "// expect: "
+    lines = (line.strip() for line in pathlib.Path(source).read_text().splitlines())
+    return [line.removeprefix(mark).strip() for line in lines if line.startswith(mark)]
+
+
+def check_compiles(compiler, includes, source):
+    status, output = compile_file(compiler, includes, source, *WARNINGS)
+    return [] if status == 0 else [f"{source} does not compile as it is:\n{output}"]
+
+
+def check_fails(compiler, includes, source):
+    wanted = expectations(source)
+    if not wanted:
+        return [f"{source} has no line '// expect: ...'"]
+    status, output = compile_file(compiler, includes, source, "-DDTRAIN_COMPILE_FAIL")
+    if status == 0:
+        return [f"{source} compiles with -DDTRAIN_COMPILE_FAIL"]
+    return [f"{source}: the compiler does not say '{text}' but:\n{output}" for text in wanted if text not in output]
+
+
+def selftest(compiler, includes):
+    """Runs both checks on files that must pass and on files that must not."""
+    good = """// expect: a box needs a size
+template <class T>
+int size() {
+  static_assert(sizeof(T) < 8, "a box needs a size");
+  return 1;
+}
+#ifdef DTRAIN_COMPILE_FAIL
+using Box = double;
+#else
+using Box = char;
+#endif
+int main() { return size<Box>(); }
+"""
+    cases = [
+        ("good", good, check_compiles, None),
+        ("good", good, check_fails, None),
+        ("broken as it is", good + "nonsense\n", check_compiles, "does not compile as it is"),
+        ("warns as it is", good + "int narrow(long value) { return value; }\n", check_compiles, "does not compile as it is"),
+        ("never fails", good.replace("double", "char"), check_fails, "compiles with -DDTRAIN_COMPILE_FAIL"),
+        ("another sentence", good.replace("expect: a box", "expect: a bag"), check_fails, "does not say"),
+        ("one of two sentences", "// expect: something else\n" + good, check_fails, "does not say"),
+        ("no expectation", good.replace("// expect", "// hope"), check_fails, "has no line"),
+    ]
+    problems = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text, check, wanted in cases:
+            source = pathlib.Path(folder) / "case.cpp"
+            source.write_text(text)
+            found = "\n".join(check(compiler, includes, source))
+            if (wanted is None and found) or (wanted is not None and wanted not in found):
+                problems.append(f"selftest '{name}' of {check.__name__}: wanted {wanted}, got: {found or 'nothing'}")
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compiler", required=True)
+    parser.add_argument("--include", action="append", default=[])
+    parser.add_argument("mode", choices=["compiles", "fails", "selftest"])
+    parser.add_argument("source", nargs="?")
+    arguments = parser.parse_args()
+    if arguments.mode == "selftest":
+        problems = selftest(arguments.compiler, arguments.include)
+    else:
+        check = check_compiles if arguments.mode == "compiles" else check_fails
+        problems = check(arguments.compiler, arguments.include, arguments.source)
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

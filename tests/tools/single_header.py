@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Checks single_include/dtrain/dtrain.hpp.
+
+  single_header.py REPOSITORY fresh      it is what amalgamate.py makes of include/ now
+  single_header.py REPOSITORY selftest   the comparison notices a stale file
+  single_header.py REPOSITORY COMPILER   a program that has only this file compiles with g++, clang++ or nvcc
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = """#include <dtrain/dtrain.hpp>
+#include <cstdio>
+int main() {
+  std::printf("%d.%d.%d\\n", dtrain::version.major, dtrain::version.minor, dtrain::version.patch);
+  return 0;
+}
+"""
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+SKIPPED = 77
+
+
+def run(command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          check=False, **options)
+
+
+def copy_of(repository, folder):
+    """What amalgamate.py reads, in a folder of its own."""
+    folder = pathlib.Path(folder)
+    for name in ["include", "single_include"]:
+        shutil.copytree(repository / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repository / "LICENSE", folder)
+    return folder
+
+
+def stale(repository):
+    """A sentence if the committed file is not what the script makes."""
+    committed = repository / "single_include" / "dtrain" / "dtrain.hpp"
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = copy_of(repository, folder)
+        done = run([sys.executable, "-B", str(fresh / "single_include" / "amalgamate.py")])
+        if done.returncode != 0:
+            return f"amalgamate.py failed:\n{done.stdout}"
+        made = (fresh / "single_include" / "dtrain" / "dtrain.hpp").read_bytes()
+    if not committed.is_file() or committed.read_bytes() != made:
+        return f"{committed} is stale: run single_include/amalgamate.py and commit the result"
+    return ""
+
+
+def selftest(repository):
+    """A fresh copy passes; one whose include/ changed afterwards does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copy_of(repository, folder)
+        done = run([sys.executable, "-B", str(copy / "single_include" / "amalgamate.py")])
+        if done.returncode != 0 or stale(copy):
+            return f"a file just made counts as stale: {done.stdout}{stale(copy)}"
+        with open(copy / "include" / "dtrain" / "core" / "version.hpp", "a", encoding="utf-8") as header:
+            header.write("// changed\n")
+        return "" if stale(copy) else "a changed header goes unnoticed"
+
+
+def compile_alone(repository, compiler):
+    """Compiles, links and runs PROGRAM with nothing else of dtrain on the include path."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "dtrain").mkdir()
+        shutil.copy(repository / "single_include" / "dtrain" / "dtrain.hpp", pathlib.Path(folder) / "dtrain")
+        source = "main.cu" if compiler == "nvcc" else "main.cpp"
+        (pathlib.Path(folder) / source).write_text(PROGRAM)
+        flags = ["-Xcompiler", ",".join(WARNINGS)] if compiler == "nvcc" else [*WARNINGS, "-pthread"]
+        command = [compiler, "-std=c++20", *flags, "-I.", source, "-o", "program"]
+        done = run(command, cwd=folder)
+        if done.returncode != 0 or "warning" in done.stdout:
+            return f"{' '.join(command)}\n{done.stdout}"
+        done = run([str(pathlib.Path(folder) / "program")])
+        return "" if done.returncode == 0 else f"the program exits with {done.returncode}:\n{done.stdout}"
+
+
+def main():
+    if len(sys.argv) != 3:
+        print(__doc__)
+        return 2
+    repository, what = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    if what not in ["fresh", "selftest"] and shutil.which(what) is None:
+        print(f"SKIPPED: no {what} on the path")
+        return SKIPPED
+    checks = {"fresh": stale, "selftest": selftest}
+    problem = checks[what](repository) if what in checks else compile_alone(repository, what)
+    if problem:
+        print(problem)
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

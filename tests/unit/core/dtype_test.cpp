@@ -1,0 +1,47 @@
+#include "dtrain/core/dtype.hpp"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+
+namespace {
+
+using dtrain::DType;
+
+constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
+
+TEST_CASE("a C++ type's DType has the C++ type's size") {
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<double>::value) == sizeof(double));
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<float>::value) == sizeof(float));
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<std::int64_t>::value) == sizeof(std::int64_t));
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<std::int32_t>::value) == sizeof(std::int32_t));
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<std::uint8_t>::value) == sizeof(std::uint8_t));
+  CHECK(dtrain::size_bytes(DType::f16) == 2);
+  CHECK(dtrain::size_bytes(DType::bf16) == 2);
+}
+
+TEST_CASE("every DType has a size and a name of its own") {
+  std::set<std::string> names;
+  for (const DType dtype : all_dtypes) {
+    CHECK(dtrain::size_bytes(dtype) > 0);
+    names.insert(dtrain::name(dtype));
+  }
+  CHECK(names.size() == std::size(all_dtypes));
+  CHECK(names.count("unknown dtype") == 0);
+}
+
+TEST_CASE("a number that is no DType, as it could come from outside, has no size") {
+  CHECK(dtrain::size_bytes(static_cast<DType>(200)) == 0);
+  CHECK(std::string(dtrain::name(static_cast<DType>(200))) == "unknown dtype");
+}
+
+TEST_CASE("only types that dtrain knows are elements") {
+  static_assert(dtrain::Element<float>);
+  static_assert(dtrain::Element<std::uint8_t>);
+  static_assert(!dtrain::Element<bool>);
+  static_assert(!dtrain::Element<const float>);
+  static_assert(!dtrain::Element<std::uint32_t>);
+}
+
+}  // namespace
