@@ -2,8 +2,6 @@
 /// @file
 /// async::LoopThread: an EventLoop with a thread of its own, and the blocking way into it.
 
-#include <signal.h>
-
 #include <exception>
 #include <mutex>
 #include <string>
@@ -12,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/async/blocking_call.hpp"
 #include "dtrain/async/event_loop.hpp"
 
@@ -24,17 +23,7 @@ namespace DTRAIN_NAMESPACE::async {
 class LoopThread {
  public:
   LoopThread() {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (error != 0) {
-      throw posix_error(error, "blocking signals for an event loop's thread");
-    }
-    struct Restore {
-      ~Restore() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &mask, nullptr)); }
-      const sigset_t& mask;
-    } restore{before};
+    const BlockedSignals blocked;
     thread_ = std::jthread([this] { serve(); });
   }
   LoopThread(const LoopThread&) = delete;

@@ -117,6 +117,7 @@ class Scheduler {
 
   static void retire(TaskRoot& root) {
     std::exception_ptr exception;
+    root.ending = true;  // the frame's parameters may own the Spawned
     if (root.task.done()) {
       try {
         root.task.take();

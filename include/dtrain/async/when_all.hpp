@@ -23,7 +23,8 @@ struct Join {
 
 template <class T>
 Task<void> join_one(Task<T> task, Outcome<T>& outcome, Join& join) {
-  co_await store_outcome(std::move(task), outcome);
+  Task<void> stored = store_outcome(std::move(task), outcome);
+  co_await std::move(stored);
   --join.pending;
   if (outcome.failed() || join.pending == 0) {
     join.over.set();

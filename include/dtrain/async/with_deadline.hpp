@@ -13,7 +13,8 @@ namespace detail {
 
 template <class T>
 Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, Event& done) {
-  co_await store_outcome(std::move(task), outcome);
+  Task<void> stored = store_outcome(std::move(task), outcome);
+  co_await std::move(stored);
   done.set();
 }
 

@@ -1,0 +1,178 @@
+#pragma once
+/// @file
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop.
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "dtrain/async/event_loop.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/net/address.hpp"
+#include "dtrain/net/descriptor.hpp"
+#include "dtrain/net/io_result.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Sends small messages at once (TCP_NODELAY), has keepalive on, and never raises SIGPIPE. One coroutine may read while
+/// another writes.
+/// Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives it. Buffers
+/// outlive the task that uses them. Threads: the loop's.
+class Connection {
+ public:
+  /// Takes over a connected, non-blocking socket. @throws Error (posix) where an option is refused
+  Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
+    set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+    set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  }
+
+  /// Reads what is there without waiting; nothing where that would block.
+  std::optional<IoResult> try_read(std::span<std::byte> buffer) {
+    for (;;) {
+      const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+      if (count > 0 || buffer.empty()) {
+        return IoResult{IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
+      }
+      if (count == 0) {
+        return IoResult{IoStatus::closed, 0, 0};
+      }
+      if (errno != EINTR) {
+        return failure(errno, "reading from ");
+      }
+    }
+  }
+
+  /// Writes what fits without waiting; nothing where not a byte does.
+  std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
+    for (;;) {
+      const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count >= 0) {
+        return IoResult{IoStatus::ok, static_cast<std::size_t>(count), 0};
+      }
+      if (errno != EINTR) {
+        return failure(errno, "writing to ");
+      }
+    }
+  }
+
+  /// Reads at least one byte, or finds the end. A read of nothing is ok at once.
+  async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
+    for (;;) {
+      const std::optional<IoResult> result = try_read(buffer);
+      if (result) {
+        co_return *result;
+      }
+      const async::Ready ready = co_await readable(deadline);
+      if (ready == async::Ready::timed_out) {
+        co_return IoResult{IoStatus::timed_out, 0, 0};
+      }
+    }
+  }
+
+  /// Writes all of it, or says how much had gone when the deadline or the end of the connection came.
+  async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const std::optional<IoResult> result = try_write(bytes.subspan(done));
+      if (result && !result->ok()) {
+        co_return IoResult{result->status, done, result->error};
+      }
+      if (result) {
+        done += result->bytes;
+        continue;
+      }
+      const async::Ready ready = co_await loop_->writable(socket_.get(), deadline);
+      if (ready == async::Ready::timed_out) {
+        co_return IoResult{IoStatus::timed_out, done, 0};
+      }
+    }
+    co_return IoResult{IoStatus::ok, done, 0};
+  }
+
+  /// `co_await connection.readable(deadline)`: as EventLoop::readable.
+  async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
+
+  /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
+  /// answer.
+  void set_keepalive(std::chrono::seconds idle, std::chrono::seconds interval, int probes) {
+    set_option(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(idle.count()), "TCP_KEEPIDLE");
+    set_option(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(interval.count()), "TCP_KEEPINTVL");
+    set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
+  }
+
+  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT).
+  void set_user_timeout(std::chrono::milliseconds timeout) {
+    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()), "TCP_USER_TIMEOUT");
+  }
+
+  /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
+  Endpoint peer() const noexcept { return endpoint(&::getpeername); }
+  Endpoint local() const noexcept { return endpoint(&::getsockname); }
+
+  /// The peer reads its end after what was written; reading goes on.
+  void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
+
+  /// Ends both directions; coroutines that wait on it see it closed.
+  void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
+
+  int descriptor() const noexcept { return socket_.get(); }
+  async::EventLoop& loop() const noexcept { return *loop_; }
+
+ private:
+  /// Errors that the network or the peer can cause; anything else is a mistake in this program.
+  static bool is_gone(int error) noexcept {
+    switch (error) {
+      case ECONNRESET:
+      case ECONNABORTED:
+      case ECONNREFUSED:
+      case EPIPE:
+      case ETIMEDOUT:
+      case EHOSTUNREACH:
+      case EHOSTDOWN:
+      case ENETUNREACH:
+      case ENETDOWN:
+      case ENETRESET:
+      case ENOTCONN: return true;
+      default: return false;
+    }
+  }
+
+  std::optional<IoResult> failure(int error, const char* doing) const {
+    if (is_gone(error)) {
+      return IoResult{IoStatus::closed, 0, error};
+    }
+    if (error != EAGAIN && error != EWOULDBLOCK) {
+      throw posix_error(error, doing + to_string(peer()));
+    }
+    return std::nullopt;
+  }
+
+  void set_option(int level, int option, int value, const char* name) {
+    if (::setsockopt(socket_.get(), level, option, &value, sizeof value) != 0) {
+      throw errno_error(std::string("setting ") + name + " to " + std::to_string(value) + " on a connection");
+    }
+  }
+
+  Endpoint endpoint(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      return {};
+    }
+    return Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size).value_or(Endpoint{}).unmapped();
+  }
+
+  async::EventLoop* loop_;
+  Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net

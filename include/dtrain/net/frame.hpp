@@ -1,0 +1,155 @@
+#pragma once
+/// @file
+/// Frames over a Connection.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/connection.hpp"
+#include "dtrain/net/frame_parser.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+enum class FrameStatus : std::uint8_t {
+  ok = 1,
+  closed,     ///< at the end of a frame
+  cut_short,  ///< the connection ended inside a frame
+  timed_out,  ///< what was received so far is kept: reading may go on
+  too_long,   ///< the peer announced more than the bound: the stream cannot be followed any more
+};
+
+struct FrameResult {
+  FrameStatus status = FrameStatus::ok;
+  std::vector<std::byte> payload{};
+  std::string reason{};  ///< a clause for a sentence where the status is not ok
+
+  bool ok() const noexcept { return status == FrameStatus::ok; }
+};
+
+/// Lifetime: the connection outlives it; neither moves while a task reads. One coroutine reads at a time.
+class FrameReader {
+ public:
+  explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
+      : connection_(&connection), parser_(bound) {}
+
+  /// The next frame.
+  async::Task<FrameResult> read_frame(Deadline deadline) {
+    FrameResult result;
+    for (;;) {
+      if (auto frame = parser_.next()) {
+        result.payload = std::move(*frame);
+        co_return result;
+      }
+      if (parser_.spoilt()) {
+        result.status = FrameStatus::too_long;
+        result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
+                        " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
+        co_return result;
+      }
+      const IoResult io = receive();
+      if (io.status == IoStatus::timed_out) {
+        const async::Ready ready = co_await connection_->readable(deadline);
+        if (ready == async::Ready::ready) {
+          continue;
+        }
+      }
+      if (!io.ok()) {
+        const bool inside = parser_.buffered() > 0;
+        result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
+                        : inside                         ? FrameStatus::cut_short
+                                                         : FrameStatus::closed;
+        result.reason = io.reason() + (inside ? " inside a frame" : "");
+        co_return result;
+      }
+    }
+  }
+
+ private:
+  /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
+  IoResult receive() {
+    std::array<std::byte, 16384> buffer;
+    const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
+    return io;
+  }
+
+  Connection* connection_;
+  FrameParser parser_;
+};
+
+/// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
+/// meanwhile, and what they queue goes with the same flush.
+class FrameWriter {
+ public:
+  static constexpr std::size_t default_queue_bound = std::size_t{64} << 20;
+
+  explicit FrameWriter(Connection& connection, std::size_t bound = default_frame_bound,
+                       std::size_t queue_bound = default_queue_bound) noexcept
+      : connection_(&connection), bound_(bound), queue_bound_(queue_bound) {}
+
+  /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
+  /// read.
+  /// @throws Error (limit) for a payload above the frame's bound
+  [[nodiscard]] bool queue(std::span<const std::byte> payload) {
+    if (payload.size() > bound_) {
+      throw Error(Errc::limit, "sending a message of " + std::to_string(payload.size()) + " bytes; at most " +
+                                   std::to_string(bound_) + " are possible");
+    }
+    if (queued_bytes() + frame_header_bytes + payload.size() > queue_bound_) {
+      return false;
+    }
+    for (std::size_t i = 0; i < frame_header_bytes; ++i) {
+      queue_.push_back(static_cast<std::byte>((payload.size() >> (8 * i)) & 0xff));
+    }
+    queue_.insert(queue_.end(), payload.begin(), payload.end());
+    return true;
+  }
+
+  /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
+  async::Task<IoResult> flush(Deadline deadline) {
+    IoResult total;
+    while (queued_bytes() > 0) {
+      if (written_ == writing_.size()) {
+        writing_.clear();
+        written_ = 0;
+        writing_.swap(queue_);
+      }
+      const IoResult io = co_await connection_->write_all(std::span(writing_).subspan(written_), deadline);
+      written_ += io.bytes;
+      total.bytes += io.bytes;
+      if (!io.ok()) {
+        total.status = io.status;
+        total.error = io.error;
+        break;
+      }
+    }
+    co_return total;
+  }
+
+  /// queue and flush. @throws Error (limit) also where the queue is full
+  async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
+    if (!queue(payload)) {
+      throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
+                                   "does not read");
+    }
+    const IoResult result = co_await flush(deadline);
+    co_return result;
+  }
+
+  std::size_t queued_bytes() const noexcept { return queue_.size() + writing_.size() - written_; }
+
+ private:
+  Connection* connection_;
+  std::size_t bound_;
+  std::size_t queue_bound_;
+  std::vector<std::byte> queue_;    ///< what waits for the next write
+  std::vector<std::byte> writing_;  ///< what is being written, from written_ on
+  std::size_t written_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net

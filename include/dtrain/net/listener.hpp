@@ -1,0 +1,118 @@
+#pragma once
+/// @file
+/// net::Listener: a TCP socket that accepts connections.
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/net/connection.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Lifetime: outlives the tasks of accept(), and does not move while they run; the loop outlives it. Threads: the
+/// loop's.
+class Listener {
+ public:
+  /// Listens at an address of this machine; port 0 is one that the system chooses (see local()). SO_REUSEADDR is set.
+  /// @throws Error (posix), whose sentence names the port and what to set
+  static Listener bind(async::EventLoop& loop, const Endpoint& endpoint, int backlog = default_backlog) {
+    return open(loop, endpoint, backlog, false);
+  }
+
+  /// Listens at every address, IPv4 and IPv6 on one socket; IPv4 alone on a machine without IPv6.
+  static Listener bind_any(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
+    try {
+      return open(loop, Endpoint::any_v6(port), backlog, true);
+    } catch (const Error& error) {
+      const int reason = error.code().value();
+      if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL && reason != EPROTONOSUPPORT) {
+        throw;
+      }
+    }
+    return open(loop, Endpoint::any_v4(port), backlog, false);
+  }
+
+  /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
+  /// the process or the system is out of descriptors, it tries again every 20 ms.
+  /// @throws Error (posix) for what is a mistake in this program
+  async::Task<std::optional<Connection>> accept(Deadline deadline) {
+    for (;;) {
+      Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      const int error = errno;
+      if (socket) {
+        co_return Connection(*loop_, std::move(socket));
+      }
+      async::Ready ready = async::Ready::ready;
+      if (error == EAGAIN || error == EWOULDBLOCK) {
+        ready = co_await loop_->readable(socket_.get(), deadline);
+      } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(20));
+        ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
+      } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
+        throw posix_error(error, "accepting a connection");
+      }
+      if (ready == async::Ready::timed_out) {
+        co_return std::nullopt;
+      }
+    }
+  }
+
+  /// Where it listens, with the port that the system chose.
+  Endpoint local() const noexcept { return local_; }
+  std::uint16_t port() const noexcept { return local_.port(); }
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
+
+  Listener(async::EventLoop& loop, Descriptor socket, const Endpoint& local)
+      : loop_(&loop), socket_(std::move(socket)), local_(local) {}
+
+  static Listener open(async::EventLoop& loop, const Endpoint& endpoint, int backlog, bool dual_stack) {
+    const std::string doing =
+        "listening at " +
+        (dual_stack ? "port " + std::to_string(endpoint.port()) + " of every address" : to_string(endpoint));
+    Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+    if (!socket) {
+      throw errno_error(doing);
+    }
+    const int on = 1;
+    const int v6_only = dual_stack ? 0 : 1;
+    if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        (endpoint.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
+      throw errno_error(doing);
+    }
+    if (::bind(socket.get(), endpoint.data(), endpoint.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
+      throw errno_error(doing, remedy(errno));
+    }
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      throw errno_error(doing);
+    }
+    const auto local = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+    return {loop, std::move(socket), local.value_or(endpoint)};
+  }
+
+  static const char* remedy(int error) noexcept {
+    switch (error) {
+      case EADDRINUSE: return "another program uses this port: choose another with MASTER_PORT or --master-port";
+      case EADDRNOTAVAIL: return "the address is not one of this machine's: set MASTER_ADDR to one that is";
+      case EACCES: return "ports below 1024 need privileges: choose another with MASTER_PORT or --master-port";
+      default: return "";
+    }
+  }
+
+  async::EventLoop* loop_;
+  Descriptor socket_;
+  Endpoint local_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net

@@ -1,0 +1,50 @@
+#pragma once
+/// @file
+/// Blocking waits for a descriptor, with a deadline.
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/net/descriptor.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Returns when `events` (POLLIN, POLLOUT), an error or the other side's end is there. A deadline that has passed asks
+/// once. Blocking: until the deadline.
+/// @param doing begins the sentence of an error
+/// @throws Error (timeout, posix)
+inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
+  for (;;) {
+    const bool last = deadline.passed();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    pollfd entry{descriptor, events, 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min(left, std::chrono::milliseconds(60'000)).count()));
+    if (count > 0) {
+      return;
+    }
+    if (count < 0 && errno != EINTR) {
+      throw errno_error(doing);
+    }
+    if (count == 0 && last) {
+      throw Error(Errc::timeout, doing + ": the deadline passed");
+    }
+  }
+}
+
+/// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
+inline void pause_before_retry(Deadline deadline, const std::string& doing) {
+  if (deadline.passed()) {
+    throw Error(Errc::timeout, doing + ": the deadline passed");
+  }
+  if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
+    throw errno_error(doing);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::net

@@ -1,0 +1,151 @@
+#pragma once
+/// @file
+/// Names to addresses, with a deadline that getaddrinfo does not have.
+
+#include <netdb.h>
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/async/event.hpp"
+#include "dtrain/net/address.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Addresses in the order to try them, or why there are none.
+struct Resolution {
+  std::vector<Endpoint> endpoints;
+  std::string reason;  ///< empty where there are endpoints
+};
+
+/// The Error for a host that does not resolve.
+inline Error unresolved_error(const std::string& host, const std::string& reason) {
+  return {Errc::refused, "resolving host '" + host + "': " + reason +
+                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+}
+
+namespace detail {
+
+/// What getaddrinfo says. Blocking: as long as the system's resolver likes.
+inline Resolution ask_system(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  const int result = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
+  const int number = errno;
+  Resolution resolution;
+  if (result != 0) {
+    resolution.reason = result == EAI_SYSTEM ? std::generic_category().message(number) : ::gai_strerror(result);
+    return resolution;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, &::freeaddrinfo);
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    if (const auto endpoint = Endpoint::from_system(entry->ai_addr, entry->ai_addrlen)) {
+      resolution.endpoints.push_back(endpoint->with_port(port));
+    }
+  }
+  if (resolution.endpoints.empty()) {
+    resolution.reason = "it has no IPv4 or IPv6 address";
+  }
+  return resolution;
+}
+
+/// What the helper thread and the waiting coroutine share; whichever is last frees it.
+class Lookup {
+ public:
+  explicit Lookup(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
+
+  /// On the helper thread. The loop is alive while the coroutine has not abandoned the lookup.
+  void deliver(const std::shared_ptr<Lookup>& self, Resolution found) {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      found_ = std::move(found);
+      loop_->post([self] { self->announce(); });
+    }
+  }
+
+  /// On the loop's thread.
+  void abandon() noexcept {
+    const std::lock_guard lock(mutex_);
+    loop_ = nullptr;
+  }
+  async::Event& done() noexcept { return done_; }
+  Resolution take() {
+    const std::lock_guard lock(mutex_);
+    return std::move(found_);
+  }
+
+ private:
+  void announce() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      done_.set();
+    }
+  }
+
+  std::mutex mutex_;
+  async::EventLoop* loop_;  ///< guarded by mutex_; null once abandoned
+  Resolution found_;        ///< guarded by mutex_
+  async::Event done_;       ///< the loop's thread only
+};
+
+inline std::shared_ptr<Lookup> start_lookup(async::EventLoop& loop, std::string host, std::uint16_t port) {
+  auto lookup = std::make_shared<Lookup>(loop);
+  const async::BlockedSignals blocked;
+  try {
+    std::thread([lookup, host = std::move(host), port] {
+      Resolution found;
+      try {
+        found = ask_system(host, port);
+        lookup->deliver(lookup, std::move(found));
+      } catch (...) {  // out of memory: the coroutine's deadline ends the wait
+      }
+    }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(error.code(), std::string("starting a thread to resolve a host name: ") + error.what());
+  }
+  return lookup;
+}
+
+}  // namespace detail
+
+/// The addresses of `host`. Numeric ones and "localhost" are known at once; others are asked of the system on a helper
+/// thread, which is left to itself at the deadline or when the task is destroyed.
+/// @throws Error (posix) if no thread can be started
+inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                       Deadline deadline) {
+  Resolution resolution;
+  if (const auto numeric = Endpoint::from_numeric(host, port)) {
+    resolution.endpoints.push_back(*numeric);
+    co_return resolution;
+  }
+  if (host == "localhost") {
+    resolution.endpoints = {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)};
+    co_return resolution;
+  }
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    resolution.reason = "a host name has 1 to 255 characters";
+    co_return resolution;
+  }
+  struct Abandon {
+    ~Abandon() { lookup->abandon(); }
+    std::shared_ptr<detail::Lookup> lookup;
+  };
+  const Abandon scope{detail::start_lookup(loop, std::move(host), port)};
+  const async::Ready ready = co_await scope.lookup->done().wait(deadline);
+  if (ready == async::Ready::ready) {
+    co_return scope.lookup->take();
+  }
+  resolution.reason = "the name service did not answer in time";
+  co_return resolution;
+}
+
+}  // namespace DTRAIN_NAMESPACE::net

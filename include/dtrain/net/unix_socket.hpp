@@ -1,0 +1,254 @@
+#pragma once
+/// @file
+/// Unix sockets in the abstract namespace, to hand descriptors to processes on the same host.
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/poll_descriptor.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Who is at the other end, as the kernel saw it when the connection was made.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+/// A message, and the descriptor that came with it, if any.
+struct ReceivedDescriptor {
+  Descriptor descriptor;
+  std::vector<std::byte> bytes;
+};
+
+namespace detail {
+
+/// A name of 1 to 107 bytes; its address has no file, and is gone with its socket.
+struct AbstractAddress {
+  explicit AbstractAddress(std::string_view name) {
+    if (name.empty() || name.size() > sizeof address.sun_path - 1) {
+      throw Error(Errc::invalid_argument,
+                  "a Unix socket's name has 1 to 107 bytes, not " + std::to_string(name.size()));
+    }
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+
+inline Descriptor unix_socket(const std::string& doing) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    throw errno_error(doing);
+  }
+  return socket;
+}
+
+}  // namespace detail
+
+/// One end of a connection that keeps the boundaries of messages.
+/// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
+class UnixConnection {
+ public:
+  static constexpr std::size_t max_message_bytes = 4096;
+
+  explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+
+  /// @throws Error (posix): ECONNREFUSED where nobody listens under that name
+  static UnixConnection connect(std::string_view name, Deadline deadline) {
+    const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
+    const detail::AbstractAddress address(name);
+    Descriptor socket = detail::unix_socket(doing);
+    while (::connect(socket.get(), address.data(), address.size) != 0) {
+      if (errno != EAGAIN && errno != EINTR) {
+        throw errno_error(doing, "the process that listens there must run on this host, in the same network namespace");
+      }
+      pause_before_retry(deadline, doing);  // its backlog is full
+    }
+    return UnixConnection(std::move(socket));
+  }
+
+  /// Sends a message with a descriptor; the receiver gets a copy of it. The caller keeps `descriptor`.
+  /// @throws Error (timeout, closed, posix)
+  void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    send_message(message, bytes, deadline);
+  }
+
+  /// Sends a message alone: 1 to 4096 bytes. @throws Error (timeout, closed, posix)
+  void send(std::span<const std::byte> bytes, Deadline deadline) {
+    msghdr message{};
+    send_message(message, bytes, deadline);
+  }
+
+  /// The next message and its descriptor, which is close-on-exec.
+  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
+  /// or longer than 4096 bytes (what came with it is closed)
+  ReceivedDescriptor receive_descriptor(Deadline deadline) {
+    ReceivedDescriptor received = receive_message(deadline);
+    if (!received.descriptor) {
+      throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
+    }
+    return received;
+  }
+
+  /// The next message alone. @throws as receive_descriptor, and Error (protocol) if a descriptor came with it
+  std::vector<std::byte> receive(Deadline deadline) {
+    ReceivedDescriptor received = receive_message(deadline);
+    if (received.descriptor) {
+      throw Error(Errc::protocol, "receiving a message: a descriptor came with it");
+    }
+    return std::move(received.bytes);
+  }
+
+  /// @throws Error (posix)
+  PeerCredentials peer_credentials() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      throw errno_error("asking who is at the other end of a Unix socket");
+    }
+    return {credentials.pid, credentials.uid, credentials.gid};
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
+    if (bytes.empty() || bytes.size() > max_message_bytes) {
+      throw Error(Errc::invalid_argument,
+                  "a Unix socket's message has 1 to 4096 bytes, not " + std::to_string(bytes.size()));
+    }
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
+      const int error = errno;
+      if (error == EPIPE || error == ECONNRESET) {
+        throw Error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
+      }
+      if (error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
+      } else if (error != EINTR) {
+        throw posix_error(error, "sending to a process on this host");
+      }
+    }
+  }
+
+  ReceivedDescriptor receive_message(Deadline deadline) {
+    ReceivedDescriptor received;
+    received.bytes.resize(max_message_bytes);
+    std::vector<Descriptor> descriptors;
+    descriptors.reserve(max_control_descriptors);
+    iovec part{received.bytes.data(), received.bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
+    msghdr message{};
+    ssize_t count = -1;
+    while (count < 0) {
+      message = {};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+      const int error = errno;
+      if (count < 0 && error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (count < 0 && error != EINTR && error != ECONNRESET) {
+        throw posix_error(error, "receiving from a process on this host");
+      } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
+        throw Error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
+      }
+    }
+    received.bytes.resize(static_cast<std::size_t>(count));
+    adopt_descriptors(message, descriptors);  // first, so that none stays open
+    if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
+      throw Error(Errc::protocol,
+                  "receiving from a process on this host: the message is too long or carries more than "
+                  "one descriptor");
+    }
+    if (!descriptors.empty()) {
+      received.descriptor = std::move(descriptors.front());
+    }
+    return received;
+  }
+
+  /// Allocates nothing: no exception can come between a descriptor and its owner.
+  static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+        continue;
+      }
+      const std::size_t number = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < number; ++i) {
+        int descriptor = -1;
+        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
+        descriptors.emplace_back(descriptor);
+      }
+    }
+  }
+
+  static constexpr std::size_t max_control_descriptors = 8;
+
+  Descriptor socket_;
+};
+
+/// Listens under a name that processes of this host (in one network namespace) can connect to.
+class UnixListener {
+ public:
+  /// @throws Error (posix): EADDRINUSE where the name is taken
+  explicit UnixListener(std::string_view name) {
+    const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
+    const detail::AbstractAddress address(name);
+    socket_ = detail::unix_socket(doing);
+    if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
+      throw errno_error(doing);
+    }
+  }
+
+  /// The next connection. Blocking: until the deadline. @throws Error (timeout, posix)
+  UnixConnection accept(Deadline deadline) {
+    const std::string doing = "accepting a process on this host";
+    for (;;) {
+      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (accepted) {
+        return UnixConnection(std::move(accepted));
+      }
+      if (errno == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, doing);
+      } else if (errno != EINTR && errno != ECONNABORTED) {
+        throw errno_error(doing);
+      }
+    }
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
