@@ -11,7 +11,9 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 template <class M>
-concept HasParameters = requires(M& model) { model.parameters(); };
+concept HasParameters = requires(M& model) {
+  model.parameters();
+};
 
 /// `parameters()` gives a range that knows its size, by value or by reference, in the same order each time.
 template <class M>
@@ -30,8 +32,8 @@ template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
 /// A Model that lets DistributedDataParallel place its gradients: `bind_gradient(i, view)` makes gradient i live at
-/// `view` from now on (same shape, dtype and device as before; its content was copied there). Called at construction and
-/// at most once more, between steps.
+/// `view` from now on (same shape, dtype and device as before; its content was copied there). Called at construction
+/// and at most once more, between steps.
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);

@@ -1,0 +1,101 @@
+#pragma once
+/// @file
+/// Agreement: before training all ranks compare their models, and all fail alike where two differ.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sha256.hpp"
+#include "dtrain/ddp/description.hpp"
+#include "dtrain/ddp/difference.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A description is cut into values that a store takes.
+inline constexpr std::size_t description_piece_bytes = std::size_t{256} << 10;
+
+inline std::size_t pieces_of(std::size_t bytes) {
+  return (bytes + description_piece_bytes - 1) / description_piece_bytes;
+}
+
+/// Digest and length: all that a rank whose model is the same needs to read.
+inline std::string summary_of(std::string_view bytes) {
+  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
+}
+
+template <class Store>
+void publish(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+  for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
+    const std::size_t first = piece * description_piece_bytes;
+    store.set_blocking(prefix + "description/" + std::to_string(piece),
+                       std::string(bytes.substr(first, description_piece_bytes)), deadline);
+  }
+  store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+}
+
+/// The number after the blank; 0 for anything else or too much.
+inline std::size_t length_in(std::string_view summary) {
+  const std::size_t blank = summary.find(' ');
+  std::size_t length = 0;
+  for (const char digit : blank == std::string_view::npos ? std::string_view{} : summary.substr(blank + 1)) {
+    if (digit < '0' || digit > '9' || length > max_description_bytes) return 0;
+    length = length * 10 + static_cast<std::size_t>(digit - '0');
+  }
+  return length > max_description_bytes ? 0 : length;
+}
+
+template <class Store>
+std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
+                                 const ModelDescription& mine, int rank, Deadline deadline) {
+  std::string bytes;
+  for (std::size_t piece = 0; piece < pieces_of(length_in(summary)); ++piece) {
+    bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
+  }
+  const std::optional<ModelDescription> theirs = parse_description(bytes);
+  if (!theirs) {
+    return "rank " + std::to_string(rank) +
+           " cannot read the model description of rank 0; do both run the same program?";
+  }
+  return first_difference(mine, rank, *theirs, 0)
+      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's");
+}
+
+}  // namespace detail
+
+/// Collective, blocking. Rank 0 publishes its description, the others compare: O(1) messages a rank where all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks.
+/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
+/// difference and both ranks. Error (limit) for a model whose description is beyond max_description_bytes.
+template <class Store>
+void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, const FailureContext& context,
+                    Deadline deadline) {
+  const std::string bytes = serialise(mine);
+  if (bytes.size() > max_description_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
+                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
+  }
+  try {
+    if (context.rank == 0) {
+      detail::publish(store, prefix, bytes, deadline);
+    } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
+               summary != detail::summary_of(bytes)) {
+      context.latch->report({CauseKind::disagreement, context.rank, context.host,
+                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
+      context.latch->block_until_failed(deadline);
+    }
+    store.barrier_blocking(prefix + "agreed", deadline);
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
+    throw;
+  }
+  context.latch->throw_if_failed(context.rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

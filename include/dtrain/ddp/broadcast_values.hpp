@@ -1,0 +1,29 @@
+#pragma once
+/// @file
+/// Gives every rank rank 0's parameter values, once, before training.
+
+#include <span>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collective, blocking: returns when all values are rank 0's. The values' memory stays the model's own.
+/// @throws the job's first cause; Error (timeout).
+template <backend::Communicator Communicator>
+void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
+                      std::span<const Parameter> parameters, const FailureContext& context) {
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.shape.element_count() != 0) {
+      communicator.broadcast(parameter.value.flat(), 0, stream);
+    }
+  }
+  typename Communicator::Stream::Event arrived;
+  stream.record(arrived);
+  backend::block_until_complete(arrived, communicator, *context.latch, context.timeout);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,171 @@
+#pragma once
+/// @file
+/// The bucket plan: which gradients are reduced together, in which order, and where each lies in the arena.
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/device.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a plan needs to know of one gradient.
+struct GradientSize {
+  std::size_t bytes = 0;
+  DType dtype = DType::f32;
+  Device device{};
+};
+
+/// How large buckets may be. A zero gives every parameter a bucket of its own.
+struct BucketCaps {
+  std::size_t first_bucket_bytes = std::size_t{1}
+                                   << 20;            ///< of the first to be reduced, and of the smallest at the end
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of any bucket of more than one parameter
+};
+
+/// Gradients that one collective reduces.
+struct PlannedBucket {
+  std::vector<std::size_t> parameters;  ///< in ready order
+  DType dtype = DType::f32;
+  Device device{};
+  std::size_t offset = 0;         ///< of its range in the arena
+  std::size_t bytes = 0;          ///< of its range, padding included
+  std::size_t payload_bytes = 0;  ///< of its gradients alone
+};
+
+/// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order.
+struct BucketPlan {
+  std::vector<PlannedBucket> buckets;
+  std::vector<std::size_t> offset_of;  ///< parameter -> place in the arena, a multiple of arena_alignment
+  std::vector<std::size_t> bucket_of;  ///< parameter -> index into buckets
+  std::size_t arena_bytes = 0;
+};
+
+/// A cache line: no two gradients share one, and vector loads are aligned.
+inline constexpr std::size_t arena_alignment = 64;
+
+/// Backward passes produce the last parameter's gradient first.
+inline std::vector<std::size_t> reverse_order(std::size_t count) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  return order;
+}
+
+/// The cap of a bucket opened when `remaining` bytes are not yet placed: half of them, but at least the first bucket's
+/// cap and at most bucket_bytes. So the last buckets halve (of 100 MiB: ... 25, 12, 6, 3, 2, 1, 1): what is reduced
+/// after the backward pass has ended, which nothing hides, stays as small as the first bucket.
+constexpr std::size_t tapered_cap(std::size_t remaining, const BucketCaps& caps) noexcept {
+  return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, remaining / 2));
+}
+
+namespace detail {
+
+constexpr std::size_t padded(std::size_t bytes) noexcept {
+  return (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;
+}
+
+/// @throws Error (invalid_argument) unless `order` names each of `count` parameters once.
+inline void check_order(std::span<const std::size_t> order, std::size_t count) {
+  std::vector<bool> seen(count, false);
+  bool whole = order.size() == count;
+  for (const std::size_t parameter : order) {
+    whole = whole && parameter < count && !seen[parameter];
+    if (!whole) break;
+    seen[parameter] = true;
+  }
+  if (!whole) {
+    throw Error(Errc::invalid_argument, "a ready order of " + std::to_string(order.size()) +
+                                            " entries does not name each of " + std::to_string(count) +
+                                            " parameters once; give a permutation of their indices");
+  }
+}
+
+/// All gradients together, padded. @throws Error (limit) beyond 2^60 bytes.
+inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
+  constexpr std::size_t most = std::size_t{1} << 60;
+  std::size_t total = 0;
+  for (const GradientSize& size : sizes) {
+    if (size.bytes > most || (total += padded(size.bytes)) > most) {
+      throw Error(Errc::limit, "the gradients of the model need more than 2^60 bytes; check the parameters' shapes");
+    }
+  }
+  return total;
+}
+
+/// A bucket that still takes parameters, one for each kind (dtype and device) met so far.
+struct OpenBucket {
+  PlannedBucket bucket;
+  std::size_t cap = 0;
+  std::size_t last_position = 0;  ///< in the ready order, of its last parameter: when it becomes complete
+};
+
+}  // namespace detail
+
+/// Pure and deterministic: the same arguments give the same plan on every rank. Parameters fill buckets in
+/// `ready_order`; one of another dtype or device goes to the open bucket of its own kind, so alternating kinds do not
+/// cut buckets short. Buckets are ordered by when their last parameter is ready. A parameter above the cap has a bucket
+/// of its own; one of no bytes takes no place. @throws Error (invalid_argument) where `ready_order` is not a
+/// permutation, (limit) for sizes that no machine has.
+inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
+                               BucketCaps caps = {}) {
+  detail::check_order(ready_order, sizes.size());
+  caps.first_bucket_bytes = std::min(caps.first_bucket_bytes, caps.bucket_bytes);
+  std::size_t remaining = detail::arena_bytes_of(sizes);
+
+  BucketPlan plan{{}, std::vector<std::size_t>(sizes.size()), std::vector<std::size_t>(sizes.size()), remaining};
+  std::vector<detail::OpenBucket> open;
+  std::vector<detail::OpenBucket> done;
+  for (std::size_t position = 0; position < ready_order.size(); ++position) {
+    const std::size_t parameter = ready_order[position];
+    const GradientSize& size = sizes[parameter];
+    const std::size_t bytes = detail::padded(size.bytes);
+    auto place = std::find_if(open.begin(), open.end(), [&size](const detail::OpenBucket& candidate) {
+      return candidate.bucket.dtype == size.dtype && candidate.bucket.device == size.device;
+    });
+    if (place != open.end() && place->bucket.bytes + bytes > place->cap) {
+      done.push_back(std::move(*place));
+      open.erase(place);
+      place = open.end();
+    }
+    if (place == open.end()) {
+      const std::size_t cap = done.empty() ? caps.first_bucket_bytes : tapered_cap(remaining, caps);
+      open.push_back({{{}, size.dtype, size.device, 0, 0, 0}, cap, position});
+      place = std::prev(open.end());
+    }
+    place->bucket.parameters.push_back(parameter);
+    place->bucket.bytes += bytes;
+    place->bucket.payload_bytes += size.bytes;
+    place->last_position = position;
+    remaining -= bytes;
+  }
+  std::move(open.begin(), open.end(), std::back_inserter(done));
+  std::sort(done.begin(), done.end(),
+            [](const detail::OpenBucket& a, const detail::OpenBucket& b) { return a.last_position < b.last_position; });
+
+  std::size_t offset = 0;
+  for (detail::OpenBucket& next : done) {
+    next.bucket.offset = offset;
+    for (const std::size_t parameter : next.bucket.parameters) {
+      plan.offset_of[parameter] = offset;
+      plan.bucket_of[parameter] = plan.buckets.size();
+      offset += detail::padded(sizes[parameter].bytes);
+    }
+    plan.buckets.push_back(std::move(next.bucket));
+  }
+  return plan;
+}
+
+/// The plan in reverse order of the parameters.
+inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
+  return plan_buckets(sizes, reverse_order(sizes.size()), caps);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,82 @@
+#pragma once
+/// @file
+/// The first difference between two ranks' models, as a sentence.
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/ddp/description.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A name that may come from another process: cut, and without what a terminal would act on.
+inline std::string printable(std::string_view name) {
+  std::string text(name.substr(0, 128));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c >= 0 && (c < ' ' || c == '\x7f'); }, '?');
+  return "'" + text + (name.size() > 128 ? "...'" : "'");
+}
+
+/// "f32 [784, 256]", with the device where it is not the host.
+inline std::string kind(const ParameterDescription& parameter) {
+  return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
+         (parameter.device == DeviceKind::cuda ? " on cuda" : "");
+}
+
+inline std::string whose(int rank, const std::string& what) {
+  return "rank " + std::to_string(rank) + "'s " + what;
+}
+
+template <class Value>
+std::string option_difference(const char* option, int rank, const Value& mine, int other_rank, const Value& theirs) {
+  return whose(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + whose(other_rank, "is ") + theirs;
+}
+
+inline std::string extra_parameter(int rank, const ModelDescription& longer, int other_rank, std::size_t count) {
+  return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
+         std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
+         std::to_string(rank) + " has is " + std::to_string(count) + " " + printable(longer.parameters[count].name) +
+         ", " + kind(longer.parameters[count]);
+}
+
+}  // namespace detail
+
+/// Options first, then parameters in order. Names both ranks and both things. @returns nothing where all agrees.
+inline std::optional<std::string> first_difference(const ModelDescription& mine, int rank,
+                                                   const ModelDescription& theirs, int other_rank) {
+  if (mine.bucket_bytes != theirs.bucket_bytes) {
+    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
+                                     std::to_string(theirs.bucket_bytes));
+  }
+  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
+    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
+                                     std::to_string(theirs.first_bucket_bytes));
+  }
+  if (mine.reduce_op != theirs.reduce_op) {
+    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
+                                     std::string(name(theirs.reduce_op)));
+  }
+  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const ParameterDescription& a = mine.parameters[i];
+    const ParameterDescription& b = theirs.parameters[i];
+    if (a == b) continue;
+    const std::string other_name = a.name == b.name ? "" : detail::printable(b.name) + ", ";
+    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + detail::printable(a.name) + " is " +
+           detail::kind(a) + ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
+  }
+  if (mine.parameters.size() > common) {
+    return detail::extra_parameter(rank, mine, other_rank, common);
+  }
+  if (theirs.parameters.size() > common) {
+    return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,29 @@
+#pragma once
+/// @file
+/// What a reducer needs to know of its job in order to fail together with it.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/failure_latch.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Given by the group.
+struct FailureContext {
+  std::shared_ptr<FailureLatch> latch;  ///< never null
+  int rank = 0;
+  std::string host;                    ///< this rank's, for causes
+  std::chrono::nanoseconds timeout{};  ///< of one collective
+  /// Called when a step is destroyed unfinished, with whether an exception is under way; it must not throw. The group
+  /// waits a moment for whoever catches that exception and knows its text. Without it the job is told at once.
+  std::function<void(bool unwinding)> step_abandoned{};
+
+  /// Tells the job that this rank failed with `text`.
+  void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,86 @@
+#pragma once
+/// @file
+/// The launch queue: buckets become complete in any order and are launched in the plan's.
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collectives match by order, so every rank launches bucket 0, 1, 2, ... whatever order its gradients came in.
+/// Threads: `arrived` concurrently; everything else between steps.
+class LaunchQueue {
+ public:
+  /// `sizes[b]` is the number of parameters in bucket b, at least one.
+  explicit LaunchQueue(std::span<const std::size_t> sizes) : entries_(sizes.size()) {
+    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
+      entries_[bucket].size = sizes[bucket];
+    }
+  }
+
+  void begin_step() noexcept {
+    for (Entry& entry : entries_) {
+      entry.pending.store(entry.size, std::memory_order_relaxed);
+      entry.complete = false;
+    }
+    next_ = 0;
+    failure_ = nullptr;
+  }
+
+  /// A gradient of `bucket` is in its place. The last of a bucket takes the gate, once, and calls `launch(b)` for every
+  /// complete bucket whose predecessors are launched. An exception of `launch` passes through; nothing is launched
+  /// after.
+  template <class Launch>
+  void arrived(std::size_t bucket, Launch&& launch) {
+    // Releases this thread's writes to the bucket, and acquires those of the threads that came before.
+    if (entries_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+      return;
+    }
+    const std::lock_guard gate(gate_);
+    entries_[bucket].complete = true;
+    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
+      try {
+        launch(next_);
+      } catch (...) {
+        failure_ = std::current_exception();
+        throw;
+      }
+      ++next_;
+    }
+  }
+
+  /// How many buckets of this step are launched.
+  std::size_t launched() const {
+    const std::lock_guard gate(gate_);
+    return next_;
+  }
+
+  /// Rethrows what `launch` threw in this step, for a caller that was not the one it was thrown to.
+  void throw_if_launch_failed() const {
+    const std::lock_guard gate(gate_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  /// On a line of its own: gradients of neighbouring buckets arrive on different threads.
+  struct alignas(64) Entry {
+    std::atomic<std::size_t> pending{0};
+    std::size_t size = 0;
+    bool complete = false;  // guarded by the gate
+  };
+
+  std::vector<Entry> entries_;
+  mutable std::mutex gate_;
+  std::size_t next_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,38 @@
+#pragma once
+/// @file
+/// DdpOptions: what a user may choose about the reduction of gradients.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/stream/host/progress.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The same on every rank, `progress` excepted; a difference is an error on all of them.
+struct DdpOptions {
+  std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
+  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
+  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  stream::host::Progress progress = stream::host::Progress::automatic;  ///< who runs the communication
+
+  BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
+};
+
+/// @throws Error (invalid_argument).
+inline void check_options(const DdpOptions& options) {
+  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
+    throw Error(Errc::invalid_argument, std::string("DdpOptions::reduce_op is ") + name(options.reduce_op) +
+                                            "; gradients are combined by average or sum");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DdpOptions;
+}  // namespace DTRAIN_NAMESPACE

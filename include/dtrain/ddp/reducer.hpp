@@ -1,0 +1,269 @@
+#pragma once
+/// @file
+/// The reducer: turns "gradient i is ready" into collectives on buckets, in one order on all ranks.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/ddp/bucket.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/gradient_slot.hpp"
+#include "dtrain/ddp/launch_queue.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/ready_ledger.hpp"
+#include "dtrain/ddp/step.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What was reduced so far. A step that failed is not counted.
+struct ReducerStatistics {
+  std::uint64_t steps = 0;
+  std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
+  std::size_t buckets = 0;          ///< in the plan
+};
+
+/// Owns a channel and an arena that all gradients are reduced in. A bound gradient lives there; any other is copied in
+/// when it is ready and out when the step finishes. Steady state: nothing is allocated; one gate for each bucket.
+/// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
+/// parameters' memory outlive it; it is pinned, because steps point to it.
+template <backend::Communicator Communicator, class Topology>
+class Reducer final : public Step::Target {
+ public:
+  using Stream = typename Communicator::Stream;
+
+  /// Collective, blocking: allocates the arena. `plan` was made of `parameters`' gradients, in the same order; both are
+  /// the same on every rank. @throws Error (unsupported) for gradients that are not in host memory.
+  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
+          FailureContext context)
+      : communicator_(std::move(communicator)),
+        stream_(stream),
+        op_(op),
+        context_(std::move(context)),
+        plan_(std::move(plan)),
+        arena_(allocate()),
+        ledger_(names_of(parameters)),
+        queue_(sizes_of(plan_)),
+        buckets_(plan_.buckets.size()) {
+    std::byte* const base = arena_ ? arena_->data() : nullptr;
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      buckets_[bucket].range = range_of(plan_.buckets[bucket], base);
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const TensorView& gradient = parameters[i].gradient;
+      if (gradient.device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported, "the gradient of " + ledger_.describe(i) + " is on " +
+                                           to_string(gradient.device) +
+                                           "; this reducer takes gradients in host memory");
+      }
+      views_.push_back(gradient);
+      slots_.push_back(
+          {gradient.data, gradient.bytes() == 0 ? gradient.data : base + plan_.offset_of[i], gradient.bytes()});
+    }
+  }
+
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Work of a step that was not finished still points into the arena: it is ended first.
+  ~Reducer() {
+    if (!under_way_) {
+      return;
+    }
+    try {
+      communicator_.abort({CauseKind::exception, context_.rank, context_.host, "its reducer was destroyed in a step"});
+      const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+      for (std::size_t bucket = 0; bucket < queue_.launched(); ++bucket) {
+        static_cast<void>(buckets_[bucket].reduced.block_until_complete(deadline));
+      }
+    } catch (...) {
+      // Nothing more can be done here, and nobody is left to be told.
+    }
+  }
+
+  /// Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
+  /// @returns where: the view to hand to the model's bind_gradient.
+  TensorView bind(std::size_t parameter) {
+    GradientSlot& slot = slots_.at(parameter);
+    if (slot.own != nullptr) {
+      slot.pack();
+    }
+    slot.own = slot.place;
+    views_[parameter].data = slot.place;
+    return views_[parameter];
+  }
+
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
+  /// that failed.
+  Step begin() {
+    backend::throw_if_failed(communicator_, *context_.latch);
+    if (under_way_) {
+      throw Error(Errc::invalid_argument,
+                  ledger_.is_open()
+                      ? "begin() came while a step was under way; finish() it first"
+                      : "begin() came after a step that failed; gradients are no longer the same on all ranks");
+    }
+    queue_.begin_step();
+    ledger_.begin_step();
+    under_way_ = true;
+    return Step(*this);
+  }
+
+  /// See Step; the reducer is what its calls arrive at.
+  void ready(std::size_t parameter) override {
+    enter(parameter);
+    slots_[parameter].pack();
+    arrived(parameter);
+  }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
+    require_host(parameter, stream);
+    ready(parameter);
+  }
+
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    require_host(parameter, stream);
+    require_same_kind(parameter, gradient);
+    enter(parameter);
+    slots_[parameter].pack_from(gradient.data);
+    arrived(parameter);
+  }
+
+  void finish() override {
+    if (!ledger_.end_step()) {
+      throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
+    }
+    backend::throw_if_failed(communicator_, *context_.latch);
+    queue_.throw_if_launch_failed();
+    if (const std::string missing = ledger_.missing(); !missing.empty()) {
+      context_.report_exception(missing);  // the others wait for this rank's buckets
+      throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
+    }
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      backend::block_until_complete(buckets_[bucket].reduced, communicator_, *context_.latch, context_.timeout);
+      for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
+        slots_[parameter].unpack();
+      }
+      statistics_.bytes_reduced += plan_.buckets[bucket].payload_bytes;
+    }
+    ++statistics_.steps;
+    under_way_ = false;
+  }
+
+  void abandon(bool unwinding) noexcept override {
+    ledger_.end_step();
+    try {
+      if (context_.step_abandoned) {
+        context_.step_abandoned(unwinding);
+      } else {
+        context_.report_exception("a step was abandoned without finish()");
+      }
+    } catch (...) {
+      // The others notice when this rank leaves without having taken part.
+    }
+  }
+
+  ReducerStatistics statistics() const noexcept {
+    ReducerStatistics now = statistics_;
+    now.buckets = buckets_.size();
+    return now;
+  }
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+
+  /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
+  std::shared_ptr<const void> gradient_memory() const noexcept { return arena_; }
+
+ private:
+  using Allocation = typename Communicator::Allocation;
+
+  std::shared_ptr<Allocation> allocate() {
+    if (plan_.arena_bytes == 0) {
+      return nullptr;
+    }
+    return std::make_shared<Allocation>(
+        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context_.timeout)));
+  }
+
+  static std::vector<std::string> names_of(std::span<const Parameter> parameters) {
+    std::vector<std::string> names;
+    for (const Parameter& parameter : parameters) {
+      names.push_back(parameter.name);
+    }
+    return names;
+  }
+
+  static std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
+    std::vector<std::size_t> sizes;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      sizes.push_back(bucket.parameters.size());
+    }
+    return sizes;
+  }
+
+  void enter(std::size_t parameter) {
+    if (context_.latch->failed()) {
+      context_.latch->throw_if_failed(context_.rank);
+    }
+    ledger_.enter(parameter);
+  }
+
+  void arrived(std::size_t parameter) {
+    queue_.arrived(plan_.bucket_of[parameter], [this](std::size_t next) { launch(next); });
+  }
+
+  /// Under the queue's gate, which makes it the one thread that enqueues.
+  void launch(std::size_t next) {
+    Bucket<typename Stream::Event>& bucket = buckets_[next];
+    if (bucket.range.count != 0) {
+      Topology::all_reduce(communicator_, bucket.range, bucket.range, op_, stream_);
+    }
+    stream_.record(bucket.reduced);
+  }
+
+  void require_host(std::size_t parameter, StreamHandle stream) const {
+    ledger_.check_index(parameter);
+    if (stream.device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "ready(" + std::to_string(parameter) + ") for " + ledger_.describe(parameter) +
+                                         " came with a stream of " + to_string(stream.device) +
+                                         "; this backend reduces host memory: copy the gradient to the host first");
+    }
+  }
+
+  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
+    const TensorView& own = views_[parameter];
+    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
+                      gradient.device == own.device && (gradient.data != nullptr || gradient.bytes() == 0);
+    if (!same) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " +
+                                              ledger_.describe(parameter) + ", which is " + name(own.dtype) + " " +
+                                              to_string(own.shape) + " on " + to_string(own.device) + ", came with " +
+                                              (gradient.data == nullptr ? "no memory of " : "") + name(gradient.dtype) +
+                                              " " + to_string(gradient.shape) + " on " + to_string(gradient.device));
+    }
+  }
+
+  Communicator communicator_;
+  Stream stream_;
+  ReduceOp op_;
+  FailureContext context_;
+  BucketPlan plan_;
+  std::shared_ptr<Allocation> arena_;
+  std::vector<TensorView> views_;
+  std::vector<GradientSlot> slots_;
+  ReadyLedger ledger_;
+  LaunchQueue queue_;
+  std::vector<Bucket<typename Stream::Event>> buckets_;
+  ReducerStatistics statistics_;
+  bool under_way_ = false;  ///< stays true after a step that failed
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
