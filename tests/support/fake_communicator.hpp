@@ -117,13 +117,4 @@ class FakeCommunicator {
 
 static_assert(dtrain::backend::Communicator<FakeCommunicator>);
 
-/// The communicator's own all_reduce, as topology::Flat.
-struct OwnAllReduce {
-  template <class Communicator>
-  static void all_reduce(Communicator& communicator, dtrain::ConstBufferView input, dtrain::BufferView output,
-                         dtrain::ReduceOp op, typename Communicator::Stream stream) {
-    communicator.all_reduce(input, output, op, stream);
-  }
-};
-
 }  // namespace support

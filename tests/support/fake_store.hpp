@@ -1,0 +1,111 @@
+#pragma once
+/// @file
+/// A store without a server, for ranks that are threads: the blocking forms of rendezvous::Store.
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/failure_latch.hpp"
+
+namespace support {
+
+/// What the ranks of a fake job share. The first cause that a rank reports is set on every rank's latch.
+class FakeJob {
+ public:
+  explicit FakeJob(int world_size) : world_size_(world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      latches_.push_back(std::make_shared<dtrain::FailureLatch>());
+      latches_.back()->set_reporter([this](const dtrain::Cause& cause) { fail(cause); });
+    }
+  }
+
+  const std::shared_ptr<dtrain::FailureLatch>& latch(int rank) const {
+    return latches_[static_cast<std::size_t>(rank)];
+  }
+
+  void fail(const dtrain::Cause& cause) {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    failed_ = true;
+    for (const auto& latch : latches_)
+      latch->set(cause);
+    changed_.notify_all();
+  }
+
+ private:
+  friend class FakeStore;
+  int world_size_;
+  std::vector<std::shared_ptr<dtrain::FailureLatch>> latches_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool failed_ = false;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, int> arrived_;
+  std::map<std::string, int> reads_;
+};
+
+class FakeStore {
+ public:
+  FakeStore(std::shared_ptr<FakeJob> job, int rank) : job_(std::move(job)), rank_(rank) {}
+
+  void set_blocking(const std::string& key, std::string value, dtrain::Deadline) {
+    if (value.size() > (std::size_t{1} << 20)) throw dtrain::Error(dtrain::Errc::limit, "the value is too large");
+    const std::lock_guard lock(job_->mutex_);
+    job_->values_[key] = std::move(value);
+    job_->changed_.notify_all();
+  }
+
+  std::string get_blocking(const std::string& key, dtrain::Deadline deadline) {
+    std::unique_lock lock(job_->mutex_);
+    wait(lock, key, deadline, [&] { return job_->values_.contains(key); });
+    ++job_->reads_[key];
+    return job_->values_[key];
+  }
+
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, dtrain::Deadline) {
+    const std::lock_guard lock(job_->mutex_);
+    std::string& value = job_->values_[key];
+    const std::int64_t sum = (value.empty() ? 0 : std::stoll(value)) + delta;
+    value = std::to_string(sum);
+    return sum;
+  }
+
+  void barrier_blocking(const std::string& name, dtrain::Deadline deadline) {
+    std::unique_lock lock(job_->mutex_);
+    ++job_->arrived_[name];
+    job_->changed_.notify_all();
+    wait(lock, name, deadline, [&] { return job_->arrived_[name] >= job_->world_size_; });
+  }
+
+  /// How often a key that begins with `prefix` was read, by all ranks.
+  int reads_below(const std::string& prefix) const {
+    const std::lock_guard lock(job_->mutex_);
+    int count = 0;
+    for (const auto& [key, times] : job_->reads_)
+      count += key.starts_with(prefix) ? times : 0;
+    return count;
+  }
+
+ private:
+  template <class Condition>
+  void wait(std::unique_lock<std::mutex>& lock, const std::string& key, dtrain::Deadline deadline,
+            Condition condition) {
+    const bool ended =
+        job_->changed_.wait_until(lock, deadline.instant(), [&] { return job_->failed_ || condition(); });
+    if (job_->failed_) dtrain::throw_cause(*job_->latch(rank_)->cause());
+    if (!ended) throw dtrain::Error(dtrain::Errc::timeout, "waiting for key " + key + " took too long");
+  }
+
+  std::shared_ptr<FakeJob> job_;
+  int rank_;
+};
+
+}  // namespace support

@@ -1,0 +1,129 @@
+#include "dtrain/ddp/description.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "dtrain/ddp/difference.hpp"
+
+using dtrain::DType;
+using dtrain::ddp::first_difference;
+using dtrain::ddp::ModelDescription;
+using dtrain::ddp::parse_description;
+using dtrain::ddp::serialise;
+
+namespace {
+
+ModelDescription two_layers() {
+  return {25,
+          1,
+          dtrain::ReduceOp::average,
+          {{"fc1.weight", {784, 256}, DType::f32, dtrain::DeviceKind::host},
+           {"fc1.bias", {256}, DType::f32, dtrain::DeviceKind::host},
+           {"scale", {}, DType::f64, dtrain::DeviceKind::host}}};
+}
+
+std::string difference(const ModelDescription& mine, const ModelDescription& theirs) {
+  return first_difference(mine, 2, theirs, 0).value_or("none");
+}
+
+}  // namespace
+
+TEST_CASE("what is written is read back") {
+  CHECK(parse_description(serialise(two_layers())) == two_layers());
+  CHECK(parse_description(serialise({})) == ModelDescription{});
+  ModelDescription strange = two_layers();
+  strange.parameters[0].name = std::string("a\0b\n'\xff", 6);
+  strange.parameters[1].name.clear();
+  strange.parameters[1].shape = {1, 2, 3, 4, 5, 6, 7, 0};
+  CHECK(parse_description(serialise(strange)) == strange);
+}
+
+TEST_CASE("every beginning, every longer and every changed length of a description is refused or another one") {
+  const std::string bytes = serialise(two_layers());
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    CHECK_FALSE(parse_description(std::string_view(bytes).substr(0, length)));
+  }
+  CHECK_FALSE(parse_description(bytes + "x"));
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    for (const char value : {'\0', '\x7f', '\xff'}) {
+      std::string changed = bytes;
+      if (changed[at] == value) continue;
+      changed[at] = value;
+      const std::optional<ModelDescription> read = parse_description(changed);
+      CHECK((!read || *read != two_layers()));
+      if (read) CHECK(serialise(*read) == changed);
+    }
+  }
+}
+
+TEST_CASE("random bytes are refused without exhausting memory") {
+  std::mt19937 generator(11);
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    std::string bytes = serialise({});
+    bytes.resize(bytes.size() - 8 * static_cast<std::size_t>(repeat % 2));
+    const std::size_t length = generator() % 200;
+    for (std::size_t i = 0; i < length; ++i)
+      bytes.push_back(static_cast<char>(generator()));
+    const std::optional<ModelDescription> read = parse_description(bytes);
+    if (read) CHECK(serialise(*read) == bytes);
+  }
+  std::string many = serialise({});
+  many.replace(many.size() - 8, 8, std::string(8, '\xff'));
+  CHECK_FALSE(parse_description(many));
+}
+
+TEST_CASE("equal descriptions have no difference") {
+  CHECK(difference(two_layers(), two_layers()) == "none");
+}
+
+TEST_CASE("the first difference names both ranks and both things") {
+  const ModelDescription theirs = two_layers();
+
+  ModelDescription mine = two_layers();
+  mine.parameters[0].shape = {784, 128};
+  mine.parameters[1].shape = {128};
+  CHECK(difference(mine, theirs) == "rank 2's parameter 0 'fc1.weight' is f32 [784, 128], rank 0's is f32 [784, 256]");
+
+  mine = two_layers();
+  mine.parameters[2].dtype = DType::f32;
+  CHECK(difference(mine, theirs) == "rank 2's parameter 2 'scale' is f32 [], rank 0's is f64 []");
+
+  mine = two_layers();
+  mine.parameters[1].device = dtrain::DeviceKind::cuda;
+  CHECK(difference(mine, theirs) == "rank 2's parameter 1 'fc1.bias' is f32 [256] on cuda, rank 0's is f32 [256]");
+
+  mine = two_layers();
+  std::swap(mine.parameters[0], mine.parameters[1]);
+  CHECK(difference(mine, theirs) ==
+        "rank 2's parameter 0 'fc1.bias' is f32 [256], rank 0's is 'fc1.weight', f32 [784, 256]");
+
+  mine = two_layers();
+  mine.parameters.pop_back();
+  CHECK(difference(mine, theirs) ==
+        "rank 0 has 3 parameters, rank 2 has 2; the first that only rank 0 has is 2 'scale', f64 []");
+  CHECK(difference(theirs, mine) ==
+        "rank 2 has 3 parameters, rank 0 has 2; the first that only rank 2 has is 2 'scale', f64 []");
+}
+
+TEST_CASE("options are compared, and come before parameters") {
+  ModelDescription mine = two_layers();
+  mine.parameters.clear();
+  mine.reduce_op = dtrain::ReduceOp::sum;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reduce_op is sum, rank 0's is average");
+  mine.first_bucket_bytes = 7;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::first_bucket_bytes is 7, rank 0's is 1");
+  mine.bucket_bytes = 9;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::bucket_bytes is 9, rank 0's is 25");
+}
+
+TEST_CASE("names from another process are cut and cannot act on a terminal") {
+  ModelDescription theirs = two_layers();
+  theirs.parameters[0].name = "\x1b[2J" + std::string(500, 'x');
+  const std::string text = difference(two_layers(), theirs);
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text.size() < 300);
+}

@@ -1,0 +1,29 @@
+#include "dtrain/ddp/ready_ledger.hpp"
+
+#include <doctest/doctest.h>
+
+using dtrain::ddp::ReadyLedger;
+
+TEST_CASE("a new step forgets the entries of the one before") {
+  ReadyLedger ledger({"a", "b"});
+  for (int step = 1; step <= 3; ++step) {
+    ledger.begin_step();
+    CHECK(ledger.missing().find("parameter 0 'a', parameter 1 'b'") != std::string::npos);
+    ledger.enter(0);
+    ledger.enter(1);
+    CHECK(ledger.missing().empty());
+    CHECK(ledger.end_step());
+    CHECK_FALSE(ledger.end_step());
+  }
+  CHECK(ledger.step() == 3);
+}
+
+TEST_CASE("five missing parameters are named without a rest, the sixth is counted") {
+  ReadyLedger five({"a", "b", "c", "d", "e"});
+  five.begin_step();
+  CHECK(five.missing().find("parameter 4 'e';") != std::string::npos);
+  ReadyLedger six({"a", "b", "c", "d", "e", "f"});
+  six.begin_step();
+  CHECK(six.missing().find("parameter 4 'e' and 1 more;") != std::string::npos);
+  CHECK(six.missing().find("'f'") == std::string::npos);
+}
