@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/async/descriptor.hpp"
@@ -155,8 +156,11 @@ class Poller {
         result = ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event);
       }
     }
-    registered_count_ += (wanted != 0 && result == 0 ? 1U : 0U) - (entry.registered != 0 ? 1U : 0U);
-    entry.registered = result == 0 ? wanted : 0;
+    const std::uint32_t now = result == 0 ? wanted : 0;
+    if ((now != 0) != (entry.registered != 0)) {
+      now != 0 ? ++registered_count_ : --registered_count_;
+    }
+    entry.registered = now;
     return result == 0;
   }
 

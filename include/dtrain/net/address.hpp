@@ -51,12 +51,15 @@ class Endpoint {
     }
     const std::size_t percent = host.find('%');
     const std::string address(host.substr(0, percent));
+    if (address.find('\0') != std::string::npos) {
+      return std::nullopt;
+    }
     in_addr four{};
     if (percent == std::string_view::npos && ::inet_pton(AF_INET, address.c_str(), &four) == 1) {
       return v4(ntohl(four.s_addr), port);
     }
     in6_addr six{};
-    if (address.find('\0') != std::string::npos || ::inet_pton(AF_INET6, address.c_str(), &six) != 1) {
+    if (::inet_pton(AF_INET6, address.c_str(), &six) != 1) {
       return std::nullopt;
     }
     Endpoint endpoint = v6(six, port);

@@ -1,0 +1,385 @@
+#include <dirent.h>
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/net/connect.hpp"
+#include "dtrain/net/frame.hpp"
+#include "dtrain/net/listener.hpp"
+#include "support/skip.hpp"
+
+namespace {
+
+using namespace dtrain;
+using async::EventLoop;
+using async::Task;
+using net::Connection;
+using net::Endpoint;
+using net::IoStatus;
+using net::Listener;
+using namespace std::chrono_literals;
+
+Deadline soon() {
+  return Deadline::after(20s);
+}
+
+std::size_t open_descriptors() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  REQUIRE(directory != nullptr);
+  std::size_t count = 0;
+  while (::readdir(directory) != nullptr) {
+    ++count;
+  }
+  ::closedir(directory);
+  return count;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+struct Ends {
+  Connection client;
+  Connection server;
+};
+
+Task<Ends> connected(EventLoop& loop) {
+  Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+  net::ConnectResult client = co_await net::connect(loop, listener.local(), soon());
+  std::optional<Connection> server = co_await listener.accept(soon());
+  if (!client.connection || !server) {
+    throw std::runtime_error("no connection over the loopback");
+  }
+  Ends ends{std::move(*client.connection), std::move(*server)};
+  co_return ends;
+}
+
+TEST_CASE("bytes go both ways, ends know each other, and the end of a stream is a value") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    CHECK(ends.client.local() == ends.server.peer());
+    CHECK(ends.client.peer() == ends.server.local());
+    ends.client.set_keepalive(1s, 1s, 3);
+    ends.client.set_user_timeout(500ms);
+    std::array<std::byte, 16> buffer;
+    net::IoResult result = co_await ends.server.read_some(buffer, Deadline::after(2ms));
+    CHECK(result.status == IoStatus::timed_out);
+    result = co_await ends.client.write_all(bytes_of("hello"), soon());
+    CHECK(result.bytes == 5);
+    result = co_await ends.server.read_some(buffer, soon());
+    CHECK(result.ok());
+    CHECK(result.bytes == 5);
+    ends.client.shutdown_write();
+    result = co_await ends.server.read_some(buffer, soon());
+    CHECK(result.status == IoStatus::closed);
+    CHECK(result.error == 0);
+    result = co_await ends.server.write_all(bytes_of("back"), soon());
+    CHECK(result.ok());
+    result = co_await ends.client.read_some(buffer, soon());
+    CHECK(result.bytes == 4);
+  };
+  loop.run_until(body(), soon());
+}
+
+TEST_CASE("a peer that is gone is a value for the writer, without a signal") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    { const Connection gone = std::move(ends.server); }
+    net::IoResult result;
+    for (int i = 0; i < 100 && result.ok(); ++i) {
+      result = co_await ends.client.write_all(bytes_of("into the void"), soon());
+      co_await loop.sleep_for(1ms);
+    }
+    CHECK(result.status == IoStatus::closed);
+    CHECK(result.error != 0);
+    CHECK_FALSE(result.reason().empty());
+  };
+  loop.run_until(body(), soon());
+}
+
+TEST_CASE("a write that nobody reads ends at its deadline and says how much went") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    const std::vector<std::byte> much(64 << 20);
+    const net::IoResult result = co_await ends.client.write_all(much, Deadline::after(20ms));
+    CHECK(result.status == IoStatus::timed_out);
+    CHECK(result.bytes < much.size());
+  };
+  loop.run_until(body(), soon());
+  CHECK(loop.registered_descriptors() == 0);
+}
+
+TEST_CASE("shutdown wakes who reads the same connection") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    IoStatus status = IoStatus::ok;
+    const auto reader = [&]() -> Task<void> {
+      std::array<std::byte, 4> buffer;
+      const net::IoResult result = co_await ends.client.read_some(buffer, soon());
+      status = result.status;
+    };
+    async::Spawned task = loop.spawn(reader());
+    co_await loop.sleep_for(1ms);
+    ends.client.shutdown();
+    co_await loop.sleep_for(5ms);
+    CHECK(task.done());
+    CHECK(status == IoStatus::closed);
+  };
+  loop.run_until(body(), soon());
+}
+
+TEST_CASE("a port in use is an error that names the port and what to set") {
+  EventLoop loop;
+  const Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+  CHECK(listener.port() != 0);
+  try {
+    const Listener second = Listener::bind(loop, listener.local());
+    FAIL("two listeners at one port");
+  } catch (const Error& error) {
+    const std::string sentence = error.what();
+    CHECK(error.code() == std::errc::address_in_use);
+    CHECK(sentence.find(std::to_string(listener.port())) != std::string::npos);
+    CHECK(sentence.find("--master-port") != std::string::npos);
+    CHECK(sentence.find("MASTER_PORT") != std::string::npos);
+  }
+  try {
+    const Listener second = Listener::bind_any(loop, listener.port());
+    FAIL("two listeners at one port");
+  } catch (const Error& error) {
+    CHECK(error.code() == std::errc::address_in_use);
+  }
+  CHECK_THROWS_AS(Listener::bind(loop, *Endpoint::from_numeric("192.0.2.1", 0)), Error);
+}
+
+TEST_CASE("a refused connection is a value, and accepting ends at its deadline") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Endpoint closed;
+    {
+      const Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+      closed = listener.local();
+    }
+    const net::ConnectResult result = co_await net::connect(loop, closed, soon());
+    CHECK_FALSE(result.connection.has_value());
+    CHECK(result.error == ECONNREFUSED);
+    Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+    const std::optional<Connection> nobody = co_await listener.accept(Deadline::after(2ms));
+    CHECK_FALSE(nobody.has_value());
+  };
+  loop.run_until(body(), soon());
+}
+
+TEST_CASE("connecting waits for a listener that appears later") {
+  EventLoop loop;
+  const Listener probe = Listener::bind(loop, Endpoint::loopback_v4(0));
+  const std::uint16_t port = probe.port();
+  const auto body = [&]() -> Task<void> {
+    Task<Connection> connecting = net::connect_with_backoff(loop, "localhost", port, soon());
+    const Connection connection = co_await std::move(connecting);
+    CHECK(connection.peer().port() == port);
+  };
+  const_cast<Listener&>(probe) = Listener::bind(loop, Endpoint::loopback_v4(0));
+  std::optional<Listener> late;
+  const auto appear = [&]() -> Task<void> {
+    co_await loop.sleep_for(60ms);
+    late.emplace(Listener::bind_any(loop, port));
+  };
+  async::Spawned task = loop.spawn(appear());
+  loop.run_until(body(), soon());
+  CHECK(late.has_value());
+}
+
+TEST_CASE("connecting in vain names host, port, reason and time, and ends at its deadline") {
+  EventLoop loop;
+  std::uint16_t port = 0;
+  {
+    const Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+    port = listener.port();
+  }
+  try {
+    loop.run_until(net::connect_with_backoff(loop, "localhost", port, Deadline::after(60ms)), soon());
+    FAIL("it connected");
+  } catch (const Error& error) {
+    const std::string sentence = error.what();
+    CHECK(error.code() == std::errc::connection_refused);
+    CHECK(sentence.find("localhost port " + std::to_string(port)) != std::string::npos);
+    CHECK(sentence.find("tried for 0.") != std::string::npos);
+    CHECK(sentence.find("MASTER_ADDR") != std::string::npos);
+  }
+}
+
+TEST_CASE("a host that does not resolve is named, with what to set") {
+  EventLoop loop;
+  net::Backoff impatient;
+  impatient.unresolved_for = 300ms;
+  for (const std::string host : {"no-such-host.invalid", "", "two words"}) {
+    try {
+      loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), impatient), soon());
+      FAIL("it resolved");
+    } catch (const Error& error) {
+      const std::string sentence = error.what();
+      CHECK(error.code() == Errc::refused);
+      CHECK(sentence.find("'" + host + "'") != std::string::npos);
+      CHECK(sentence.find("MASTER_ADDR") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a lookup that is given up leaves nothing dangling, even when the loop goes first") {
+  for (int round = 0; round < 5; ++round) {
+    EventLoop loop;
+    const auto body = [&]() -> Task<void> {
+      const net::Resolution resolution =
+          co_await net::resolve(loop, "no-such-host.invalid", 1, Deadline::after(round * 1ms));
+      CHECK(resolution.endpoints.empty());
+      CHECK_FALSE(resolution.reason.empty());
+    };
+    loop.run_until(body(), soon());
+    async::Spawned cancelled = loop.spawn(body());
+    const auto turn = [&]() -> Task<void> { co_await loop.sleep_for(0ms); };
+    loop.run_until(turn(), soon());
+  }
+}
+
+TEST_CASE("a listener at every address takes IPv4 and IPv6, and IPv6 peers are told as such") {
+  EventLoop loop;
+  bool v6 = true;
+  try {
+    const Listener probe = Listener::bind(loop, Endpoint::loopback_v6(0));
+  } catch (const Error&) {
+    v6 = false;
+  }
+  Listener listener = Listener::bind_any(loop, 0);
+  const auto meet = [&](Endpoint target) -> Task<void> {
+    const net::ConnectResult client = co_await net::connect(loop, target.with_port(listener.port()), soon());
+    CHECK(client.connection.has_value());
+    const std::optional<Connection> server = co_await listener.accept(soon());
+    CHECK(server->peer().is_loopback());
+    CHECK(server->peer().is_v6() == target.is_v6());
+  };
+  loop.run_until(meet(Endpoint::loopback_v4(0)), soon());
+  if (!v6) {
+    return dtrain_test::skip("this machine has no IPv6 loopback");
+  }
+  loop.run_until(meet(Endpoint::loopback_v6(0)), soon());
+}
+
+TEST_CASE("frames cross a connection; the bound, the end and a cut are told apart") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    net::FrameWriter writer(ends.client, 1 << 20);
+    net::FrameReader reader(ends.server, 1 << 19);
+    CHECK(writer.queue(bytes_of("one")));
+    CHECK(writer.queue(bytes_of("")));
+    net::IoResult io = co_await writer.write_frame(bytes_of("three"), soon());
+    CHECK(io.bytes == 3 * 4 + 8);
+    for (const std::size_t size : {3, 0, 5}) {
+      const net::FrameResult frame = co_await reader.read_frame(soon());
+      CHECK(frame.ok());
+      CHECK(frame.payload.size() == size);
+    }
+    net::FrameResult frame = co_await reader.read_frame(Deadline::after(1ms));
+    CHECK(frame.status == net::FrameStatus::timed_out);
+    const std::vector<std::byte> big(1 << 19);
+    CHECK(writer.queue(big));
+    const auto flush = [&]() -> Task<void> {
+      const net::IoResult result = co_await writer.flush(soon());
+      CHECK(result.ok());
+    };
+    async::Spawned flushing = loop.spawn(flush());
+    frame = co_await reader.read_frame(soon());
+    CHECK(frame.payload.size() == big.size());
+    CHECK_THROWS_AS(static_cast<void>(writer.queue(std::vector<std::byte>((1 << 20) + 1))), Error);
+    co_await ends.client.write_all(bytes_of(std::string_view("\5\0\0\0ab", 6)), soon());
+    frame = co_await reader.read_frame(Deadline::after(5ms));
+    CHECK(frame.status == net::FrameStatus::timed_out);
+    ends.client.shutdown_write();
+    frame = co_await reader.read_frame(soon());
+    CHECK(frame.status == net::FrameStatus::cut_short);
+    CHECK(frame.reason.find("inside a frame") != std::string::npos);
+  };
+  loop.run_until(body(), soon());
+  const auto hostile = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    net::FrameReader reader(ends.server);
+    co_await ends.client.write_all(bytes_of("GET / HTTP/1.1\r\n"), soon());
+    const net::FrameResult frame = co_await reader.read_frame(soon());
+    CHECK(frame.status == net::FrameStatus::too_long);
+    net::FrameReader clean(ends.client);
+    ends.server.shutdown_write();
+    const net::FrameResult end = co_await clean.read_frame(soon());
+    CHECK(end.status == net::FrameStatus::closed);
+  };
+  loop.run_until(hostile(), soon());
+}
+
+TEST_CASE("a full queue takes no more until the peer reads") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    net::FrameWriter writer(ends.client, 100, 250);
+    const std::vector<std::byte> hundred(100);
+    CHECK(writer.queue(hundred));
+    CHECK(writer.queue(hundred));
+    CHECK_FALSE(writer.queue(hundred));
+    CHECK(writer.queued_bytes() == 208);
+    const net::IoResult io = co_await writer.flush(soon());
+    CHECK(io.bytes == 208);
+    CHECK(writer.queue(hundred));
+  };
+  loop.run_until(body(), soon());
+}
+
+TEST_CASE("a hundred connections, cancelled halfway, leave no descriptor open") {
+  const std::size_t before = open_descriptors();
+  {
+    EventLoop loop;
+    Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+    std::vector<async::Spawned> sessions;
+    int greeted = 0;
+    const auto serve = [&](Connection connection) -> Task<void> {
+      std::array<std::byte, 8> buffer;
+      const net::IoResult result = co_await connection.read_some(buffer, soon());
+      greeted += result.ok() ? 1 : 0;
+      co_await connection.read_some(buffer, soon());
+    };
+    const auto accept_all = [&]() -> Task<void> {
+      for (;;) {
+        std::optional<Connection> connection = co_await listener.accept(soon());
+        sessions.push_back(loop.spawn(serve(std::move(*connection))));
+      }
+    };
+    const auto client = [&]() -> Task<void> {
+      Task<Connection> connecting = net::connect_with_backoff(loop, "127.0.0.1", listener.port(), soon());
+      Connection connection = co_await std::move(connecting);
+      co_await connection.write_all(bytes_of("hi"), soon());
+      std::array<std::byte, 8> buffer;
+      co_await connection.read_some(buffer, soon());
+    };
+    sessions.push_back(loop.spawn(accept_all()));
+    for (int i = 0; i < 100; ++i) {
+      sessions.push_back(loop.spawn(client()));
+    }
+    const auto wait = [&]() -> Task<void> {
+      while (greeted < 100) {
+        co_await loop.sleep_for(1ms);
+      }
+    };
+    loop.run_until(wait(), soon());
+    CHECK(open_descriptors() > before + 200);
+    sessions.resize(100);
+    CHECK(loop.registered_descriptors() < 200);
+  }
+  CHECK(open_descriptors() == before);
+}
+
+}  // namespace
