@@ -1,0 +1,62 @@
+#pragma once
+/// @file
+/// How a process ended, as a number for exit() and in words.
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <string>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a program under run() exits with where it fell only because another rank failed first (see dtrain/run.hpp).
+inline constexpr int exit_code_peer_lost = 75;
+
+/// "SIGKILL"; "signal 42" for those without a common name.
+inline std::string signal_name(int signal) {
+  switch (signal) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    case SIGXFSZ: return "SIGXFSZ";
+    case SIGSYS: return "SIGSYS";
+    default: return "signal " + std::to_string(signal);
+  }
+}
+
+/// An exit code, or a signal where `signal` is not 0.
+struct ExitStatus {
+  int code = 0;
+  int signal = 0;
+
+  static ExitStatus of(const siginfo_t& info) noexcept {
+    return info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
+  }
+
+  /// What a shell would say: 128 + signal.
+  int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
+
+  std::string text() const {
+    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) + ")"
+                       : "exit code " + std::to_string(code);
+  }
+
+  friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

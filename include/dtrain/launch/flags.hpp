@@ -1,0 +1,140 @@
+#pragma once
+/// @file
+/// The launcher's flags, taken out of a program's command line.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/identity/node_identity.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher was asked for, and what is left for the program.
+struct Flags {
+  identity::NodeFlags node;
+  std::optional<std::string> log_dir;
+  bool help = false;
+  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+};
+
+/// What --help-launch prints.
+inline constexpr const char* help_text =
+    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
+    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
+    "  --nnodes=N               nodes of the job (this version: 1)\n"
+    "  --node-rank=R            which of them this one is\n"
+    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
+    "  --master-port=P          the port of the job's store (one node: chosen by the system)\n"
+    "  --max-restarts=0         how often failed workers are started again (this version: 0)\n"
+    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr\n"
+    "  --help-launch            prints this\n"
+    "  --                       everything after it is the program's\n"
+    "Every line of a worker is shown behind '[rank] '. SIGINT and SIGTERM are forwarded; workers that are still there\n"
+    "30 seconds later are killed, 1 second after a second signal.\n";
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 8> flag_names{
+    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
+    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
+};
+
+/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// The launcher's flag that an argument names; nothing for the program's own.
+/// @throws Error (usage) for a name that is nearly one, with the suggestion
+inline std::optional<std::string_view> flag_named(std::string_view given) {
+  constexpr std::size_t nearly = 2;
+  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
+  if (given.substr(0, 2) != "--" || given.size() > longest) {
+    return std::nullopt;
+  }
+  std::string spelling(given);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  std::string_view closest;
+  for (const std::string_view flag : flag_names) {
+    if (spelling == flag) {
+      return flag;
+    }
+    if (edit_distance(spelling, flag) <= nearly) {
+      closest = flag;
+    }
+  }
+  if (!closest.empty()) {
+    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
+                                 "? (put the program's own flags of that name after --)");
+  }
+  return std::nullopt;
+}
+
+inline void check_max_restarts(std::string_view value) {
+  if (value != "0") {
+    throw Error(Errc::usage, identity::quoted("--max-restarts", value) +
+                                 ": this version does not start failed workers again; leave it out or set it to 0");
+  }
+}
+
+}  // namespace detail
+
+/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
+/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
+inline Flags parse_flags(identity::Arguments arguments) {
+  Flags flags;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (i > 0 && argument == "--") {
+      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                           arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
+    if (!flag) {
+      flags.program.emplace_back(argument);
+      continue;
+    }
+    if (*flag == "--help-launch") {
+      flags.help = true;
+      continue;
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
+      value = arguments[++i];
+    }
+    if (value.empty()) {
+      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+    }
+    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
+    if (*flag == "--nnodes") flags.node.node_count = value;
+    if (*flag == "--node-rank") flags.node.node_rank = value;
+    if (*flag == "--master-addr") flags.node.master_addr = value;
+    if (*flag == "--master-port") flags.node.master_port = value;
+    if (*flag == "--max-restarts") detail::check_max_restarts(value);
+    if (*flag == "--log-dir") flags.log_dir = value;
+  }
+  return flags;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,35 @@
+#pragma once
+/// @file
+/// The contract of a launcher: how the processes of a job come to be, the first type of a Policy.
+
+#include <concepts>
+#include <string_view>
+
+#include "dtrain/launch/worker.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// `L::start(argc, argv)`: in a process that is a rank, a Worker; in every other, the exit code, with everything
+/// explained on stderr. Blocking: in a launcher process, until its workers have ended.
+template <class L>
+concept CanStart = requires(int argc, char** argv) {
+  { L::start(argc, argv) } -> std::same_as<Start>;
+};
+
+/// `L::name()`: for messages.
+template <class L>
+concept HasName = requires {
+  { L::name() } -> std::convertible_to<std::string_view>;
+};
+
+/// `L::returns_into_user_code`: whether every process that calls start() becomes a rank. Where one does not (it stays
+/// the launcher), only dtrain::run can be used.
+template <class L>
+concept StatesWhoReturns = requires {
+  { L::returns_into_user_code } -> std::convertible_to<bool>;
+};
+
+template <class L>
+concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,70 @@
+#pragma once
+/// @file
+/// Cuts a stream of bytes into whole lines, with a bound.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Pure: the lines depend on the bytes alone, not on how they were cut into pieces. A line beyond the bound becomes
+/// several of exactly that length.
+class LineSplitter {
+ public:
+  static constexpr std::size_t default_max_line_bytes = std::size_t{64} << 10;
+
+  explicit LineSplitter(std::size_t max_line_bytes = default_max_line_bytes) : max_line_bytes_(max_line_bytes) {}
+
+  /// Calls `emit(std::string_view)` for each line that is whole now, without its '\n'.
+  template <class Emit>
+  void feed(std::string_view bytes, Emit emit) {
+    while (!bytes.empty()) {
+      const std::size_t newline = bytes.find('\n');
+      const std::size_t room = max_line_bytes_ - partial_.size();
+      const std::size_t length = newline < bytes.size() ? newline : bytes.size();
+      const std::size_t taken = length < room ? length : room;
+      partial_.append(bytes.substr(0, taken));
+      bytes.remove_prefix(taken);
+      const bool whole = !bytes.empty() && bytes.front() == '\n';
+      if (whole) {
+        bytes.remove_prefix(1);
+      }
+      // A full line waits for the byte after it: a '\n' there ends it instead of an empty line.
+      if (whole || !bytes.empty()) {
+        emit(std::string_view(partial_));
+        partial_.clear();
+      }
+    }
+  }
+
+  /// The end of the stream: emits a line that has no '\n'.
+  template <class Emit>
+  void finish(Emit emit) {
+    if (!partial_.empty()) {
+      emit(std::string_view(partial_));
+      partial_.clear();
+    }
+  }
+
+  /// The beginning of the line that is not whole yet.
+  std::string_view partial() const noexcept { return partial_; }
+
+ private:
+  std::size_t max_line_bytes_;
+  std::string partial_;
+};
+
+/// What a terminal would show of a line in which '\r' went back to its start: the text after the last '\r' that is
+/// followed by something. So a progress bar that was drawn a hundred times is one line.
+inline std::string_view visible_part(std::string_view line) noexcept {
+  while (!line.empty() && line.back() == '\r') {
+    line.remove_suffix(1);
+  }
+  const std::size_t back = line.rfind('\r');
+  return back == std::string_view::npos ? line : line.substr(back + 1);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

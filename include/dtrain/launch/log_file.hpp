@@ -1,0 +1,67 @@
+#pragma once
+/// @file
+/// The file that --log-dir keeps of one stream of one worker.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Makes a directory and those above it. @throws Error (posix)
+inline void make_directories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct ::stat status {};
+    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
+                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
+    if (!there) {
+      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
+    }
+    if (end == std::string::npos) {
+      return;
+    }
+  }
+}
+
+/// Holds the bytes as the worker wrote them, without prefixes. Emptied when it is opened.
+class LogFile {
+ public:
+  /// Keeps nothing.
+  LogFile() noexcept = default;
+
+  /// @throws Error (posix)
+  explicit LogFile(const std::string& path)
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
+    if (!file_) {
+      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
+    }
+  }
+
+  /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
+  bool write(std::string_view bytes) noexcept {
+    while (file_ && !bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno != EINTR) {
+        file_.reset();
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  async::Descriptor file_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

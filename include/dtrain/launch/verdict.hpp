@@ -1,0 +1,53 @@
+#pragma once
+/// @file
+/// Which worker's end is the cause of the others': a pure function of how all ended.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/launch/exit_status.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How a worker ended. Listed in the order in which the ends were noticed.
+struct WorkerEnd {
+  int rank = 0;
+  ExitStatus status;
+  bool left = true;      ///< it had said that it was done (leave)
+  bool stopped = false;  ///< it ended after the launcher had told it to
+
+  /// Leaving with exit code 0 is the only end that is none; without leaving it is a loss.
+  bool failed() const noexcept { return status != ExitStatus{} || !left; }
+
+  /// It fell because another rank had failed.
+  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_peer_lost, 0}; }
+
+  /// Exit code 0 without leaving must not look like success.
+  int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
+
+  std::string text() const {
+    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
+  }
+};
+
+/// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
+/// cause that the store knows.
+inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
+  const auto primary = [](const WorkerEnd& end) { return end.failed() && !end.stopped && !end.is_secondary(); };
+  const auto named = std::find_if(
+      ends.begin(), ends.end(), [&](const WorkerEnd& end) { return primary(end) && cause && cause->rank == end.rank; });
+  if (named != ends.end()) {
+    return *named;
+  }
+  const auto first = std::find_if(ends.begin(), ends.end(), primary);
+  if (first != ends.end()) {
+    return *first;
+  }
+  const auto any = std::find_if(ends.begin(), ends.end(), [](const WorkerEnd& end) { return end.failed(); });
+  return any == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*any);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,110 @@
+#pragma once
+/// @file
+/// launch::Worker: a process that is a rank, and how it came to know.
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/identity/environment.hpp"
+#include "dtrain/identity/resolve.hpp"
+#include "dtrain/launch/arguments.hpp"
+#include "dtrain/launch/settings.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A value; it needs nothing of what it was made from.
+struct Worker {
+  identity::ProcessIdentity identity;
+  ArgumentVector argument_vector;  ///< without what launchers add
+  bool hosts_store = false;        ///< the job's store is this process's to run
+  std::optional<std::string> host_id_override;
+  std::chrono::nanoseconds timeout = default_timeout;  ///< of a collective and of the rendezvous
+
+  /// argv; [0] is the program's name. Lifetime: as long as a copy of this Worker lives.
+  std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
+};
+
+/// What a launcher's start() comes to: a worker, or the code that this process is to exit with.
+struct Start {
+  explicit Start(Worker rank) : worker(std::move(rank)) {}
+  explicit Start(int code) noexcept : exit_code(code) {}
+
+  std::optional<Worker> worker;
+  int exit_code = 0;
+};
+
+/// How a process joins a job that somebody else started. What is not given is read from the environment.
+struct JoinOptions {
+  std::optional<identity::ProcessIdentity> identity;
+  std::optional<std::chrono::nanoseconds> timeout;
+  std::vector<std::string> arguments;  ///< argv, where a launcher may have left --local_rank=N in it
+};
+
+namespace detail {
+
+/// Without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
+inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    if (i == 0 || !identity::detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
+      kept.push_back(argument);
+    } else if (equals == std::string::npos) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+inline Worker worker_with(identity::ProcessIdentity who, const identity::Variables& variables) {
+  Worker worker;
+  worker.identity = std::move(who);
+  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  return worker;
+}
+
+}  // namespace detail
+
+/// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
+/// read where there is more to say than one process alone.
+/// @throws identity::IdentityError; Error (usage) for a setting that is no number
+inline Worker worker_of(JoinOptions options) {
+  const identity::Environment environment = identity::snapshot_environment();
+  std::vector<const char*> pointers;
+  for (const std::string& argument : options.arguments) {
+    pointers.push_back(argument.c_str());
+  }
+  Worker worker = detail::worker_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
+      identity::Variables(environment));
+  worker.argument_vector = ArgumentVector(detail::without_local_rank(options.arguments));
+  worker.hosts_store = worker.identity.rank == 0;
+  worker.timeout = options.timeout.value_or(worker.timeout);
+  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
+    log(LogLevel::warning, to_string(worker.identity));
+  }
+  return worker;
+}
+
+/// The worker that launch::PerNode's launcher made of this process; the launcher hosts the store.
+/// @throws as worker_of
+inline Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments) {
+  const identity::Variables variables(environment);
+  Worker worker = detail::worker_with(identity::DtrainSource::read(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,81 @@
+#pragma once
+/// @file
+/// The environment that the per-node launcher gives its workers: pure, and how one recognises itself in it.
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/identity/variables.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a node's workers share.
+struct NodePlan {
+  int workers = 1;
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  int master_port = 0;
+  int cores = 1;                    ///< of this node, for all workers
+  std::string launcher_process;     ///< its process id
+  bool stdout_is_terminal = false;  ///< the launcher's own
+  bool stderr_is_terminal = false;
+};
+
+namespace detail {
+
+/// What would make every worker look like the one process that an MPI or torchrun started here.
+inline bool describes_the_launcher(std::string_view variable) noexcept {
+  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
+  return variable == "DTRAIN_LAUNCHER" || std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
+           return variable.substr(0, prefix.size()) == prefix;
+         });
+}
+
+}  // namespace detail
+
+/// `base`, the launcher's own environment, made one worker's.
+inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
+                                                int local_rank) {
+  identity::Environment environment;
+  for (const auto& [variable, value] : base) {
+    if (!detail::describes_the_launcher(variable)) {
+      environment.emplace(variable, value);
+    }
+  }
+  const std::string rank = std::to_string(plan.node_rank * plan.workers + local_rank);
+  const std::string world_size = std::to_string(plan.node_count * plan.workers);
+  const std::array<std::pair<const char*, std::string>, 7> common{{
+      {"RANK", rank},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
+      {"NODE_RANK", std::to_string(plan.node_rank)},
+      {"MASTER_ADDR", plan.master_addr},
+      {"MASTER_PORT", std::to_string(plan.master_port)},
+  }};
+  for (const auto& [variable, value] : common) {
+    environment[variable] = value;
+    environment[std::string("DTRAIN_") + variable] = value;
+  }
+  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
+  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
+  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
+    threads = std::to_string(std::max(1, plan.cores / plan.workers));
+  }
+  return environment;
+}
+
+/// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
+/// starts in turn inherits the variables but not the parent.
+inline bool is_worker_environment(const identity::Environment& environment, long parent) {
+  const identity::Variables variables(environment);
+  return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

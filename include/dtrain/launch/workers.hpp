@@ -1,0 +1,142 @@
+#pragma once
+/// @file
+/// The worker processes of one launcher: their signals, their ends, their output.
+
+#include <sys/types.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dtrain/launch/exit_status.hpp"
+#include "dtrain/launch/input_pump.hpp"
+#include "dtrain/launch/line_relay.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Owns what it is given; processes that still run when it is destroyed are killed and reaped, with all that is in
+/// their groups. Threads: the loop's.
+class Workers {
+ public:
+  struct Ended {
+    int rank = 0;
+    ExitStatus status;
+  };
+
+  explicit Workers(async::EventLoop& loop) noexcept : loop_(&loop) {}
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// Blocking: until the processes are reaped; they have been killed.
+  ~Workers() {
+    signal_groups(SIGKILL);
+    for (const Worker& worker : workers_) {
+      while (worker.process > 0 && ::waitpid(worker.process, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+  }
+
+  /// Takes over a process that leads its own group, and starts to carry what it writes.
+  /// @param input may be null
+  void add(int rank, pid_t process, std::unique_ptr<LineRelay> output, std::unique_ptr<LineRelay> error,
+           std::unique_ptr<InputPump> input) {
+    Worker worker;
+    worker.rank = rank;
+    worker.process = process;
+    worker.output = std::move(output);
+    worker.error = std::move(error);
+    worker.input = std::move(input);
+    workers_.push_back(std::move(worker));  // from here on it ends with this
+    Worker& added = workers_.back();
+    added.tasks.push_back(loop_->spawn(added.output->carry()));
+    added.tasks.push_back(loop_->spawn(added.error->carry()));
+    if (added.input) {
+      added.tasks.push_back(loop_->spawn(added.input->carry()));
+    }
+  }
+
+  std::size_t running() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process > 0; }));
+  }
+
+  /// Sends a signal to each worker, not to what it has started.
+  void signal_each(int signal) const noexcept { send(signal, 1); }
+
+  /// Sends a signal to each worker's group, as a terminal would.
+  void signal_groups(int signal) const noexcept { send(signal, -1); }
+
+  /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
+  /// what an ended worker leaves in its group. Blocking: no.
+  std::vector<Ended> reap() {
+    std::vector<Ended> ended;
+    for (;;) {
+      siginfo_t info{};
+      const int result = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
+      if (result != 0 && errno == EINTR) {
+        continue;
+      }
+      if (result != 0 || info.si_pid == 0) {
+        return ended;
+      }
+      const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                       [&info](const Worker& each) { return each.process == info.si_pid; });
+      if (worker != workers_.end()) {
+        // While it is a zombie its number can belong to no other group.
+        static_cast<void>(::kill(-worker->process, SIGKILL));
+        worker->process = 0;
+        ended.push_back({worker->rank, ExitStatus::of(info)});
+      }
+      while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+  }
+
+  /// Whether all that the workers have written is on its way to the console.
+  bool output_is_drained() const noexcept {
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](const Worker& worker) { return worker.output->is_drained() && worker.error->is_drained(); });
+  }
+
+  /// Stops carrying, and shows last lines that have no end.
+  void finish_output() {
+    for (Worker& worker : workers_) {
+      worker.tasks.clear();
+      worker.output->finish();
+      worker.error->finish();
+    }
+  }
+
+  /// The last lines that a worker wrote to stderr.
+  const Tail& error_tail(int rank) const {
+    return std::find_if(workers_.begin(), workers_.end(), [rank](const Worker& each) { return each.rank == rank; })
+        ->error->tail();
+  }
+
+ private:
+  struct Worker {
+    int rank = 0;
+    pid_t process = 0;  ///< 0 once it is reaped
+    std::unique_ptr<LineRelay> output;
+    std::unique_ptr<LineRelay> error;
+    std::unique_ptr<InputPump> input;
+    std::vector<async::Spawned> tasks;  ///< destroyed before what they use
+  };
+
+  void send(int signal, int sign) const noexcept {
+    for (const Worker& worker : workers_) {
+      if (worker.process > 0) {
+        static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
+      }
+    }
+  }
+
+  async::EventLoop* loop_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
