@@ -1,0 +1,92 @@
+// Prints, as one line of JSON, who this process is by its environment; opens no connection.
+//   RANK=0 WORLD_SIZE=1 whoami
+//   whoami --node      who this node is, as launch::PerNode would read it
+
+#include <cstdio>
+#include <dtrain/identity/environment.hpp>
+#include <dtrain/identity/node_identity.hpp>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace identity = dtrain::identity;
+
+namespace {
+
+std::string json(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char byte : text) {
+    if (byte == '"' || byte == '\\') {
+      quoted += '\\';
+      quoted += byte;
+    } else if (static_cast<unsigned char>(byte) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(byte));
+      quoted += escaped;
+    } else {
+      quoted += byte;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string json(int number) {
+  return std::to_string(number);
+}
+
+template <class T>
+std::string json(const std::optional<T>& value) {
+  return value ? json(*value) : "null";
+}
+
+std::string json(const std::vector<std::string>& texts) {
+  std::string list = "[";
+  for (const std::string& text : texts) {
+    list += (list.size() > 1 ? ", " : "") + json(text);
+  }
+  return list + "]";
+}
+
+std::string to_json(const identity::ProcessIdentity& who) {
+  return "{\"rank\": " + json(who.rank) + ", \"world_size\": " + json(who.world_size) +
+         ", \"local_rank\": " + json(who.local_rank) + ", \"local_world_size\": " + json(who.local_world_size) +
+         ", \"node_rank\": " + json(who.node_rank) + ", \"node_count\": " + json(who.node_count) +
+         ", \"master_addr\": " + json(who.master_addr) + ", \"master_port\": " + json(who.master_port) +
+         ", \"launcher\": " + json(std::string_view(who.launcher)) + ", \"provisional\": " + json(who.provisional) +
+         ", \"warnings\": " + json(who.warnings) + "}";
+}
+
+std::string to_json(const identity::NodeIdentity& node) {
+  const std::optional<int> workers = identity::parse_integer(node.nproc_per_node.value_or(""));
+  return "{\"node_rank\": " + json(node.node_rank) + ", \"node_count\": " + json(node.node_count) +
+         ", \"master_addr\": " + json(std::string_view(node.master_addr)) +
+         ", \"master_port\": " + json(node.master_port) +
+         ", \"nproc_per_node\": " + (workers ? json(*workers) : json(node.nproc_per_node)) +
+         ", \"launcher\": " + json(std::string_view(node.launcher)) + ", \"provisional\": " + json(node.provisional) +
+         ", \"warnings\": " + json(node.warnings) + "}";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string line;
+  int exit_code = 0;
+  try {
+    const identity::Environment environment = identity::snapshot_environment();
+    const bool node = argc > 1 && std::string_view(argv[1]) == "--node";
+    line = node ? to_json(identity::node_identity(environment))
+                : to_json(identity::process_identity(environment,
+                                                     identity::Arguments(argv, static_cast<std::size_t>(argc))));
+  } catch (const identity::IdentityError& error) {
+    line =
+        "{\"error\": " + json(std::string_view(error.what())) + ", \"error_code\": " + json(name(error.reason())) + "}";
+    exit_code = 2;
+  } catch (const std::exception& error) {
+    line = "{\"error\": " + json(std::string_view(error.what())) + ", \"error_code\": null}";
+    exit_code = 2;
+  }
+  const bool written = std::puts(line.c_str()) >= 0 && std::fflush(stdout) == 0;
+  return written ? exit_code : 1;
+}
