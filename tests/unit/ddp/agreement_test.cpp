@@ -55,7 +55,7 @@ std::vector<std::string> agree(const std::shared_ptr<FakeJob>& job, const std::v
 }  // namespace
 
 TEST_CASE("ranks with the same model agree, and read nothing but the summary") {
-  for (const std::size_t ranks : {1, 2, 5}) {
+  for (const std::size_t ranks : {1U, 2U, 5U}) {
     const auto job = std::make_shared<FakeJob>(static_cast<int>(ranks));
     CHECK(agree(job, std::vector(ranks, layers(3))) == std::vector<std::string>(ranks));
     CHECK(agree(job, std::vector(ranks, layers(4)), "ddp/2/") == std::vector<std::string>(ranks));
@@ -69,7 +69,7 @@ TEST_CASE("a model that differs on one rank fails every rank with the same sente
   models[2].parameters[1].shape = {3, 5};
   const std::string sentence = "ranks disagree: rank 2's parameter 1 'layer1' is f32 [3, 5], rank 0's is f32 [3, 4]";
   const std::vector<std::string> results = agree(job, models);
-  for (const std::size_t rank : {0, 1, 3})
+  for (const std::size_t rank : {0U, 1U, 3U})
     CHECK(results[rank] == "JobFailed " + sentence);
   CHECK(results[2] == "disagreement " + sentence);
 }

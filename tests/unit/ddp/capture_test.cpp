@@ -74,7 +74,7 @@ TEST_CASE("a parameter without elements needs no memory") {
 
 TEST_CASE("gradients that share memory are refused, also where they only overlap") {
   Model model;
-  for (const std::size_t begin : {0, 3}) {
+  for (const std::size_t begin : {0U, 3U}) {
     model.list[1].gradient = tensor_view(model.gradients.data() + begin, {4});
     CHECK_THROWS_WITH_AS(capture_parameters(model),
                          doctest::Contains("the gradients of parameter 0 'a' and parameter 1 'b' share memory"), Error);

@@ -1,0 +1,84 @@
+#pragma once
+/// @file
+/// A policy whose process group is one rank of a fake job, for tests of what stands on ProcessGroup.
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/process_group.hpp"
+#include "dtrain/rendezvous/membership.hpp"
+#include "dtrain/topology/flat.hpp"
+#include "support/fake_communicator.hpp"
+#include "support/fake_store.hpp"
+#include "support/manual_stream.hpp"
+
+namespace support {
+
+/// Whoever waits runs the work; remembers whether a helper was asked for.
+struct FakeStreamOwner : ManualStream {
+  FakeStreamOwner() : ManualStream(true) {}
+  void start_helper() { helper_started = true; }
+  bool helper_started = false;
+};
+
+struct FakeBackend {
+  using Communicator = FakeCommunicator;
+  using StreamOwner = FakeStreamOwner;
+  static constexpr std::string_view name() noexcept { return "Fake"; }
+  static constexpr bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
+};
+
+struct FakePolicy {
+  using Backend = FakeBackend;
+  using Topology = dtrain::topology::Flat;
+};
+
+/// What the tests look at.
+struct FakeGroupState {
+  std::shared_ptr<FakeJob> job;
+  dtrain::rendezvous::Membership members;
+  std::shared_ptr<FakeChannel> channel = std::make_shared<FakeChannel>();
+  std::vector<std::string> opened;
+  std::vector<std::string> reported;
+  std::vector<bool> abandoned;
+};
+
+}  // namespace support
+
+namespace DTRAIN_NAMESPACE {
+
+template <>
+class ProcessGroup<support::FakePolicy> {
+ public:
+  explicit ProcessGroup(std::shared_ptr<support::FakeGroupState> state) : state_(std::move(state)) {}
+
+  int rank() const noexcept { return state_->members.rank; }
+  int world_size() const noexcept { return state_->members.world_size; }
+  int local_world_size() const noexcept { return state_->members.local_world_size; }
+  const rendezvous::Membership& members() const noexcept { return state_->members; }
+  std::chrono::nanoseconds timeout() const noexcept { return std::chrono::seconds(20); }
+  support::FakeStore store() const { return {state_->job, rank()}; }
+  const std::shared_ptr<FailureLatch>& failure() const { return state_->job->latch(rank()); }
+
+  support::FakeCommunicator open_channel(const std::string& purpose) const {
+    state_->opened.push_back(purpose);
+    state_->channel->rank = rank();
+    state_->channel->size = world_size();
+    return support::FakeCommunicator(state_->channel);
+  }
+
+  void report_exception(const std::string& text) const noexcept {
+    state_->reported.push_back(text);
+    failure()->report({CauseKind::exception, rank(), members().host, text});
+  }
+  void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
+
+ private:
+  std::shared_ptr<support::FakeGroupState> state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE

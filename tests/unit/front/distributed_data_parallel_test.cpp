@@ -1,0 +1,191 @@
+#include "dtrain/distributed_data_parallel.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "support/fake_group.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Parameter;
+using dtrain::Ready;
+using support::FakeGroupState;
+using Group = dtrain::ProcessGroup<support::FakePolicy>;
+
+namespace {
+
+/// Two parameters of two elements each.
+struct Model {
+  std::array<float, 4> values{1, 2, 3, 4};
+  std::array<float, 4> gradients{};
+  dtrain::Device device{};
+  std::int64_t width = 2;
+
+  std::vector<Parameter> parameters() {
+    std::vector<Parameter> list{
+        {"w", dtrain::tensor_view(values.data(), {width}), dtrain::tensor_view(gradients.data(), {width})},
+        {"b", dtrain::tensor_view(values.data() + 2, {2}), dtrain::tensor_view(gradients.data() + 2, {2})}};
+    for (Parameter& parameter : list)
+      parameter.value.device = parameter.gradient.device = device;
+    return list;
+  }
+};
+
+struct BindingModel : Model {
+  std::array<dtrain::TensorView, 2> bound;
+  void bind_gradient(std::size_t i, const dtrain::TensorView& view) { bound.at(i) = view; }
+};
+
+std::shared_ptr<FakeGroupState> one_rank(int rank = 0, std::shared_ptr<support::FakeJob> job = nullptr) {
+  auto state = std::make_shared<FakeGroupState>();
+  state->job = job ? std::move(job) : std::make_shared<support::FakeJob>(1);
+  state->members.rank = rank;
+  state->members.host = "host-" + std::to_string(rank);
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("the model's type and the policy are deduced, and the wrapper moves but does not copy") {
+  Model model;
+  Group group(one_rank());
+  DistributedDataParallel ddp{model, group};
+  DistributedDataParallel with_options{model, group, {.reduce_op = dtrain::ReduceOp::sum}};
+  using Ddp = DistributedDataParallel<Model, support::FakePolicy>;
+  static_assert(std::is_same_v<decltype(ddp), Ddp>);
+  static_assert(std::is_same_v<decltype(with_options), Ddp>);
+  static_assert(!std::is_copy_constructible_v<Ddp>);
+  static_assert(std::is_nothrow_move_constructible_v<Ddp>);
+}
+
+TEST_CASE("construction opens a channel of its own and broadcasts every value") {
+  const auto state = one_rank();
+  Model model;
+  DistributedDataParallel ddp{model, Group(state)};
+  CHECK(state->opened == std::vector<std::string>{"ddp"});
+  CHECK(state->channel->broadcasts == 2);
+  CHECK(ddp.plan().buckets.size() == 1);
+}
+
+TEST_CASE("backward reduces every gradient and counts") {
+  Model model;
+  DistributedDataParallel ddp{model, Group(one_rank())};
+  for (int step = 0; step < 3; ++step) {
+    ddp.backward([&](Ready ready) {
+      model.gradients = {1, 2, 3, 4};
+      ready(1);
+      ready(0);
+    });
+    CHECK(model.gradients == std::array<float, 4>{10, 20, 30, 40});
+  }
+  CHECK(ddp.statistics().steps == 3);
+  CHECK(ddp.statistics().bytes_reduced == 3 * 16);
+  CHECK(ddp.statistics().buckets == 1);
+}
+
+TEST_CASE("a model that binds gets its gradients placed, and its own memory stays untouched") {
+  BindingModel model;
+  model.gradients = {5, 6, 7, 8};
+  std::shared_ptr<const void> memory;
+  {
+    DistributedDataParallel ddp{model, Group(one_rank())};
+    REQUIRE(model.bound[1].data != nullptr);
+    CHECK(model.bound[1].as<float>()[0] == 7);
+    CHECK(reinterpret_cast<std::uintptr_t>(model.bound[0].data) % 64 == 0);
+    auto moved = std::move(ddp);
+    moved.backward([&](Ready ready) {
+      ready(0);
+      ready(1);
+    });
+    CHECK(model.bound[1].as<float>()[1] == 80);
+    memory = moved.gradient_memory();
+  }
+  CHECK(model.bound[0].as<float>()[0] == 50);
+  CHECK(model.gradients == std::array<float, 4>{5, 6, 7, 8});
+}
+
+TEST_CASE("an exception of the backward pass is told to the job with its text, once, and passes through") {
+  const auto state = one_rank();
+  Model model;
+  DistributedDataParallel ddp{model, Group(state)};
+  CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { throw std::runtime_error("loss is nan"); }), "loss is nan",
+                       std::runtime_error);
+  CHECK(state->reported == std::vector<std::string>{"loss is nan"});
+  CHECK(state->abandoned == std::vector<bool>{true});
+  CHECK_THROWS_WITH_AS((void)ddp.begin(), doctest::Contains("loss is nan"), dtrain::Error);
+}
+
+TEST_CASE("what is thrown need not be a std::exception") {
+  const auto state = one_rank();
+  Model model;
+  DistributedDataParallel ddp{model, Group(state)};
+  CHECK_THROWS_AS(ddp.backward([](Ready) { throw 7; }), int);
+  CHECK(state->reported == std::vector<std::string>{"an exception that is not a std::exception"});
+}
+
+TEST_CASE("a failure of the job that ready throws is not reported as this rank's own") {
+  const auto state = one_rank();
+  Model model;
+  DistributedDataParallel ddp{model, Group(state)};
+  CHECK_THROWS_AS(ddp.backward([&](Ready ready) {
+    state->job->fail({dtrain::CauseKind::lost, 1, "host-1", "connection closed"});
+    ready(0);
+  }),
+                  dtrain::PeerLost);
+  CHECK(state->reported.empty());
+}
+
+TEST_CASE("a parameter without a gradient is named by the step in which it happens") {
+  const auto state = one_rank();
+  Model model;
+  DistributedDataParallel ddp{model, Group(state)};
+  CHECK_THROWS_WITH_AS(ddp.backward([](Ready ready) { ready(0); }), doctest::Contains("parameter 1 'b'"),
+                       dtrain::Error);
+  CHECK(state->job->latch(0)->cause()->text.find("parameter 1 'b'") != std::string::npos);
+}
+
+TEST_CASE("a device that the backend does not reduce and another reduction are refused before a channel is opened") {
+  const auto state = one_rank();
+  Model model;
+  model.device = {dtrain::DeviceKind::cuda, 3};
+  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, Group(state)}),
+                       "parameter 0 'w' is on cuda:3, which backend Fake does not reduce", dtrain::Error);
+  model.device = {};
+  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, Group(state), {.reduce_op = dtrain::ReduceOp::max}}),
+                       doctest::Contains("DdpOptions::reduce_op is max"), dtrain::Error);
+  CHECK(state->opened.empty());
+}
+
+TEST_CASE("two wrappers in one job are compared each with its own kind") {
+  const auto job = std::make_shared<support::FakeJob>(2);
+  std::vector<std::thread> ranks;
+  std::array<std::string, 2> results;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Model first;
+      Model second;
+      second.width = 1;
+      Model third;
+      third.width = rank == 0 ? 2 : 1;
+      const Group group(one_rank(rank, job));
+      try {
+        const DistributedDataParallel a{first, group};
+        const DistributedDataParallel b{second, group};
+        const DistributedDataParallel c{third, group};
+      } catch (const dtrain::Error& error) {
+        results[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks)
+    rank.join();
+  CHECK(results[0] == "ranks disagree: rank 1's parameter 0 'w' is f32 [1], rank 0's is f32 [2]");
+  CHECK(results[1] == results[0]);
+}
