@@ -10,25 +10,26 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/async/event_loop.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/buffer_view.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/reduce_op.hpp"
-#include "dtrain/launch/worker.hpp"
+#include "dtrain/launch/participation.hpp"
 #include "dtrain/policy.hpp"
 #include "dtrain/rendezvous/participant.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// A shared handle: copies are the same group. What takes a stream enqueues on it; what ends in `_blocking` waits, at most
-/// timeout(). Threads: collectives of one group come from one thread at a time and in the same order on every rank; store(),
-/// failure() and the identity from any thread. Errors: once the job has failed every call throws its first cause (PeerLost,
-/// JobFailed; on the rank it came from, Error).
+/// A shared handle: copies are the same group. What takes a stream enqueues on it; what ends in `_blocking` waits, at
+/// most timeout(). Threads: collectives of one group come from one thread at a time and in the same order on every
+/// rank; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
+/// first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
-/// Leaving: the last handle's destruction says that this rank is done, and then the job goes on without it. If an exception
-/// is unwinding the stack at that moment the rank counts as failed, and the others are told.
+/// Leaving: the last handle's destruction says that this rank is done, and then the job goes on without it. If an
+/// exception is unwinding the stack at that moment the rank counts as failed, and the others are told.
 template <class P>
 class ProcessGroup {
  public:
@@ -97,8 +98,8 @@ class ProcessGroup {
   /// Collective, blocking: passes when every rank has come here and none has failed. Before a checkpoint is written.
   void throw_if_failed() const { barrier_blocking(); }
 
-  /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in the
-  /// same order; `purpose` appears in messages.
+  /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
+  /// the same order; `purpose` appears in messages.
   Communicator open_channel(const std::string& purpose) const {
     const std::string name = purpose + "-" + std::to_string(state_->channels_opened.fetch_add(1));
     return state_->open(name);
@@ -108,23 +109,21 @@ class ProcessGroup {
   /// Blocking: until the job knows, 2 s at most.
   void report_exception(const std::string& text) const noexcept { state_->report_exception(text); }
 
-  /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is given
-  /// 100 ms to report it first. Blocking: no.
+  /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is
+  /// given 100 ms to report it first. Blocking: no.
   void note_abandoned_step(bool unwinding) const noexcept {
     const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    state_->participant.report_after(grace, state_->exception_cause("a step was abandoned without finish()"));
+    state_->report_after(grace, "a step was abandoned without finish()");
   }
 
-  /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store stays
-  /// until all have left, timeout() at most.
+  /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store
+  /// stays until all have left, timeout() at most.
   void leave_blocking() const { state_->leave_blocking(); }
 
  private:
   struct State {
     explicit State(const launch::Worker& worker)
-        : timeout(worker.timeout),
-          participant(launch::participant_options(worker)),
-          communicator(open("group")) {}
+        : timeout(worker.timeout), participant(launch::participant_options(worker)), communicator(open("group")) {}
 
     State(const State&) = delete;
     State& operator=(const State&) = delete;
@@ -145,8 +144,8 @@ class ProcessGroup {
     }
 
     Communicator open(const std::string& name) {
-      const backend::ChannelContext context{participant.membership(), name,    participant.store().with_prefix(name + "/"),
-                                            participant.failure(),    timeout};
+      const backend::ChannelContext context{participant.membership(), name, participant.store().with_prefix(name + "/"),
+                                            participant.failure(), timeout};
       return P::Backend::open_blocking(context, Deadline::after(timeout));
     }
 
@@ -162,6 +161,23 @@ class ProcessGroup {
       } catch (...) {
         // The others see the closed connection.
       }
+    }
+
+    void report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+      try {
+        async::EventLoop& loop = participant.control_thread().loop();
+        loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
+          loop.spawn_detached(report_later(loop, grace, latch, cause));
+        });
+      } catch (...) {
+        // The others notice when this rank leaves without having taken part.
+      }
+    }
+
+    static async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
+                                          std::shared_ptr<FailureLatch> latch, Cause cause) {
+      co_await loop.sleep_for(grace);
+      latch->report(cause);
     }
 
     void leave_blocking() {

@@ -88,10 +88,10 @@ int run_worker(const launch::Worker& worker, Body& body) {
 
 }  // namespace detail
 
-/// Runs `body` on every rank and returns the process's exit code: the body's; 1 after an exception (its text is on stderr),
-/// 2 for a usage or identity error, 75 when this rank fell because another failed first. With launch::PerNode the process the
-/// user started becomes the launcher, never calls `body`, and returns the first failing worker's code (128 + signal).
-/// To be main's first statement. Blocking: until the job ends.
+/// Runs `body` on every rank and returns the process's exit code: the body's; 1 after an exception (its text is on
+/// stderr), 2 for a usage or identity error, 75 when this rank fell because another failed first. With launch::PerNode
+/// the process the user started becomes the launcher, never calls `body`, and returns the first failing worker's code
+/// (128 + signal). To be main's first statement. Blocking: until the job ends.
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body) {
   launch::Start start = P::Launcher::start(argc, argv);
@@ -105,9 +105,10 @@ int run(int argc, char** argv, Body body) {
 /// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
 template <class P>
 ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
-  static_assert(P::Launcher::returns_into_user_code,
-                "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-                "into user code, so use dtrain::run (see dtrain/run.hpp)");
+  static_assert(
+      P::Launcher::returns_into_user_code,
+      "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
+      "into user code, so use dtrain::run (see dtrain/run.hpp)");
   return ProcessGroup<P>::join(launch::worker_of(std::move(options)));
 }
 

@@ -1,0 +1,43 @@
+#pragma once
+/// @file
+/// From a worker's identity to its place at the rendezvous.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/launch/worker.hpp"
+#include "dtrain/rendezvous/participant.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
+/// @throws Error (identity) where several ranks have no address to meet at.
+inline rendezvous::ParticipantOptions participant_options(const Worker& worker) {
+  const identity::ProcessIdentity& who = worker.identity;
+  const auto certain = [&who](const char* field, const std::optional<int>& value) {
+    return who.is_provisional(field) ? std::nullopt : value;
+  };
+  if (who.world_size > 1 && (!who.master_addr || !who.master_port)) {
+    throw Error(Errc::identity, "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) +
+                                    " does not know where the job meets; set MASTER_ADDR and MASTER_PORT to an address "
+                                    "of rank 0's host and a free port there");
+  }
+  rendezvous::ParticipantOptions options;
+  options.rank = who.rank;
+  options.world_size = who.world_size;
+  options.local_rank = certain("local_rank", who.local_rank);
+  options.local_world_size = certain("local_world_size", who.local_world_size);
+  options.node_rank = certain("node_rank", who.node_rank);
+  options.node_count = certain("node_count", who.node_count);
+  options.master_host = who.master_addr.value_or("127.0.0.1");
+  options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
+  options.host_store = worker.hosts_store;
+  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(worker.timeout);
+  options.host_id = worker.host_id_override;
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
