@@ -11,6 +11,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/sha256.hpp"
 #include "dtrain/ddp/description.hpp"
+#include "dtrain/ddp/description_bytes.hpp"
 #include "dtrain/ddp/difference.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 

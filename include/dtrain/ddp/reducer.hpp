@@ -16,7 +16,7 @@
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/ddp/bucket.hpp"
 #include "dtrain/ddp/failure_context.hpp"
-#include "dtrain/ddp/gradient_slot.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/launch_queue.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready_ledger.hpp"
@@ -50,23 +50,12 @@ class Reducer final : public Step::Target {
         context_(std::move(context)),
         plan_(std::move(plan)),
         arena_(allocate()),
-        ledger_(names_of(parameters)),
+        gradients_(parameters, plan_, arena_base()),
+        ledger_(gradients_.names()),
         queue_(sizes_of(plan_)),
         buckets_(plan_.buckets.size()) {
-    std::byte* const base = arena_ ? arena_->data() : nullptr;
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      buckets_[bucket].range = range_of(plan_.buckets[bucket], base);
-    }
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const TensorView& gradient = parameters[i].gradient;
-      if (gradient.device.kind != DeviceKind::host) {
-        throw Error(Errc::unsupported, "the gradient of " + ledger_.describe(i) + " is on " +
-                                           to_string(gradient.device) +
-                                           "; this reducer takes gradients in host memory");
-      }
-      views_.push_back(gradient);
-      slots_.push_back(
-          {gradient.data, gradient.bytes() == 0 ? gradient.data : base + plan_.offset_of[i], gradient.bytes()});
+      buckets_[bucket].range = range_of(plan_.buckets[bucket], arena_base());
     }
   }
 
@@ -91,15 +80,7 @@ class Reducer final : public Step::Target {
 
   /// Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
   /// @returns where: the view to hand to the model's bind_gradient.
-  TensorView bind(std::size_t parameter) {
-    GradientSlot& slot = slots_.at(parameter);
-    if (slot.own != nullptr) {
-      slot.pack();
-    }
-    slot.own = slot.place;
-    views_[parameter].data = slot.place;
-    return views_[parameter];
-  }
+  TensorView bind(std::size_t parameter) { return gradients_.bind(parameter); }
 
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
@@ -120,20 +101,22 @@ class Reducer final : public Step::Target {
   /// See Step; the reducer is what its calls arrive at.
   void ready(std::size_t parameter) override {
     enter(parameter);
-    slots_[parameter].pack();
+    gradients_[parameter].pack();
     arrived(parameter);
   }
 
   void ready(std::size_t parameter, StreamHandle stream) override {
-    require_host(parameter, stream);
+    ledger_.check_index(parameter);
+    gradients_.require_host(parameter, stream);
     ready(parameter);
   }
 
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
-    require_host(parameter, stream);
-    require_same_kind(parameter, gradient);
+    ledger_.check_index(parameter);
+    gradients_.require_host(parameter, stream);
+    gradients_.require_same_kind(parameter, gradient);
     enter(parameter);
-    slots_[parameter].pack_from(gradient.data);
+    gradients_[parameter].pack_from(gradient.data);
     arrived(parameter);
   }
 
@@ -150,9 +133,11 @@ class Reducer final : public Step::Target {
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       backend::block_until_complete(buckets_[bucket].reduced, communicator_, *context_.latch, context_.timeout);
       for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
-        slots_[parameter].unpack();
+        gradients_[parameter].unpack();
       }
-      statistics_.bytes_reduced += plan_.buckets[bucket].payload_bytes;
+    }
+    for (const PlannedBucket& bucket : plan_.buckets) {
+      statistics_.bytes_reduced += bucket.payload_bytes;
     }
     ++statistics_.steps;
     under_way_ = false;
@@ -193,13 +178,7 @@ class Reducer final : public Step::Target {
         communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context_.timeout)));
   }
 
-  static std::vector<std::string> names_of(std::span<const Parameter> parameters) {
-    std::vector<std::string> names;
-    for (const Parameter& parameter : parameters) {
-      names.push_back(parameter.name);
-    }
-    return names;
-  }
+  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
 
   static std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
     std::vector<std::size_t> sizes;
@@ -229,36 +208,13 @@ class Reducer final : public Step::Target {
     stream_.record(bucket.reduced);
   }
 
-  void require_host(std::size_t parameter, StreamHandle stream) const {
-    ledger_.check_index(parameter);
-    if (stream.device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "ready(" + std::to_string(parameter) + ") for " + ledger_.describe(parameter) +
-                                         " came with a stream of " + to_string(stream.device) +
-                                         "; this backend reduces host memory: copy the gradient to the host first");
-    }
-  }
-
-  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
-    const TensorView& own = views_[parameter];
-    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
-                      gradient.device == own.device && (gradient.data != nullptr || gradient.bytes() == 0);
-    if (!same) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " +
-                                              ledger_.describe(parameter) + ", which is " + name(own.dtype) + " " +
-                                              to_string(own.shape) + " on " + to_string(own.device) + ", came with " +
-                                              (gradient.data == nullptr ? "no memory of " : "") + name(gradient.dtype) +
-                                              " " + to_string(gradient.shape) + " on " + to_string(gradient.device));
-    }
-  }
-
   Communicator communicator_;
   Stream stream_;
   ReduceOp op_;
   FailureContext context_;
   BucketPlan plan_;
   std::shared_ptr<Allocation> arena_;
-  std::vector<TensorView> views_;
-  std::vector<GradientSlot> slots_;
+  GradientTable gradients_;
   ReadyLedger ledger_;
   LaunchQueue queue_;
   std::vector<Bucket<typename Stream::Event>> buckets_;
