@@ -1,0 +1,79 @@
+#pragma once
+/// @file
+/// The way from any thread to a rank's control loop, which ends safely before the loop does.
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/async/loop_thread.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The deadline of a blocking call around a task that keeps the given one itself, and then says what it waited for.
+inline Deadline a_moment_after(Deadline deadline) {
+  constexpr std::chrono::seconds moment(3);
+  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
+  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
+}
+
+/// Shared by those who may outlive the loop's owner: after close(), they are told so instead of reaching a loop that is
+/// gone. Threads: all members from any thread; close from none that is inside run_blocking.
+class Control {
+ public:
+  explicit Control(async::LoopThread& thread) noexcept : thread_(&thread) {}
+
+  /// LoopThread::run_blocking. @throws also Error (closed) after close()
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing) {
+    const Visit visit(*this);
+    if (visit.thread == nullptr) {
+      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+    }
+    return visit.thread->run_blocking(std::forward<Make>(make), deadline, doing);
+  }
+
+  /// EventLoop::post; false after close().
+  template <class F>
+  bool post(F function) {
+    const Visit visit(*this);
+    return visit.thread != nullptr && visit.thread->loop().post(std::move(function));
+  }
+
+  /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
+  /// wait for.
+  void close() {
+    std::unique_lock lock(mutex_);
+    thread_ = nullptr;
+    changed_.wait(lock, [this] { return visitors_ == 0; });
+  }
+
+ private:
+  struct Visit {
+    explicit Visit(Control& home) : control(home) {
+      const std::lock_guard lock(control.mutex_);
+      thread = control.thread_;
+      ++control.visitors_;
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    ~Visit() {
+      const std::lock_guard lock(control.mutex_);
+      if (--control.visitors_ == 0) {
+        control.changed_.notify_all();
+      }
+    }
+    Control& control;
+    async::LoopThread* thread = nullptr;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  async::LoopThread* thread_;  ///< guarded by mutex_; null once closed
+  int visitors_ = 0;           ///< guarded by mutex_
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,271 @@
+#pragma once
+/// @file
+/// A rank's side of its connection to the store: questions out, answers and the job's failure in.
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/event.hpp"
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/rendezvous/codec.hpp"
+#include "dtrain/rendezvous/link.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Shared by the Session, which ends it, and the tasks that wait for answers.
+/// Lifetime: the loop outlives it. Threads: the loop's.
+class Exchange {
+ public:
+  /// What a question came to: an answer, or nothing in time.
+  using Answer = std::optional<Response>;
+
+  /// @param link on which the store has welcomed this rank
+  Exchange(async::EventLoop& loop, std::unique_ptr<Link> link, int rank, std::string store,
+           std::shared_ptr<FailureLatch> failure)
+      : loop_(loop),
+        link_(std::move(link)),
+        rank_(rank),
+        store_(std::move(store)),
+        failure_(std::move(failure)),
+        to_write_(loop),
+        left_(loop),
+        told_(loop) {
+    const async::ExceptionHandler broken = [this](const std::exception_ptr& reason) { lose(reason); };
+    reading_ = loop_.spawn(read_all(), broken);
+    writing_ = loop_.spawn(write_all(), broken);
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange() { end("the session with the store ended"); }
+
+  /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
+  /// store to say what was missing.
+  /// @param doing begins every sentence: "waiting for key 'a' of the store"
+  /// @throws the job's first cause; Error (closed) after leave or end; Error (limit) where too much waits to be sent
+  async::Task<Answer> ask(Request request, const std::string& doing, Deadline deadline) {
+    require_open(doing);
+    Question question(*this, request.id = ++last_id_);
+    post(encode(std::move(request)), doing);
+    async::Ready ready = co_await question.over.wait(deadline);
+    if (ready == async::Ready::timed_out) {
+      question.take_back();
+      ready = co_await question.over.wait(Deadline::after(last_word));
+    }
+    if (!question.answer || question.answer->status == Status::failed) {
+      require_open(doing);
+    }
+    co_return std::move(question.answer);
+  }
+
+  /// Says leave(ok). @returns whether the store acknowledged it by the deadline. Every other wait ends.
+  async::Task<bool> leave(Deadline deadline) {
+    if (!open()) {
+      co_return false;
+    }
+    leaving_ = true;
+    post(encode(Leave{}), "leaving the job");
+    const async::Ready ready = co_await left_.wait(deadline);
+    const bool acknowledged = ready == async::Ready::ready && acknowledged_;
+    end("this rank has left the job");
+    co_return acknowledged;
+  }
+
+  /// Tells the store. Where it does not answer with the job's first cause soon, this one is taken for it.
+  void report(const Cause& cause) {
+    if (failure_->failed()) {
+      return;
+    }
+    if (!open() || leaving_) {
+      failure_->set(cause);
+      return;
+    }
+    post(encode(Report{cause}), "reporting a failure");
+    if (reporting_.done()) {
+      reporting_ = loop_.spawn(insist(cause));
+    }
+  }
+
+  /// Closes the connection; every wait ends with `sentence`. Without leave, the job sees a lost rank.
+  void end(std::string sentence) noexcept {
+    if (open()) {
+      end_sentence_ = std::move(sentence);
+    }
+    reading_.cancel();
+    writing_.cancel();
+    reporting_.cancel();
+    link_.reset();
+    wake_all();
+  }
+
+  int rank() const noexcept { return rank_; }
+  FailureLatch& failure() const noexcept { return *failure_; }
+
+ private:
+  static constexpr std::chrono::milliseconds last_word{1000};
+
+  /// A request that waits, in the frame of the coroutine that asked.
+  struct Question {
+    Question(Exchange& home, std::uint64_t number) : exchange(home), id(number), over(home.loop_) {
+      exchange.questions_.emplace(id, this);
+    }
+    Question(const Question&) = delete;
+    Question& operator=(const Question&) = delete;
+    ~Question() {
+      exchange.questions_.erase(id);
+      take_back();
+    }
+
+    /// Tells the store that nobody waits any more.
+    void take_back() noexcept {
+      if (answer || taken_back || !exchange.open()) {
+        return;
+      }
+      taken_back = true;
+      try {
+        exchange.post(encode(Cancel{id}), "taking a request back");
+      } catch (...) {  // too much waits to be sent: the store keeps the request
+      }
+    }
+
+    Exchange& exchange;
+    std::uint64_t id;
+    async::Event over;
+    Answer answer;
+    bool taken_back = false;
+  };
+
+  bool open() const noexcept { return link_ != nullptr; }
+
+  void require_open(const std::string& doing) const {
+    failure_->throw_if_failed(rank_);
+    if (!open() || leaving_) {
+      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
+          .with_rank(rank_);
+    }
+  }
+
+  void post(const Frame& frame, const std::string& doing) {
+    if (!link_->writer.queue(frame)) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(link_->writer.queued_bytes()) +
+                                   " bytes wait to be sent to the store; await some requests first")
+          .with_rank(rank_);
+    }
+    to_write_.set();
+  }
+
+  void wake_all() noexcept {
+    for (const auto& [id, question] : questions_) {
+      question->over.set();
+    }
+    left_.set();
+    told_.set();
+  }
+
+  async::Task<void> read_all() {
+    for (;;) {
+      const net::FrameResult frame = co_await link_->reader.read_frame(Deadline::after(std::chrono::hours(24)));
+      if (frame.status == net::FrameStatus::timed_out) {
+        continue;
+      }
+      if (!frame.ok()) {
+        lose(frame.reason);
+        co_return;
+      }
+      std::optional<ToRank> message = decode_to_rank(frame.payload);
+      if (!message) {
+        lose("it sent bytes that do not follow the protocol");
+        co_return;
+      }
+      std::visit([this](auto& each) { on(each); }, *message);
+    }
+  }
+
+  async::Task<void> write_all() {
+    for (;;) {
+      const net::IoResult result = co_await link_->writer.flush(Deadline::after(std::chrono::hours(24)));
+      if (result.status == net::IoStatus::closed) {
+        co_return;  // the reader finds what there is to read, and then the end
+      }
+      co_await to_write_.wait(Deadline::after(std::chrono::hours(24)));
+    }
+  }
+
+  async::Task<void> insist(Cause cause) {
+    const async::Ready ready = co_await told_.wait(Deadline::after(last_word));
+    if (ready == async::Ready::timed_out) {
+      fail(cause);
+    }
+  }
+
+  void on(Response& response) {
+    const auto found = questions_.find(response.id);
+    if (found != questions_.end()) {
+      found->second->answer = std::move(response);
+      found->second->over.set();
+    }
+  }
+  void on(const Failure& failure) { fail(failure.cause); }
+  void on(const Left&) {
+    acknowledged_ = true;
+    left_.set();
+  }
+  template <class Other>
+  void on(const Other&) {}  // Accepted, Welcome, Refused: said once before
+
+  /// The job has failed: every wait ends with its cause.
+  void fail(const Cause& cause) {
+    failure_->set(cause);
+    for (const auto& [id, question] : questions_) {
+      question->over.set();
+    }
+    told_.set();
+  }
+
+  /// The connection ended, and this rank did not mean it.
+  void lose(const std::string& how) {
+    if (!leaving_ && !failure_->failed()) {
+      fail(Cause{CauseKind::lost,
+                 -1,
+                 {},
+                 "the store of the job at " + store_ + " went away: rank 0 or its launcher ended (" + how + ")"});
+    }
+    wake_all();
+  }
+  void lose(const std::exception_ptr& reason) {
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      lose(std::string(error.what()));
+    } catch (...) {
+      lose(std::string("an unknown exception"));
+    }
+  }
+
+  async::EventLoop& loop_;
+  std::unique_ptr<Link> link_;  ///< null once ended
+  int rank_;
+  std::string store_;
+  std::shared_ptr<FailureLatch> failure_;
+  async::AutoResetEvent to_write_;
+  async::Event left_;
+  async::Event told_;
+  std::uint64_t last_id_ = 0;
+  std::map<std::uint64_t, Question*> questions_;
+  bool leaving_ = false;
+  bool acknowledged_ = false;
+  std::string end_sentence_;
+  async::Spawned reporting_;
+  async::Spawned reading_;
+  async::Spawned writing_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

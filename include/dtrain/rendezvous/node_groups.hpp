@@ -1,0 +1,102 @@
+#pragma once
+/// @file
+/// From what all ranks said of themselves to who each is among the others: a pure function.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/rendezvous/membership.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a rank knows of itself when it joins. What its launcher stated as certain is checked; what is open or a guess
+/// of the launcher is left empty and learnt.
+struct RankFacts {
+  int rank = 0;
+  std::string host_id;
+  std::string host;  ///< its name, for messages
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::optional<int> node_count;
+};
+
+namespace detail {
+
+/// The sentence about one stated value that is wrong; nothing where it is right or was not stated.
+inline std::optional<std::string> stated_wrong(const RankFacts& facts, std::string_view name, std::optional<int> stated,
+                                               int computed, std::string_view why) {
+  if (!stated || *stated == computed) {
+    return std::nullopt;
+  }
+  std::string text = "rank " + std::to_string(facts.rank) + " on host " + facts.host + " was told ";
+  text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
+  text.append(std::to_string(computed)).append(": ").append(why);
+  return text + "; correct the variable or flag that states it, or leave it out";
+}
+
+}  // namespace detail
+
+/// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
+/// @param ranks one entry for each rank, in order
+/// @param job the name of the job that every rank gets
+/// @returns a Membership for each rank, or the first disagreement between what a rank stated and what is so
+inline std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankFacts>& ranks,
+                                                                    const std::string& job) {
+  std::unordered_map<std::string_view, std::size_t> node_of_host;
+  std::vector<std::vector<int>> nodes;
+  std::vector<Membership> members(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
+    if (node == nodes.size()) {
+      nodes.emplace_back();
+    }
+    members[i].local_rank = static_cast<int>(nodes[node].size());
+    members[i].node_rank = static_cast<int>(node);
+    nodes[node].push_back(ranks[i].rank);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankFacts& facts = ranks[i];
+    Membership& member = members[i];
+    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
+    member.rank = facts.rank;
+    member.world_size = static_cast<int>(ranks.size());
+    member.local_world_size = static_cast<int>(own_node.size());
+    member.node_count = static_cast<int>(nodes.size());
+    member.host = facts.host;
+    member.job = job;
+    if (nodes.size() > 1) {
+      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
+      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
+    }
+    const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
+                                                    : std::to_string(own_node.size()) + " ranks share its host";
+    const std::string hosts = "the ranks run on " + std::to_string(nodes.size()) +
+                              (nodes.size() == 1 ? " host" : " hosts") + ", numbered in the order of their first ranks";
+    std::optional<std::string> wrong =
+        detail::stated_wrong(facts, "local_world_size", facts.local_world_size, member.local_world_size, shared);
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "local_rank", facts.local_rank, member.local_rank,
+                                   shared + ", and their local ranks follow their ranks");
+    }
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "node_count", facts.node_count, member.node_count, hosts);
+    }
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "node_rank", facts.node_rank, member.node_rank, hosts);
+    }
+    if (wrong) {
+      return Cause{CauseKind::disagreement, facts.rank, facts.host, *std::move(wrong)};
+    }
+  }
+  return members;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,181 @@
+#pragma once
+/// @file
+/// rendezvous::Participant: a rank's whole control plane, for callers that block.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/rendezvous/host_identity.hpp"
+#include "dtrain/rendezvous/listen.hpp"
+#include "dtrain/rendezvous/server.hpp"
+#include "dtrain/rendezvous/session.hpp"
+#include "dtrain/rendezvous/store.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who this rank is, as far as it knows, and where its job meets.
+struct ParticipantOptions {
+  int rank = 0;
+  int world_size = 1;
+  /// @name What the launcher states as certain: checked, and an error where it is wrong. Guesses stay empty.
+  /// @{
+  std::optional<int> local_rank{};
+  std::optional<int> local_world_size{};
+  std::optional<int> node_rank{};
+  std::optional<int> node_count{};
+  /// @}
+  std::string master_host = "127.0.0.1";
+  std::uint16_t master_port = 0;
+  bool host_store = false;  ///< this rank opens the store at master_host:master_port
+  std::chrono::milliseconds timeout{600000};
+  std::optional<std::string> host_id{};  ///< DTRAIN_HOST_ID
+  Limits limits{};
+};
+
+/// Owns a thread with a loop, on which the rank's session lives, and the store where this rank hosts it.
+/// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
+class Participant {
+ public:
+  /// Joins the job. A job of one rank that hosts its own store takes a port that the system chooses.
+  /// Collective, blocking: until all ranks have joined, at most `timeout`.
+  /// @throws what Session::join, listen_for_ranks and host_identity throw, with nothing left behind
+  explicit Participant(const ParticipantOptions& options,
+                       std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>())
+      : failure_(std::move(failure)), control_(std::make_shared<Control>(thread_)) {
+    const HostIdentity host = host_identity(options.host_id);
+    const Deadline deadline = Deadline::after(options.timeout);
+    const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
+    try {
+      thread_.run_blocking(form, a_moment_after(deadline), "joining the job");
+    } catch (...) {
+      close();
+      throw;
+    }
+    install_reporter();
+  }
+  Participant(const Participant&) = delete;
+  Participant& operator=(const Participant&) = delete;
+
+  /// Without leave_blocking before it, the others see the loss of this rank. Blocking: a second at most, where this
+  /// rank hosts the store, so that the others hear the cause from it.
+  ~Participant() { close(); }
+
+  const Membership& membership() const noexcept { return membership_; }
+  Store store() const { return {exchange_, control_}; }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
+
+  /// The thread whose loop carries the session: for other parts of the rank's control plane.
+  async::LoopThread& control_thread() noexcept { return thread_; }
+
+  /// Says leave(ok); afterwards the store can no longer be used. The host of the store stays until all have left.
+  /// Blocking: until the deadline at most. @returns whether all that was done by then
+  bool leave_blocking(Deadline deadline) {
+    failure_->set_reporter({});
+    const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
+    const bool left = thread_.run_blocking(leave, a_moment_after(deadline), "leaving the job");
+    close();
+    return left;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds farewell{1000};
+
+  async::Task<void> join(async::EventLoop& loop, const ParticipantOptions& options, const HostIdentity& host,
+                         Deadline deadline) {
+    JoinRequest request;
+    request.facts =
+        RankFacts{options.rank,      host.id,           host.name, options.local_rank, options.local_world_size,
+                  options.node_rank, options.node_count};
+    request.world_size = options.world_size;
+    std::string master = options.world_size == 1 && options.host_store ? "127.0.0.1" : options.master_host;
+    std::uint16_t port = options.world_size == 1 && options.host_store ? std::uint16_t{0} : options.master_port;
+    if (options.host_store) {
+      net::Listener listener = co_await listen_for_ranks(loop, master, port, deadline);
+      const net::Endpoint bound = listener.local();
+      master = bound.is_any() ? "localhost" : bound.host();
+      port = bound.port();
+      ServerOptions server;
+      server.world_size = options.world_size;
+      server.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+      server.formation = deadline;
+      server.limits = options.limits;
+      server_.emplace(loop, std::move(listener), std::move(server));
+    }
+    session_ = co_await Session::join(loop, master, port, std::move(request), failure_, deadline);
+    membership_ = session_->membership();
+    exchange_ = session_->exchange();
+  }
+
+  async::Task<bool> leave_all(Deadline deadline) {
+    bool left = session_ != nullptr;
+    if (session_ != nullptr) {
+      left = co_await session_->leave(deadline);
+    }
+    if (server_) {
+      const bool all = co_await server_->all_left(deadline);
+      left = left && all;
+    }
+    co_return left;
+  }
+
+  /// Ends the session, and lets the others of a store that this rank hosts hear of it.
+  async::Task<void> bid_farewell() {
+    session_.reset();
+    if (server_) {
+      co_await server_->all_left(Deadline::after(farewell));
+    }
+  }
+
+  async::Task<void> drop() {
+    session_.reset();
+    server_.reset();
+    co_return;
+  }
+
+  /// A report goes to the store; once there is no session any more, nobody else is to be told.
+  void install_reporter() {
+    const std::weak_ptr<FailureLatch> latch = failure_;
+    failure_->set_reporter([control = control_, handle = exchange_, latch](const Cause& cause) {
+      const bool posted = control->post([handle, latch, cause] {
+        if (const std::shared_ptr<Exchange> exchange = handle.lock()) {
+          exchange->report(cause);
+        } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
+          own->set(cause);
+        }
+      });
+      const std::shared_ptr<FailureLatch> own = latch.lock();
+      if (!posted && own) {
+        own->set(cause);
+      }
+    });
+  }
+
+  void close() noexcept {
+    failure_->set_reporter({});
+    const auto first = [this](async::EventLoop&) { return bid_farewell(); };
+    const auto then = [this](async::EventLoop&) { return drop(); };
+    for (const bool last : {false, true}) {
+      try {
+        const Deadline deadline = a_moment_after(Deadline::after(farewell));
+        last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+      } catch (...) {  // the loop has ended, and with it every task
+      }
+    }
+    control_->close();
+  }
+
+  std::shared_ptr<FailureLatch> failure_;
+  async::LoopThread thread_;
+  std::shared_ptr<Control> control_;
+  Membership membership_;
+  std::weak_ptr<Exchange> exchange_;
+  /// The loop's thread only, until it has ended.
+  std::optional<Server> server_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

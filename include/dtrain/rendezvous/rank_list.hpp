@@ -1,0 +1,45 @@
+#pragma once
+/// @file
+/// Ranks in a sentence: "rank 3", "ranks 0-2 and 7".
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// @param ranks ascending
+/// Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000 ranks can be read.
+inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  std::vector<std::pair<int, int>> runs;
+  for (const int rank : ranks) {
+    if (!runs.empty() && runs.back().second + 1 == rank) {
+      runs.back().second = rank;
+    } else {
+      runs.emplace_back(rank, rank);
+    }
+  }
+  std::vector<std::string> parts;
+  std::size_t named = 0;
+  for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i) {
+    const auto& [first, last] = runs[i];
+    named += static_cast<std::size_t>(last - first) + 1;
+    parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last));
+  }
+  if (named < ranks.size()) {
+    parts.push_back(std::to_string(ranks.size() - named) + " more");
+  }
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,114 @@
+#pragma once
+/// @file
+/// The places of a job, one for each rank: who may sit down, who sits, who has got up. Pure.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/rendezvous/message.hpp"
+#include "dtrain/rendezvous/rank_list.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a connection of the server's; never used twice.
+using SessionId = std::uint64_t;
+
+class Seats {
+ public:
+  enum class State : std::uint8_t { empty = 1, joined, left, lost };
+
+  struct Seat {
+    State state = State::empty;
+    SessionId session = 0;
+    RankFacts facts;
+    std::int64_t process = 0;
+
+    std::string who() const {
+      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
+             ")";
+    }
+  };
+
+  /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
+  Seats(int world_size, std::string owner) : owner_(std::move(owner)), seats_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const noexcept { return static_cast<int>(seats_.size()); }
+  const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
+
+  /// Nothing where the rank has sat down; Refused where only this one is wrong; a Cause where the job cannot be formed.
+  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Hello& hello) {
+    const int rank = hello.facts.rank;
+    if (hello.world_size != world_size()) {
+      return Cause{CauseKind::disagreement, rank, hello.facts.host,
+                   "rank " + std::to_string(rank) + " on host " + hello.facts.host + " says that the world has " +
+                       std::to_string(hello.world_size) + " ranks, " + owner_ + " that it has " +
+                       std::to_string(world_size()) + "; start all ranks with one world size"};
+    }
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
+                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
+    }
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    if (seat.state != State::empty) {
+      const char* state = seat.state == State::joined ? ""
+                          : seat.state == State::left ? ", which has left"
+                                                      : ", which was lost";
+      return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
+                     "; give each process its own rank"};
+    }
+    seat = Seat{State::joined, session, hello.facts, hello.process};
+    ++taken_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// A rank that sits gets up. @param how left or lost
+  void rise(int rank, State how) {
+    seats_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+    left_ += how == State::left ? 1 : 0;
+  }
+
+  /// Whether every rank has sat down at some time.
+  bool complete() const noexcept { return taken_ == seats_.size(); }
+
+  /// How many sit now.
+  std::size_t present() const noexcept { return present_; }
+
+  bool anyone_left() const noexcept { return left_ > 0; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> in(State state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
+  /// What all said of themselves, in order of rank.
+  std::vector<RankFacts> facts() const {
+    std::vector<RankFacts> all;
+    all.reserve(seats_.size());
+    for (const Seat& seat : seats_) {
+      all.push_back(seat.facts);
+    }
+    return all;
+  }
+
+ private:
+  std::string owner_;
+  std::vector<Seat> seats_;
+  std::size_t taken_ = 0;
+  std::size_t present_ = 0;
+  std::size_t left_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

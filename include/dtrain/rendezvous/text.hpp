@@ -1,0 +1,37 @@
+#pragma once
+/// @file
+/// Texts for sentences: cut to a bound, durations, the version.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/deadline.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
+inline std::string_view cut(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+/// "0.1.0"
+inline std::string version_text() {
+  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
+}
+
+/// "0.3 s", "600.0 s".
+inline std::string seconds_text(Deadline::Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,213 @@
+#include "dtrain/rendezvous/codec.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+using namespace dtrain::rendezvous;
+
+namespace {
+
+Hello a_hello() {
+  Hello hello;
+  hello.version = "0.1.0";
+  hello.nonce.fill(7);
+  hello.facts.rank = 3;
+  hello.facts.host_id = "boot/net:1";
+  hello.facts.host = "host-a";
+  hello.facts.local_rank = 1;
+  hello.facts.node_count = 2;
+  hello.world_size = 4;
+  hello.process = 1234;
+  hello.patience_ms = 600000;
+  return hello;
+}
+
+Request a_request(Operation operation, std::vector<std::string> keys) {
+  Request request;
+  request.id = 42;
+  request.operation = operation;
+  request.keys = std::move(keys);
+  request.value = "value";
+  request.number = -7;
+  return request;
+}
+
+dtrain::Cause a_cause() {
+  return {dtrain::CauseKind::exception, 2, "host-b", "it broke"};
+}
+
+std::vector<Frame> frames_from_rank() {
+  std::vector<Frame> frames;
+  for (const Operation each :
+       {Operation::set, Operation::get, Operation::try_get, Operation::add, Operation::wait, Operation::barrier}) {
+    frames.push_back(encode(a_request(each, {"key"})));
+  }
+  frames.push_back(encode(a_request(Operation::wait, {"a", "", "b"})));
+  frames.push_back(encode(Cancel{9}));
+  frames.push_back(encode(Report{a_cause()}));
+  frames.push_back(encode(Leave{}));
+  return frames;
+}
+
+std::vector<Frame> frames_to_rank() {
+  Membership membership;
+  membership.rank = 1;
+  membership.world_size = 2;
+  membership.host = "host-a";
+  membership.job = "0123";
+  return {encode(Accepted{}),
+          encode(Welcome{membership}),
+          encode(Refused{"no"}),
+          encode(Failure{a_cause()}),
+          encode(Response{1, Status::ok, "text", -1}),
+          encode(Left{})};
+}
+
+}  // namespace
+
+TEST_CASE("a hello comes back as it was") {
+  const auto decoded = decode_hello(encode(a_hello()), "0.1.0");
+  REQUIRE(decoded);
+  const Hello& hello = std::get<Hello>(*decoded);
+  CHECK(hello.version == "0.1.0");
+  CHECK(hello.nonce == a_hello().nonce);
+  CHECK(hello.facts.rank == 3);
+  CHECK(hello.facts.host_id == "boot/net:1");
+  CHECK(hello.facts.host == "host-a");
+  CHECK(hello.facts.local_rank == 1);
+  CHECK_FALSE(hello.facts.local_world_size);
+  CHECK_FALSE(hello.facts.node_rank);
+  CHECK(hello.facts.node_count == 2);
+  CHECK(hello.world_size == 4);
+  CHECK(hello.process == 1234);
+  CHECK(hello.patience_ms == 600000);
+}
+
+TEST_CASE("a hello of another protocol or version is refused with both in the sentence") {
+  const auto newer = decode_hello(encode(a_hello(), 7), "0.1.0");
+  REQUIRE(newer);
+  CHECK(std::get<Refused>(*newer).sentence ==
+        "this process runs dtrain 0.1.0 (protocol 7), the job dtrain 0.1.0 (protocol 1); run one build on all ranks");
+  const auto older = decode_hello(encode(a_hello()), "0.2.0");
+  REQUIRE(older);
+  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 1), the job dtrain 0.2.0") !=
+        std::string::npos);
+  Frame other_magic = encode(a_hello());
+  other_magic[1] = std::byte{0};
+  CHECK_FALSE(decode_hello(other_magic, "0.1.0"));
+}
+
+TEST_CASE("requests come back as they were") {
+  const auto decoded = decode_from_rank(encode(a_request(Operation::wait, {"a", "", std::string(1024, 'k')})));
+  REQUIRE(decoded);
+  const Request& request = std::get<Request>(*decoded);
+  CHECK(request.id == 42);
+  CHECK(request.operation == Operation::wait);
+  CHECK(request.keys == std::vector<std::string>{"a", "", std::string(1024, 'k')});
+  const auto set = decode_from_rank(encode(a_request(Operation::set, {"a"})));
+  REQUIRE(set);
+  CHECK(std::get<Request>(*set).value == "value");
+  const auto add = decode_from_rank(encode(a_request(Operation::add, {"a"})));
+  REQUIRE(add);
+  CHECK(std::get<Request>(*add).number == -7);
+}
+
+TEST_CASE("a message is read only by the side that it is for") {
+  for (const Frame& frame : frames_from_rank()) {
+    CHECK(decode_from_rank(frame));
+    CHECK_FALSE(decode_to_rank(frame));
+    CHECK_FALSE(decode_hello(frame, "0.1.0"));
+  }
+  for (const Frame& frame : frames_to_rank()) {
+    CHECK(decode_to_rank(frame));
+    CHECK_FALSE(decode_from_rank(frame));
+    CHECK_FALSE(decode_hello(frame, "0.1.0"));
+  }
+}
+
+TEST_CASE("every truncation and every byte too many is malformed") {
+  std::vector<Frame> frames = frames_from_rank();
+  for (const Frame& frame : frames_to_rank()) {
+    frames.push_back(frame);
+  }
+  for (const Frame& frame : frames) {
+    for (std::size_t length = 0; length < frame.size(); ++length) {
+      const auto part = std::span(frame).first(length);
+      CHECK_FALSE(decode_from_rank(part));
+      CHECK_FALSE(decode_to_rank(part));
+    }
+    Frame longer = frame;
+    longer.push_back(std::byte{0});
+    CHECK_FALSE(decode_from_rank(longer));
+    CHECK_FALSE(decode_to_rank(longer));
+  }
+  const Frame hello = encode(a_hello());
+  for (std::size_t length = 0; length < hello.size(); ++length) {
+    CHECK_FALSE(decode_hello(std::span(hello).first(length), "0.1.0"));
+  }
+}
+
+TEST_CASE("random bytes and random changes never decode to something out of bounds") {
+  std::mt19937 random(20240611);
+  std::vector<Frame> seeds = frames_from_rank();
+  for (const Frame& frame : frames_to_rank()) {
+    seeds.push_back(frame);
+  }
+  seeds.push_back(encode(a_hello()));
+  std::size_t decoded = 0;
+  for (int round = 0; round < 20000; ++round) {
+    Frame frame = seeds[random() % seeds.size()];
+    if (round % 4 == 0) {
+      frame.assign(random() % 64, std::byte{});
+      for (std::byte& byte : frame) {
+        byte = static_cast<std::byte>(random() & 0xffU);
+      }
+    }
+    for (int change = 0; change < 2 && !frame.empty(); ++change) {
+      frame[random() % frame.size()] = static_cast<std::byte>(random() & 0xffU);
+    }
+    if (const auto message = decode_from_rank(frame)) {
+      ++decoded;
+      if (const auto* request = std::get_if<Request>(&*message)) {
+        REQUIRE_FALSE(request->keys.empty());
+        REQUIRE(request->keys.size() <= max_keys_of_a_wait);
+        REQUIRE((request->operation == Operation::wait || request->keys.size() == 1));
+      }
+    }
+    if (const auto message = decode_to_rank(frame)) {
+      ++decoded;
+      if (const auto* welcome = std::get_if<Welcome>(&*message)) {
+        REQUIRE(welcome->membership.world_size >= 1);
+      }
+    }
+    decoded += decode_hello(frame, "0.1.0").has_value() ? 1 : 0;
+  }
+  CHECK(decoded > 100);  // or nothing was tried
+}
+
+TEST_CASE("announced lengths and counts beyond the bounds are malformed") {
+  Frame wait = encode(a_request(Operation::wait, {"key"}));
+  const std::size_t count_at = 1 + 8 + 1;
+  wait[count_at] = std::byte{0xff};
+  wait[count_at + 3] = std::byte{0x7f};
+  CHECK_FALSE(decode_from_rank(wait));
+  wait[count_at] = wait[count_at + 3] = std::byte{0};
+  CHECK_FALSE(decode_from_rank(wait));
+  CHECK_FALSE(decode_from_rank(encode(a_request(Operation::get, {"a", "b"}))));
+  CHECK_FALSE(decode_from_rank(encode(a_request(Operation::get, {}))));
+}
+
+TEST_CASE("a text that is too long is cut between characters") {
+  CHECK(cut("abc", 3) == "abc");
+  CHECK(cut("abc", 2) == "ab");
+  CHECK(cut("a\xc3\xa9", 2) == "a");
+  CHECK(cut("a\xc3\xa9", 3) == "a\xc3\xa9");
+  const auto decoded = decode_to_rank(encode(Refused{std::string(100000, 'x')}));
+  REQUIRE(decoded);
+  CHECK(std::get<Refused>(*decoded).sentence.size() == max_sentence_bytes);
+}

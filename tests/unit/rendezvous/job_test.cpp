@@ -1,0 +1,257 @@
+#include "dtrain/rendezvous/job.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace dtrain::rendezvous;
+using dtrain::Cause;
+using dtrain::CauseKind;
+
+namespace {
+
+/// A job whose ranks are the sessions 100, 101, ...
+struct Table {
+  explicit Table(int world_size, Limits limits = {}) : job(world_size, "the launcher on host l", "job-id", limits) {}
+
+  void hello(SessionId session, int rank, int world_size, const std::string& host = "a") {
+    Hello hello;
+    hello.facts.rank = rank;
+    hello.facts.host_id = host;
+    hello.facts.host = host;
+    hello.world_size = world_size;
+    hello.process = 7;
+    job.hello(session, hello);
+  }
+
+  void form() {
+    const int size = job.seats().world_size();
+    for (int rank = 0; rank < size; ++rank) {
+      hello(100 + static_cast<SessionId>(rank), rank, size);
+    }
+    job.take_effects();
+  }
+
+  void ask(SessionId session, std::uint64_t id, Operation operation, std::vector<std::string> keys,
+           std::string value = {}, std::int64_t number = 0) {
+    job.receive(session, Request{id, operation, std::move(keys), std::move(value), number});
+  }
+
+  /// The effects since the last call, each as one line.
+  std::vector<std::string> seen() {
+    std::vector<std::string> lines;
+    for (const Effect& effect : job.take_effects()) {
+      if (const auto* send = std::get_if<Send>(&effect)) {
+        lines.push_back(std::to_string(send->session) + " " + text(send->message));
+      } else if (const auto* close = std::get_if<CloseAfterSending>(&effect)) {
+        lines.push_back(std::to_string(close->session) + " close");
+      } else if (const auto* joined = std::get_if<Joined>(&effect)) {
+        lines.push_back("joined " + std::to_string(joined->rank) + " " + joined->host);
+      } else if (const auto* left = std::get_if<HasLeft>(&effect)) {
+        lines.push_back("left " + std::to_string(left->rank));
+      } else {
+        lines.push_back("failed: " + std::get<HasFailed>(effect).cause.sentence());
+      }
+    }
+    return lines;
+  }
+
+  static std::string text(const ToRank& message) {
+    if (const auto* welcome = std::get_if<Welcome>(&message)) {
+      return "welcome " + std::to_string(welcome->membership.rank) + " " + welcome->membership.job;
+    }
+    if (const auto* refused = std::get_if<Refused>(&message)) {
+      return "refused: " + refused->sentence;
+    }
+    if (const auto* failure = std::get_if<Failure>(&message)) {
+      return "failure: " + failure->cause.sentence();
+    }
+    if (const auto* response = std::get_if<Response>(&message)) {
+      return "answer " + std::to_string(response->id) + " " + std::to_string(static_cast<int>(response->status)) + " " +
+             response->text + (response->number != 0 ? std::to_string(response->number) : "");
+    }
+    return std::get_if<Left>(&message) != nullptr ? "left" : "accepted";
+  }
+
+  Job job;
+};
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("all are welcomed when the last one joins, with one message each") {
+  Table table(2);
+  table.hello(7, 1, 2, "b");
+  CHECK(table.seen() == Lines{"7 accepted", "joined 1 b"});
+  CHECK_FALSE(table.job.formed());
+  table.hello(8, 0, 2, "a");
+  CHECK(table.seen() == Lines{"8 accepted", "joined 0 a", "8 welcome 0 job-id", "7 welcome 1 job-id"});
+  CHECK(table.job.formed());
+}
+
+TEST_CASE("a rank out of range or taken is refused alone, by name") {
+  Table table(2);
+  table.hello(7, 1, 2, "b");
+  table.seen();
+  table.hello(8, 1, 2, "c");
+  CHECK(table.seen() ==
+        Lines{"8 refused: rank 1 is taken: rank 1 on host b (process 7) has it; give each process its own rank",
+              "8 close"});
+  table.hello(9, 2, 2);
+  CHECK(table.seen() == Lines{"9 refused: rank 2 is out of range in a world of 2 ranks (0 to 1); correct the rank of "
+                              "this process",
+                              "9 close"});
+  table.hello(10, -1, 2);
+  CHECK(table.seen().front().find("rank -1 is out of range") != std::string::npos);
+  CHECK_FALSE(table.job.cause());
+  table.job.formation_late("5.0 s");
+  CHECK(table.seen().front().find(
+            "failed: the job waited in vain: within 5.0 s only rank 1 of 2 joined, rank 0 did not") == 0);
+  CHECK(table.job.cause()->text.find("(a process was refused: rank -1 is out") != std::string::npos);
+}
+
+TEST_CASE("another world size fails the whole job, and the sentence has both") {
+  Table table(2);
+  table.hello(7, 0, 2);
+  table.seen();
+  table.hello(8, 1, 3, "b");
+  const std::string sentence =
+      "ranks disagree: rank 1 on host b says that the world has 3 ranks, the launcher on host l that it has 2; start "
+      "all ranks with one world size";
+  CHECK(table.seen() == Lines{"8 failure: " + sentence, "8 close", "failed: " + sentence, "7 failure: " + sentence});
+  table.hello(9, 1, 2);
+  CHECK(table.seen() == Lines{"9 failure: " + sentence, "9 close"});
+}
+
+TEST_CASE("a wrong local rank fails the whole job") {
+  Table table(1);
+  Hello hello;
+  hello.facts.host = hello.facts.host_id = "a";
+  hello.facts.local_rank = 1;
+  table.job.hello(7, hello);
+  const Lines lines = table.seen();
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[2].find("failed: ranks disagree: rank 0 on host a was told local_rank 1") == 0);
+  CHECK(lines[3].find("7 failure: ") == 0);
+}
+
+TEST_CASE("requests are answered, those that wait when they can be") {
+  Table table(2);
+  table.form();
+  table.ask(100, 1, Operation::get, {"k"});
+  table.ask(100, 2, Operation::wait, {"k", "n"});
+  table.ask(100, 3, Operation::try_get, {"k"});
+  CHECK(table.seen() == Lines{"100 answer 3 2 "});
+  table.ask(101, 1, Operation::set, {"k"}, "v");
+  CHECK(table.seen() == Lines{"101 answer 1 1 ", "100 answer 1 1 v"});
+  table.ask(101, 2, Operation::add, {"n"}, "", 5);
+  CHECK(table.seen() == Lines{"101 answer 2 1 5", "100 answer 2 1 "});
+  table.ask(101, 3, Operation::add, {"k"}, "", 5);
+  CHECK(table.seen().front().find("101 answer 3 3 it holds no integer") == 0);
+}
+
+TEST_CASE("a barrier answers all at once, round after round") {
+  Table table(2);
+  table.form();
+  for (std::uint64_t round = 1; round < 4; ++round) {
+    table.ask(100, round, Operation::barrier, {"b"});
+    table.ask(100, 100 + round, Operation::barrier, {"b"});
+    const std::string id = std::to_string(round);
+    CHECK(table.seen() == Lines{"100 answer 10" + id +
+                                " 3 this rank waits in it already; one thread of a rank passes "
+                                "it at a time"});
+    table.ask(101, round, Operation::barrier, {"b"});
+    CHECK(table.seen() == Lines{"100 answer " + id + " 1 ", "101 answer " + id + " 1 "});
+  }
+}
+
+TEST_CASE("who takes a request back is told what was missing; a finished one has its answer already") {
+  Table table(3);
+  table.form();
+  table.ask(100, 1, Operation::wait, {"a", "b"});
+  table.ask(100, 2, Operation::barrier, {"x"});
+  table.ask(102, 1, Operation::barrier, {"x"});
+  table.job.receive(100, Cancel{1});
+  table.job.receive(100, Cancel{2});
+  table.job.receive(100, Cancel{1});
+  table.job.receive(100, Cancel{77});
+  CHECK(table.seen() ==
+        Lines{"100 answer 1 4 no rank set 'a', 'b' (2 keys)", "100 answer 2 4 2 of 3 ranks arrived; rank 1 did not"});
+}
+
+TEST_CASE("a rank that leaves is gone without a failure, and barriers say that they cannot complete") {
+  Table table(2);
+  table.form();
+  table.ask(100, 1, Operation::barrier, {"x"});
+  table.job.receive(101, Leave{});
+  CHECK(table.seen() ==
+        Lines{"101 left", "101 close", "left 1", "100 answer 1 3 it cannot complete: rank 1 left the job"});
+  CHECK_FALSE(table.job.closed(101, "closed"));
+  CHECK_FALSE(table.job.over());
+  table.ask(100, 2, Operation::barrier, {"x"});
+  CHECK(table.seen() == Lines{"100 answer 2 3 it cannot complete: rank 1 left the job"});
+  table.job.receive(100, Leave{});
+  CHECK(table.job.over());
+  CHECK_FALSE(table.job.cause());
+}
+
+TEST_CASE("a connection that closes without leave is a loss that says what the rank was doing") {
+  Table table(4);
+  table.form();
+  table.ask(100, 1, Operation::barrier, {"x"});
+  table.ask(101, 1, Operation::get, {"k"});
+  CHECK(table.job.closed(100, "it closed")->sentence() ==
+        "rank 0 on host a was lost: it closed while it waited in barrier 'x'");
+  CHECK(table.job.closed(101, "it closed")->text == "it closed while it waited for key 'k'");
+  CHECK(table.job.closed(102, "it closed")->text == "it closed while it worked");
+  CHECK_FALSE(table.job.closed(102, "again"));
+  Table early(2);
+  early.hello(7, 1, 2);
+  CHECK(early.job.closed(7, "it closed")->text == "it closed while the ranks were joining");
+}
+
+TEST_CASE("the first cause goes to all, and answers every later request") {
+  Table table(2);
+  table.form();
+  table.ask(100, 1, Operation::get, {"k"});
+  table.job.receive(101, Report{Cause{CauseKind::exception, 1, "a", "first"}});
+  table.job.receive(100, Report{Cause{CauseKind::exception, 0, "a", "second"}});
+  table.job.post(Cause{CauseKind::stopped, -1, "", "third"});
+  const std::string sentence = "rank 1 on host a failed: first";
+  CHECK(table.seen() == Lines{"failed: " + sentence, "100 failure: " + sentence, "101 failure: " + sentence});
+  table.ask(101, 1, Operation::set, {"k"}, "v");
+  CHECK(table.seen() == Lines{"101 answer 1 5 " + sentence});
+  CHECK(table.job.keys().waits() == 0);
+  table.job.receive(100, Leave{});
+  CHECK_FALSE(table.job.over());
+  table.job.closed(101, "closed");
+  CHECK(table.job.over());
+}
+
+TEST_CASE("what a session may ask at once is bounded") {
+  Limits limits;
+  limits.pending_requests = 2;
+  limits.waited_keys = 3;
+  Table table(2, limits);
+  table.form();
+  table.ask(100, 1, Operation::wait, {"a", "b"});
+  table.ask(100, 2, Operation::wait, {"a", "c"});
+  CHECK(table.seen().front().find("100 answer 2 3 this rank would wait for more than 3 keys") == 0);
+  table.ask(100, 3, Operation::get, {"a"});
+  table.ask(100, 4, Operation::try_get, {"a"});
+  CHECK(table.seen().front().find("100 answer 4 3 this rank has 2 requests without an answer") == 0);
+  table.ask(101, 1, Operation::set, {"a"}, "v");
+  CHECK(table.seen() == Lines{"101 answer 1 1 ", "100 answer 3 1 v"});
+}
+
+TEST_CASE("a request before all have joined is refused, and leaving then fails the job") {
+  Table table(2);
+  table.hello(7, 1, 2, "b");
+  table.seen();
+  table.ask(7, 1, Operation::set, {"a"}, "v");
+  CHECK(table.seen() == Lines{"7 answer 1 3 not all ranks have joined yet"});
+  table.job.receive(7, Leave{});
+  CHECK(table.seen().back() == "failed: rank 1 on host b was lost: it left before all ranks had joined");
+}

@@ -1,0 +1,84 @@
+#include "dtrain/rendezvous/node_groups.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace dtrain::rendezvous;
+
+namespace {
+
+std::vector<RankFacts> ranks_on(const std::vector<std::string>& hosts) {
+  std::vector<RankFacts> ranks;
+  for (const std::string& host : hosts) {
+    RankFacts facts;
+    facts.rank = static_cast<int>(ranks.size());
+    facts.host_id = "id-" + host;
+    facts.host = host;
+    ranks.push_back(facts);
+  }
+  return ranks;
+}
+
+std::string disagreement(const std::vector<RankFacts>& ranks) {
+  const auto formed = form_membership(ranks, "job");
+  const auto* cause = std::get_if<dtrain::Cause>(&formed);
+  return cause == nullptr ? "" : cause->sentence();
+}
+
+}  // namespace
+
+TEST_CASE("nodes are numbered by their first ranks, local ranks by rank") {
+  const auto formed = form_membership(ranks_on({"b", "a", "b", "a", "c"}), "job-1");
+  const auto& members = std::get<std::vector<Membership>>(formed);
+  const std::vector<std::vector<int>> expected{{0, 0, 2}, {1, 0, 2}, {0, 1, 2}, {1, 1, 2}, {2, 0, 1}};
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    CAPTURE(i);
+    CHECK(members[i].rank == static_cast<int>(i));
+    CHECK(members[i].world_size == 5);
+    CHECK(members[i].node_count == 3);
+    CHECK(members[i].node_rank == expected[i][0]);
+    CHECK(members[i].local_rank == expected[i][1]);
+    CHECK(members[i].local_world_size == expected[i][2]);
+    CHECK(members[i].job == "job-1");
+  }
+  CHECK(members[0].other_host_rank == 1);
+  CHECK(members[0].other_host == "a");
+  CHECK(members[3].other_host_rank == 0);
+  CHECK(members[3].other_host == "b");
+}
+
+TEST_CASE("ranks of one host have no other host, whatever its names") {
+  auto ranks = ranks_on({"a", "a"});
+  ranks[1].host = "another-name";
+  const auto formed = form_membership(ranks, "job");
+  CHECK(std::get<std::vector<Membership>>(formed)[1].other_host_rank == -1);
+  CHECK(std::get<std::vector<Membership>>(formed)[1].node_count == 1);
+}
+
+TEST_CASE("right statements are accepted") {
+  auto ranks = ranks_on({"a", "a", "b"});
+  ranks[1].local_rank = 1;
+  ranks[1].local_world_size = 2;
+  ranks[1].node_rank = 0;
+  ranks[2].node_rank = 1;
+  ranks[2].node_count = 2;
+  CHECK(disagreement(ranks) == "");
+}
+
+TEST_CASE("a wrong statement is a disagreement that names the rank and both values") {
+  auto ranks = ranks_on({"a", "a", "b"});
+  ranks[2].local_rank = 2;
+  CHECK(disagreement(ranks) ==
+        "ranks disagree: rank 2 on host b was told local_rank 2 by its launcher, but it is 0: no other rank shares its "
+        "host, and their local ranks follow their ranks; correct the variable or flag that states it, or leave it out");
+  ranks[1].local_world_size = 3;
+  CHECK(disagreement(ranks).find("rank 1 on host a was told local_world_size 3 by its launcher, but it is 2: 2 ranks "
+                                 "share its host") != std::string::npos);
+  ranks[0].node_rank = 1;
+  CHECK(disagreement(ranks).find("rank 0 on host a was told node_rank 1 by its launcher, but it is 0: the ranks run on "
+                                 "2 hosts") != std::string::npos);
+  ranks[0].node_count = 1;
+  CHECK(disagreement(ranks).find("node_count 1") != std::string::npos);
+}
