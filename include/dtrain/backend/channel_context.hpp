@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "dtrain/backend/exchange.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/rendezvous/membership.hpp"
-#include "dtrain/rendezvous/store.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct ChannelContext {
   rendezvous::Membership members;         ///< who and where this rank is, among whom
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
-  rendezvous::Store store;                ///< for exchanging what opening needs
+  Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
   std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
   std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
 };

@@ -17,8 +17,7 @@ namespace DTRAIN_NAMESPACE::topology {
 /// A name for messages and summaries.
 template <class T>
 concept HasName = requires {
-  { T::name() }
-  noexcept->std::convertible_to<std::string_view>;
+  { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
 /// `works_on<C>`: whether communicator type C has the abilities it needs; `require<C>()` compiles only where it does.
@@ -32,14 +31,14 @@ concept Topology = HasName<T> && SaysWhatItNeeds<T>;
 
 /// `all_reduce(communicator, input, output, op, stream)`: the contract of backend::CanAllReduce, along its own paths.
 template <class T, class C>
-concept CanAllReduceOn = backend::HasRanks<C> &&
-    requires(C& communicator, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+concept CanAllReduceOn = backend::HasRanks<C> && requires(C& communicator, ConstBufferView input, BufferView output,
+                                                          ReduceOp op, typename C::Stream stream) {
   T::template require<C>();
   { T::all_reduce(communicator, input, output, op, stream) } -> std::same_as<void>;
 };
 
 /// T can be used with communicator type C.
 template <class T, class C>
-concept WorksOn = Topology<T> && T::template works_on<C>&& CanAllReduceOn<T, C>;
+concept WorksOn = Topology<T> && T::template works_on<C> && CanAllReduceOn<T, C>;
 
 }  // namespace DTRAIN_NAMESPACE::topology

@@ -1,0 +1,51 @@
+#pragma once
+/// @file
+/// Exchange: the part of a store that opening a channel needs.
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/deadline.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A store with blocking set and get, as rendezvous::Store has them; a backend needs no more, and its tests no server.
+template <class S>
+concept ExchangesValues =
+    std::copyable<S> && requires(S store, const std::string& key, std::string value, Deadline deadline) {
+      store.set_blocking(key, value, deadline);
+      { store.get_blocking(key, deadline) } -> std::convertible_to<std::string>;
+    };
+
+/// Copyable handle on a store of any type. Threads: as the store's.
+class Exchange {
+ public:
+  template <class Store>
+    requires(!std::same_as<Store, Exchange> && ExchangesValues<Store>)
+  Exchange(Store store) {  // NOLINT(google-explicit-constructor): a store is one
+    const auto shared = std::make_shared<Store>(std::move(store));
+    set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
+      shared->set_blocking(key, value, deadline);
+    };
+    get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
+      return shared->get_blocking(key, deadline);
+    };
+  }
+
+  /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
+  void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
+    set_(key, value, deadline);
+  }
+
+  /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
+  std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
+
+ private:
+  std::function<void(const std::string&, const std::string&, Deadline)> set_;
+  std::function<std::string(const std::string&, Deadline)> get_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// Memory that every rank of a channel has mapped: one part for each rank.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/shared_memory/operation.hpp"
+#include "dtrain/backend/shared_memory/segment.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Borrows an allocation, for one operation. Lifetime: the Allocation, as for every buffer that is enqueued.
+struct Arena {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
+
+  std::byte* part(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
+
+  /// The buffer that `operation` says is at an offset of that rank's part.
+  std::byte* buffer(int rank, const Operation& operation) const noexcept { return part(rank) + operation.offset; }
+};
+
+/// A rank's part of an allocation: an owner, which may outlive the communicator. Collectives in place on it copy
+/// nothing.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+  Allocation(std::shared_ptr<Segment> segment, std::byte* data, std::size_t bytes) noexcept
+      : segment_(std::move(segment)), data_(data), bytes_(bytes) {}
+  Allocation(Allocation&& other) noexcept
+      : segment_(std::move(other.segment_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    segment_ = std::move(other.segment_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  ~Allocation() = default;
+
+  /// This rank's part, aligned to a page at least.
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// What a communicator remembers of its allocations, to recognise buffers in them. Allocations get the same numbers
+/// (1, 2, ...) on every rank.
+class ArenaTable {
+ public:
+  struct Place {
+    std::uint64_t allocation = 0;  ///< 0: in none
+    std::uint64_t offset = 0;
+    Arena arena{};
+  };
+
+  void add(const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_part, std::size_t bytes) {
+    std::erase_if(entries_, [](const Entry& entry) { return entry.segment.expired(); });
+    entries_.push_back({++latest_, segment, arena, own_part, bytes});
+  }
+
+  /// Where `count` bytes at `data` lie. Blocking: no; allocates nothing.
+  Place find(const std::byte* data, std::size_t count) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    for (const Entry& entry : entries_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(entry.own_part);
+      if (address >= begin && address - begin <= entry.bytes && count <= entry.bytes - (address - begin) &&
+          !entry.segment.expired()) {  // else the addresses may be somebody else's by now
+        return {entry.number, address - begin, entry.arena};
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t number;
+    std::weak_ptr<Segment> segment;
+    Arena arena;
+    std::byte* own_part;
+    std::size_t bytes;
+  };
+
+  std::vector<Entry> entries_;
+  std::uint64_t latest_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

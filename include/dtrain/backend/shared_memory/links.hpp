@@ -1,0 +1,235 @@
+#pragma once
+/// @file
+/// The Unix connections between rank 0 and every other rank of a channel.
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/shared_memory/message.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/net/unix_socket.hpp"
+#include "dtrain/rendezvous/random.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
+/// two mappings of one memory: ranks that are threads share one.)
+struct Link {
+  net::UnixConnection connection;
+  bool same_process = false;
+
+  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
+    same_process = connection.peer_credentials().pid == ::getpid();
+  }
+};
+
+/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
+class Links {
+ public:
+  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
+  /// store knows keeps strangers out. @throws Error, JobFailed
+  static Links open(const ChannelContext& context, Deadline deadline) {
+    Links links(context);
+    if (links.rank_ == 0 && links.size_ > 1) {
+      links.accept_all(context, deadline);
+    } else if (links.rank_ != 0) {
+      links.connect(context, deadline);
+    }
+    return links;
+  }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// On rank 0: to that peer. Elsewhere: to rank 0.
+  Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
+
+  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
+  void set_check(std::function<void()> check) { check_ = std::move(check); }
+
+  /// The message of that kind in the `number`-th exchange; what is left of earlier exchanges is passed over.
+  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side tells instead, what the check
+  /// throws
+  Message receive(int peer, MessageKind kind, std::uint64_t number, Deadline deadline) {
+    return with_context(peer, [&] {
+      for (;;) {
+        wait_readable(link(peer).connection.descriptor(), deadline);
+        const Message message = message_from(link(peer).connection.receive(deadline));
+        if (message.number < number) {
+          continue;
+        }
+        if (message.number == number && message.kind == kind) {
+          return message;
+        }
+        if (message.number == number && message.kind == MessageKind::verdict) {
+          message.throw_if_error();
+        }
+        throw Error(Errc::protocol,
+                    "another message came than was its turn; do all ranks open the same channels and "
+                    "allocate the same memory in the same order?");
+      }
+    });
+  }
+
+  /// Blocking. @throws as receive
+  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
+    return with_context(peer, [&] {
+      wait_readable(link(peer).connection.descriptor(), deadline);
+      return std::move(link(peer).connection.receive_descriptor(deadline).descriptor);
+    });
+  }
+
+  /// Blocking: hardly; a message fits the socket. @throws Error
+  void send(int peer, const Message& message, Deadline deadline) {
+    with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
+  }
+
+  /// @throws as send. The caller keeps `descriptor`.
+  void send_descriptor(int peer, int descriptor, Deadline deadline) {
+    const std::byte one{1};
+    with_context(peer, [&] { link(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
+  }
+
+ private:
+  explicit Links(const ChannelContext& context)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        channel_(context.name),
+        check_([failure = context.failure, rank = context.members.rank] { failure->throw_if_failed(rank); }) {}
+
+  static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
+
+  void accept_all(const ChannelContext& context, Deadline deadline) {
+    const std::string name = "dtrain-" + rendezvous::random_job_id();
+    const std::string token = rendezvous::random_job_id();
+    std::optional<net::UnixListener> listener;
+    try {
+      listener.emplace(name);
+    } catch (const Error& error) {
+      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
+      throw;
+    }
+    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
+    links_.resize(static_cast<std::size_t>(size_ - 1));
+    for (int arrived = 0; arrived < size_ - 1;) {
+      wait_for_caller(*listener, deadline);
+      Link link(listener->accept(deadline));
+      const int peer = greeting_of(link, token, deadline);
+      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
+        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
+        ++arrived;
+      }
+    }
+  }
+
+  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
+  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
+    try {
+      if (link.connection.peer_credentials().uid != ::geteuid()) {
+        return -1;
+      }
+      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
+      const Message greeting = message_from(link.connection.receive(patience));
+      const bool known =
+          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
+      return known ? greeting.rank : -1;
+    } catch (const Error&) {
+      return -1;
+    }
+  }
+
+  void connect(const ChannelContext& context, Deadline deadline) {
+    const std::string door = context.store.get_blocking(door_key(context), deadline);
+    const std::size_t space = door.find(' ', 5);
+    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
+      throw Error(Errc::job_failed, "opening channel '" + context.name +
+                                        "': rank 0 could not: " + door.substr(std::min<std::size_t>(door.size(), 6)));
+    }
+    const std::string name = door.substr(5, space - 5);
+    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
+    Message greeting;
+    greeting.rank = rank_;
+    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
+    send(0, greeting, deadline);
+  }
+
+  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
+    try {
+      wait_readable(listener.descriptor(), deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
+    }
+  }
+
+  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
+  void wait_readable(int descriptor, Deadline deadline) const {
+    for (;;) {
+      check_();
+      const bool last = deadline.passed();
+      pollfd entry{descriptor, POLLIN, 0};
+      const int count = ::poll(&entry, 1, 20);
+      if (count > 0) {
+        return;
+      }
+      if (count < 0 && errno != EINTR) {
+        throw errno_error("waiting for a Unix socket");
+      }
+      if (last) {
+        throw Error(Errc::timeout, "the deadline passed");
+      }
+    }
+  }
+
+  std::string missing() const {
+    std::string ranks;
+    for (int peer = 1; peer < size_; ++peer) {
+      if (!links_[static_cast<std::size_t>(peer - 1)]) {
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    return ranks;
+  }
+
+  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
+
+  /// A socket's error says what went wrong; this says with whom. What the job's first cause, or rank 0, says stays as
+  /// it is.
+  template <class F>
+  auto with_context(int peer, F call) const -> decltype(call()) {
+    try {
+      return call();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const ToldError&) {
+      throw;
+    } catch (const Error& error) {
+      check_();  // a peer that has gone may have been told why
+      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
+    }
+  }
+
+  int rank_;
+  int size_;
+  std::string channel_;
+  std::function<void()> check_;
+  std::vector<std::optional<Link>> links_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

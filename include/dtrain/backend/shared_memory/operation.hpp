@@ -1,0 +1,50 @@
+#pragma once
+/// @file
+/// What a rank says about the operation it is in, so that a difference between ranks is an error and not a hang.
+
+#include <cstdint>
+#include <string>
+
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/reduce_op.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+enum class OperationKind : std::uint8_t { none = 0, all_reduce, broadcast, barrier };
+
+/// Lies in shared memory: plain fields, the same in every process.
+struct Operation {
+  std::uint64_t sequence = 0;  ///< 1, 2, ... on a channel
+  std::uint64_t count = 0;
+  std::uint64_t allocation = 0;  ///< which allocation of the channel the buffer lies in; 0: in none, or out of place
+  std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's part
+  std::int32_t root = 0;
+  OperationKind kind = OperationKind::none;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+
+  /// Whether both ranks called the same thing. Where their buffers lie is each rank's own business.
+  bool agrees_with(const Operation& other) const noexcept {
+    return sequence == other.sequence && count == other.count && root == other.root && kind == other.kind &&
+           dtype == other.dtype && op == other.op;
+  }
+};
+
+/// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
+inline std::string to_string(const Operation& operation) {
+  const std::string elements = " of " + std::to_string(operation.count) + " " + name(operation.dtype);
+  switch (operation.kind) {
+    case OperationKind::all_reduce: return std::string("all_reduce (") + name(operation.op) + ")" + elements;
+    case OperationKind::broadcast: return "broadcast" + elements + " from rank " + std::to_string(operation.root);
+    case OperationKind::barrier: return "barrier";
+    case OperationKind::none: break;
+  }
+  return "no operation";
+}
+
+/// "operation 5 of channel 'group'".
+inline std::string place_of(const Operation& operation, const std::string& channel) {
+  return "operation " + std::to_string(operation.sequence) + " of channel '" + channel + "'";
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

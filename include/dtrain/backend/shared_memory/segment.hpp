@@ -1,0 +1,138 @@
+#pragma once
+/// @file
+/// The owner of one mapping of shared memory.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/net/descriptor.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// A mapped memfd: no file anywhere, gone with the last process that maps it. Pages exist once they are reserved (a
+/// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
+/// it.
+class Segment {
+ public:
+  /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
+  /// @throws Error (out_of_memory, posix)
+  static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
+    const std::uint64_t available = available_memory_bytes();
+    if (needed > available) {
+      throw out_of_memory(needed, available);
+    }
+    net::Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory) {
+      throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    int result = 0;
+    do {
+      result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
+      throw errno_error("sizing a shared memory of " + std::to_string(bytes) + " bytes");
+    }
+    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      throw errno_error("sealing a shared memory against shrinking");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  /// Maps a memfd that another process made. @throws Error (protocol) where it is not sealed or not of that size,
+  /// (posix)
+  static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
+    const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+    const off_t end = ::lseek(memory.get(), 0, SEEK_END);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
+      throw Error(Errc::protocol,
+                  "the shared memory that rank 0 sent is not sealed, or not of " + std::to_string(bytes) + " bytes");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() { static_cast<void>(::munmap(base_, bytes_)); }
+
+  std::byte* base() const noexcept { return base_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// The memfd, to hand to other processes; -1 after close_descriptor().
+  int descriptor() const noexcept { return memory_.get(); }
+
+  /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
+  void reserve(std::size_t offset, std::size_t count) const {
+    int result = 0;
+    do {
+      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
+    } while (result == EINTR);
+    if (result == ENOSPC || result == ENOMEM) {
+      throw out_of_memory(count, available_memory_bytes());
+    }
+    if (result != 0) {
+      throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
+    }
+  }
+
+  /// The mapping stays. Once every rank has it, nobody needs the descriptor.
+  void close_descriptor() noexcept { memory_.reset(); }
+
+ private:
+  /// The base is aligned for huge pages where the segment is large enough to have some.
+  Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
+    const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
+    void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) {
+      throw errno_error("finding " + std::to_string(bytes) + " bytes of address space");
+    }
+    const auto start = reinterpret_cast<std::uintptr_t>(range);
+    const std::size_t skipped = slack == 0 ? 0 : round_up(start, huge_page_bytes) - start;
+    base_ = static_cast<std::byte*>(range) + skipped;
+    void* mapped = ::mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(), 0);
+    const int error = errno;
+    if (skipped > 0) {
+      static_cast<void>(::munmap(range, skipped));
+    }
+    if (slack > skipped) {
+      const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+      const std::size_t tail = round_up(bytes, page);
+      static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
+    }
+    if (mapped == MAP_FAILED) {
+      static_cast<void>(::munmap(base_, bytes));
+      throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    if (slack > 0) {
+      static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
+    }
+  }
+
+  static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
+    return {Errc::out_of_memory,
+            "allocating " + std::to_string(bytes) + " bytes of shared memory: about " + std::to_string(available) +
+                " bytes are available on this host; use fewer ranks or a smaller model, or give the "
+                "container more memory"};
+  }
+
+  net::Descriptor memory_;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
