@@ -32,7 +32,7 @@ class EventLoop {
   /// @param on_exception gets what leaves the task; without it, the exception leaves run() or run_until()
   /// @param on_gone runs after the task's frame is destroyed, however it ended
   /// @throws Error (cancelled) once the loop is closed
-  Spawned spawn(Task<void> task, ExceptionHandler on_exception = {}, GoneHandler on_gone = {}) {
+  [[nodiscard]] Spawned spawn(Task<void> task, ExceptionHandler on_exception = {}, GoneHandler on_gone = {}) {
     if (closed_) {
       throw Error(Errc::cancelled, "starting a task: the event loop has ended");
     }

@@ -56,7 +56,7 @@ class TaskRoot : public ListNode {
 /// is destroyed there.
 /// Lifetime: may outlive the loop; the loop's end has cancelled the task.
 /// Threads: the loop's thread, or any while no thread runs the loop.
-class [[nodiscard]] Spawned {
+class Spawned {
  public:
   Spawned() noexcept = default;
   explicit Spawned(TaskRoot* root) noexcept : root_(root) {}

@@ -43,11 +43,8 @@ template <class T>
 class TaskPromise : public TaskPromiseBase {
  public:
   Task<T> get_return_object() noexcept;
-  template <class U>
-  requires std::is_constructible_v<T, U&&>
-  void return_value(U&& result) noexcept(std::is_nothrow_constructible_v<T, U&&>) {
-    value_.emplace(std::forward<U>(result));
-  }
+  void return_value(T&& result) { value_.emplace(std::move(result)); }
+  void return_value(const T& result) { value_.emplace(result); }
   T take() {
     if (exception) {
       std::rethrow_exception(exception);
@@ -83,6 +80,8 @@ class TaskPromise<void> : public TaskPromiseBase {
 ///
 /// A child that completes without suspending returns to its parent like a function: a loop of a million such awaits
 /// uses no stack, with any compiler and flags. Tasks that await each other in depth n use n frames of the stack.
+///
+/// A local that cannot be copied is returned as `co_return std::move(local);`: nvcc does not move by itself.
 ///
 /// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task.
 /// Threads: a Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.

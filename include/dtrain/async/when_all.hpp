@@ -72,7 +72,7 @@ Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<
     for (Outcome<T>& outcome : outcomes) {
       values.push_back(outcome.take());
     }
-    co_return values;
+    co_return std::move(values);
   }
 }
 

@@ -37,7 +37,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpo
     if (result.error != EAFNOSUPPORT) {
       throw posix_error(result.error, "making a socket to connect to " + to_string(endpoint));
     }
-    co_return result;
+    co_return std::move(result);
   }
   result.error = ::connect(socket.get(), endpoint.data(), endpoint.size()) == 0 ? 0 : errno;
   if (result.error == EINPROGRESS || result.error == EINTR) {
@@ -57,7 +57,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpo
       result.connection.emplace(std::move(connection));
     }
   }
-  co_return result;
+  co_return std::move(result);
 }
 
 namespace detail {

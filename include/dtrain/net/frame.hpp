@@ -43,13 +43,13 @@ class FrameReader {
     for (;;) {
       if (auto frame = parser_.next()) {
         result.payload = std::move(*frame);
-        co_return result;
+        co_return std::move(result);
       }
       if (parser_.spoilt()) {
         result.status = FrameStatus::too_long;
         result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
                         " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
-        co_return result;
+        co_return std::move(result);
       }
       const IoResult io = receive();
       if (io.status == IoStatus::timed_out) {
@@ -64,7 +64,7 @@ class FrameReader {
                         : inside                         ? FrameStatus::cut_short
                                                          : FrameStatus::closed;
         result.reason = io.reason() + (inside ? " inside a frame" : "");
-        co_return result;
+        co_return std::move(result);
       }
     }
   }

@@ -125,15 +125,15 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
   Resolution resolution;
   if (const auto numeric = Endpoint::from_numeric(host, port)) {
     resolution.endpoints.push_back(*numeric);
-    co_return resolution;
+    co_return std::move(resolution);
   }
   if (host == "localhost") {
     resolution.endpoints = {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)};
-    co_return resolution;
+    co_return std::move(resolution);
   }
   if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
     resolution.reason = "a host name has 1 to 255 characters";
-    co_return resolution;
+    co_return std::move(resolution);
   }
   struct Abandon {
     ~Abandon() { lookup->abandon(); }
@@ -145,7 +145,7 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
     co_return scope.lookup->take();
   }
   resolution.reason = "the name service did not answer in time";
-  co_return resolution;
+  co_return std::move(resolution);
 }
 
 }  // namespace DTRAIN_NAMESPACE::net

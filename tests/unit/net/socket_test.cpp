@@ -282,7 +282,7 @@ TEST_CASE("frames cross a connection; the bound, the end and a cut are told apar
     CHECK(writer.queue(bytes_of("")));
     net::IoResult io = co_await writer.write_frame(bytes_of("three"), soon());
     CHECK(io.bytes == 3 * 4 + 8);
-    for (const std::size_t size : {3, 0, 5}) {
+    for (const std::size_t size : {3U, 0U, 5U}) {
       const net::FrameResult frame = co_await reader.read_frame(soon());
       CHECK(frame.ok());
       CHECK(frame.payload.size() == size);

@@ -106,7 +106,7 @@ TEST_CASE("plain messages keep their boundaries, and a closed end is an error wi
 TEST_CASE("messages with too many descriptors, or none, are refused and leave none open") {
   Pair pair("hostile");
   const std::size_t before = lowest_free_descriptor();
-  for (const std::size_t count : {2, 8, 9, 32}) {
+  for (const std::size_t count : {2U, 8U, 9U, 32U}) {
     send_many(pair.client.descriptor(), count);
     CHECK_THROWS_AS(pair.server.receive_descriptor(soon()), Error);
     CHECK(lowest_free_descriptor() == before);
