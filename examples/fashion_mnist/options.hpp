@@ -1,0 +1,135 @@
+#pragma once
+/// @file
+/// The flags of the training programs.
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/host/progress.hpp"
+
+namespace fashion_mnist {
+
+struct Options {
+  std::int64_t epochs = 3;
+  std::size_t global_batch = 256;
+  std::uint64_t seed = 1;
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::optional<std::size_t> bucket_bytes;
+  dtrain::stream::host::Progress progress = dtrain::stream::host::Progress::automatic;
+  std::string save_parameters;  ///< empty: not wanted
+  std::string summary;          ///< empty: not wanted
+  bool shuffle_test_labels = false;
+  std::optional<int> perturb_rank;
+  bool help = false;
+};
+
+inline constexpr std::string_view help_text =
+    R"(Trains a small network on Fashion-MNIST, on as many ranks as the launcher starts.
+
+  --epochs=N               passes over the 60000 training images (default 3)
+  --global-batch=N         samples of all ranks together in one step (default 256)
+  --seed=N                 of the initial weights and the order of samples (default 1)
+  --data=DIR               the folder with the four .gz files
+                           (default /usr/share/datasets/fashion-mnist, from 'apt install dataset-fashion-mnist')
+  --bucket-mib=X           largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
+  --progress=WHO           who runs the communication: automatic (default), thread or inline
+  --save-parameters=FILE   write the parameters: raw little-endian f32
+  --summary=FILE           write what was reached as JSON
+  --shuffle-test-labels    take all meaning from the test labels: the accuracy is then about 0.1
+  --perturb-rank=R         add 1 to one element of rank R's first gradient: every rank's parameters change alike
+  --help                   this text
+
+The launcher's flags (--nproc-per-node=N and others) are shown by --help-launch.
+)";
+
+namespace detail {
+
+[[noreturn]] inline void refuse(const std::string& sentence) {
+  throw dtrain::Error(dtrain::Errc::usage, sentence + "; --help shows the flags");
+}
+
+inline std::string quoted(std::string_view text) {
+  return '"' + std::string(text.substr(0, 100)) + '"';
+}
+
+/// All of `text` as a decimal number from `low` to `high`.
+template <class Number>
+Number number(std::string_view flag, std::string_view text, Number low, Number high) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  if (!whole || !(value >= low && value <= high)) {  // also refuses not-a-number
+    const auto print = [](Number bound) { return std::to_string(static_cast<std::uint64_t>(bound)); };
+    refuse(std::string(flag) + " is " + quoted(text) + " instead of " +
+           (std::is_integral_v<Number> ? "an integer" : "a number") + " from " + print(low) + " to " + print(high));
+  }
+  return value;
+}
+
+struct Flag {
+  std::string_view name;
+  bool takes_value;
+  void (*set)(Options& options, std::string_view name, std::string_view value);
+};
+
+inline constexpr std::array<Flag, 11> flags{{
+    {"--epochs", true,
+     [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
+    {"--global-batch", true,
+     [](Options& o, auto name, auto value) { o.global_batch = number<std::size_t>(name, value, 1, 1000000); }},
+    {"--seed", true,
+     [](Options& o, auto name, auto value) {
+       o.seed = number<std::uint64_t>(name, value, 0, std::numeric_limits<std::uint64_t>::max());
+     }},
+    {"--data", true, [](Options& o, auto, auto value) { o.data = value; }},
+    {"--bucket-mib", true,
+     [](Options& o, auto name, auto value) {
+       o.bucket_bytes = static_cast<std::size_t>(std::llround(number<double>(name, value, 0, 1024) * 1048576));
+     }},
+    {"--progress", true, [](Options& o, auto, auto value) { o.progress = dtrain::stream::host::progress_from(value); }},
+    {"--save-parameters", true, [](Options& o, auto, auto value) { o.save_parameters = value; }},
+    {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
+    {"--shuffle-test-labels", false, [](Options& o, auto, auto) { o.shuffle_test_labels = true; }},
+    {"--perturb-rank", true,
+     [](Options& o, auto name, auto value) { o.perturb_rank = number<int>(name, value, 0, 9999); }},
+    {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
+}};
+
+}  // namespace detail
+
+/// @param arguments [0] is the program's name. A value follows its flag after '=' or as the next argument.
+/// @throws dtrain::Error (usage) in one sentence for an unknown flag, a missing value or one that cannot be meant.
+inline Options parse_options(std::span<char* const> arguments) {
+  Options options;
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const std::size_t equals = std::min(argument.find('='), argument.size());
+    const std::string_view name = argument.substr(0, equals);
+    const auto flag = std::find_if(detail::flags.begin(), detail::flags.end(),
+                                   [name](const detail::Flag& known) { return known.name == name; });
+    if (flag == detail::flags.end()) detail::refuse("the flag " + detail::quoted(argument) + " is not known");
+    std::string_view value;
+    if (equals < argument.size()) {
+      if (!flag->takes_value) detail::refuse(std::string(name) + " takes no value");
+      value = argument.substr(equals + 1);
+    } else if (flag->takes_value && i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    if (flag->takes_value && value.empty()) detail::refuse(std::string(name) + " needs a value");
+    flag->set(options, name, value);
+  }
+  return options;
+}
+
+}  // namespace fashion_mnist

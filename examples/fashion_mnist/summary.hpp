@@ -1,0 +1,53 @@
+#pragma once
+/// @file
+/// What a training reached, as JSON.
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fashion_mnist {
+
+struct Summary {
+  int world_size = 1;
+  std::int64_t epochs = 0;
+  double test_accuracy = 0;
+  double final_loss = 0;  ///< mean cross-entropy of the final parameters over the whole training set
+  double seconds = 0;     ///< training only, of the slowest rank
+  double samples_per_second = 0;
+  std::vector<std::uint64_t> samples_per_rank;  ///< trained on, over all epochs
+  std::uint64_t bytes_reduced = 0;              ///< gradients that one rank gave to reductions
+  std::optional<double> overlap_percent;        ///< nothing on one rank, where nothing is communicated
+  std::string parameters_digest;
+};
+
+/// As many digits as a double needs to be read back the same; null for what JSON cannot say.
+inline std::string json_number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.17g", value);
+  return text;
+}
+
+/// One field a line, in the order of the struct, and a line's end.
+inline std::string to_json(const Summary& summary) {
+  std::string shares;
+  for (const std::uint64_t samples : summary.samples_per_rank) {
+    shares += (shares.empty() ? "" : ", ") + std::to_string(samples);
+  }
+  return "{\n  \"world_size\": " + std::to_string(summary.world_size) +                                //
+         ",\n  \"epochs\": " + std::to_string(summary.epochs) +                                        //
+         ",\n  \"test_accuracy\": " + json_number(summary.test_accuracy) +                             //
+         ",\n  \"final_loss\": " + json_number(summary.final_loss) +                                   //
+         ",\n  \"seconds\": " + json_number(summary.seconds) +                                         //
+         ",\n  \"samples_per_second\": " + json_number(summary.samples_per_second) +                   //
+         ",\n  \"samples_per_rank\": [" + shares + ']' +                                               //
+         ",\n  \"bytes_reduced\": " + std::to_string(summary.bytes_reduced) +                          //
+         ",\n  \"overlap_percent\": " + json_number(summary.overlap_percent.value_or(std::nan(""))) +  //
+         ",\n  \"parameters_digest\": \"" + summary.parameters_digest + "\"\n}\n";
+}
+
+}  // namespace fashion_mnist

@@ -1,0 +1,171 @@
+#pragma once
+/// @file
+/// The training: the same for every policy, since only the types of group and DDP depend on it.
+
+#include <dtrain/dtrain.hpp>
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atomic_file.hpp"
+#include "collectives.hpp"
+#include "dataset.hpp"
+#include "evaluation.hpp"
+#include "loss.hpp"
+#include "mlp.hpp"
+#include "options.hpp"
+#include "overlap_probe.hpp"
+#include "perturbation.hpp"
+#include "progress.hpp"
+#include "sgd.hpp"
+#include "summary.hpp"
+
+namespace fashion_mnist {
+
+inline constexpr std::array<Eigen::Index, 4> layer_widths{image_pixels, 256, 128, class_count};
+inline constexpr float peak_learning_rate = 0.06F;
+inline constexpr float momentum = 0.9F;
+
+/// What the epochs took on this rank.
+struct Epochs {
+  double seconds = 0;
+  std::uint64_t samples = 0;
+};
+
+/// Trains `model` for all epochs. Collective, blocking.
+template <class Ddp>
+Epochs train_epochs(Ddp& ddp, Mlp& model, const Dataset& dataset, const dtrain::DistributedSampler& sampler,
+                    const Options& options, Progress& progress) {
+  using Clock = std::chrono::steady_clock;
+  const auto& group = ddp.group();
+  const auto steps = static_cast<std::int64_t>(sampler.steps_per_epoch());
+  Sgd sgd(momentum);
+  Batch<float> batch;
+  Epochs total;
+  std::int64_t step = 0;
+  bool perturb = options.perturb_rank == group.rank();
+  group.barrier_blocking();
+  const auto begin = Clock::now();
+  for (std::int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
+    Score seen;
+    for (const std::span<const std::size_t> samples : sampler.batches(static_cast<std::uint64_t>(epoch))) {
+      gather(dataset, samples, batch);
+      const Score part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
+      ddp.backward([&](dtrain::Ready ready) {
+        if (!perturb) return model.backward(batch, ready);
+        perturb = false;
+        const std::vector<dtrain::Parameter> parameters = model.parameters();
+        Perturbation perturbation(parameters, ready);
+        model.backward(batch, dtrain::Ready(perturbation));
+      });
+      sgd.step(model.parameters(), learning_rate(step, steps * options.epochs, peak_learning_rate));
+
+      ++step;
+      seen.cross_entropy += part.cross_entropy;
+      seen.count += part.count;
+      total.samples += samples.size();
+      total.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      progress.update({.epoch = epoch,
+                       .epochs = options.epochs,
+                       .step = step - (epoch - 1) * steps,
+                       .steps = steps,
+                       .loss = seen.cross_entropy / seen.count,
+                       .samples_per_second = static_cast<double>(total.samples) * group.world_size() / total.seconds});
+    }
+  }
+  return total;
+}
+
+/// All parameters, one after the other: raw little-endian f32 in the order of parameters().
+inline std::vector<std::byte> parameter_bytes(Mlp& model) {
+  static_assert(std::endian::native == std::endian::little);
+  std::vector<std::byte> bytes;
+  for (const dtrain::Parameter& parameter : model.parameters()) {
+    const std::span<const std::byte> value = std::as_bytes(parameter.value.as<float>());
+    bytes.insert(bytes.end(), value.begin(), value.end());
+  }
+  return bytes;
+}
+
+inline void print_result(Progress& progress, const Summary& summary, const Score& test) {
+  progress.line("");
+  progress.line("test accuracy      " + fixed(summary.test_accuracy, 4) + "  (" + grouped(test.correct) + " of " +
+                grouped(test.count) + " images)");
+  progress.line("training loss      " + fixed(summary.final_loss, 4));
+  progress.line("samples a second   " + grouped(summary.samples_per_second) + "  (" + fixed(summary.seconds, 1) +
+                " s on " + std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank)" : " ranks)"));
+}
+
+/// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad data.
+template <class Policy>
+int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+  const Options options = parse_options(arguments);
+  if (options.perturb_rank && *options.perturb_rank >= group.world_size()) {
+    throw dtrain::Error(dtrain::Errc::usage, "--perturb-rank names rank " + std::to_string(*options.perturb_rank) +
+                                                 ", but the last one is " + std::to_string(group.world_size() - 1));
+  }
+  Progress progress(group.rank() == 0, stdout_is_terminal());
+  if (options.help) {
+    progress.line(std::string(help_text));
+    return 0;
+  }
+  const Dataset training = load_dataset(options.data, "train");
+  Dataset test = load_dataset(options.data, "t10k");
+  if (options.shuffle_test_labels) shuffle_labels(test, options.seed);
+
+  Mlp model(layer_widths, options.seed);
+  dtrain::DdpOptions ddp_options{.progress = options.progress};
+  if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
+  dtrain::DistributedDataParallel ddp{model, group, ddp_options};
+  const dtrain::DistributedSampler sampler{{.dataset_size = training.size(),
+                                            .global_batch = options.global_batch,
+                                            .rank = group.rank(),
+                                            .world_size = group.world_size(),
+                                            .seed = options.seed}};
+  progress.line("Fashion-MNIST: " + grouped(static_cast<double>(training.size())) + " training and " +
+                grouped(static_cast<double>(test.size())) +
+                " test images, ranks: " + std::to_string(group.world_size()));
+
+  const Epochs epochs = train_epochs(ddp, model, training, sampler, options, progress);
+  Summary summary;
+  summary.world_size = group.world_size();
+  summary.epochs = options.epochs;
+  summary.bytes_reduced = ddp.statistics().bytes_reduced;
+  const std::vector<std::byte> bytes = parameter_bytes(model);
+  const dtrain::Sha256Digest digest = dtrain::Sha256().update(bytes).digest();
+  require_same_everywhere(group, digest);
+  summary.parameters_digest = dtrain::hex(digest);
+
+  const Score test_score = evaluate(group, model, test);
+  const Score training_score = evaluate(group, model, training);
+  summary.test_accuracy = test_score.correct / test_score.count;
+  summary.final_loss = training_score.cross_entropy / training_score.count;
+  summary.seconds = largest(group, epochs.seconds);
+  for (const double samples : gather(group, std::array{static_cast<double>(epochs.samples)})) {
+    summary.samples_per_rank.push_back(static_cast<std::uint64_t>(samples));
+  }
+  const auto all_samples =
+      std::accumulate(summary.samples_per_rank.begin(), summary.samples_per_rank.end(), std::uint64_t{0});
+  summary.samples_per_second = static_cast<double>(all_samples) / summary.seconds;
+  summary.overlap_percent = probe_overlap(ddp, model, training, sampler.batches(0));
+
+  if (group.rank() == 0) {
+    if (!options.save_parameters.empty()) write_file_atomically(options.save_parameters, bytes);
+    if (!options.summary.empty()) {
+      const std::string json = to_json(summary);
+      write_file_atomically(options.summary, std::as_bytes(std::span(json)));
+    }
+  }
+  print_result(progress, summary, test_score);
+  return 0;
+}
+
+}  // namespace fashion_mnist

@@ -1,0 +1,37 @@
+#include "atomic_file.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+
+TEST_CASE("a file is replaced whole, is readable for others, and leaves nothing beside it") {
+  std::string folder = "/tmp/dtrain-file-XXXXXX";
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const std::string path = folder + "/result";
+  for (const std::string text : {"the first, longer content", "second"}) {
+    fashion_mnist::write_file_atomically(path, std::as_bytes(std::span(text)));
+    std::ifstream in(path, std::ios::binary);
+    CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == text);
+  }
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0644);
+  CHECK(::unlink(path.c_str()) == 0);
+  CHECK(::rmdir(folder.c_str()) == 0);  // fails if a temporary file was left
+}
+
+TEST_CASE("a file that cannot be written is an error that names it") {
+  const std::array<std::byte, 1> bytes{};
+  CHECK_THROWS_WITH_AS(
+      fashion_mnist::write_file_atomically("/nonexistent/x", bytes),
+      "writing the file /nonexistent/x failed: No such file or directory; name a file in a folder that "
+      "can be written",
+      dtrain::Error);
+}

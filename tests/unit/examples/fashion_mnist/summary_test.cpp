@@ -1,0 +1,31 @@
+#include "summary.hpp"
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+
+TEST_CASE("a summary is JSON with the fields that scripts rely on") {
+  fashion_mnist::Summary summary{.world_size = 2,
+                                 .epochs = 3,
+                                 .test_accuracy = 0.875,
+                                 .final_loss = 0.1,
+                                 .seconds = 4,
+                                 .samples_per_second = 45000.5,
+                                 .samples_per_rank = {90000, 90000},
+                                 .bytes_reduced = 662765400,
+                                 .overlap_percent = -12.5,
+                                 .parameters_digest = "ab"};
+  CHECK(fashion_mnist::to_json(summary) ==
+        "{\n  \"world_size\": 2,\n  \"epochs\": 3,\n  \"test_accuracy\": 0.875,\n"
+        "  \"final_loss\": 0.10000000000000001,\n  \"seconds\": 4,\n  \"samples_per_second\": 45000.5,\n"
+        "  \"samples_per_rank\": [90000, 90000],\n  \"bytes_reduced\": 662765400,\n  \"overlap_percent\": -12.5,\n"
+        "  \"parameters_digest\": \"ab\"\n}\n");
+}
+
+TEST_CASE("what JSON cannot say is null") {
+  fashion_mnist::Summary summary;
+  summary.final_loss = std::numeric_limits<double>::quiet_NaN();
+  CHECK(fashion_mnist::to_json(summary).find("\"final_loss\": null") != std::string::npos);
+  CHECK(fashion_mnist::to_json(summary).find("\"overlap_percent\": null") != std::string::npos);
+}
