@@ -139,21 +139,17 @@ class Poller {
     if (wanted == entry.registered && !fresh) {
       return true;
     }
-    epoll_event event{};
-    event.events = wanted;
     int result = 0;
     if (wanted == 0) {
       // A failure means that it was closed meanwhile, which has taken it out of the set.
-      static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, &event));
+      static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
     } else {
-      const int first = entry.registered == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-      entry.generation += first == EPOLL_CTL_ADD ? 1 : 0;
-      event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
-      result = ::epoll_ctl(epoll_.get(), first, descriptor, &event);
+      const bool anew = entry.registered == 0;
+      result = control(anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, entry, wanted);
       if (result != 0 && errno == ENOENT) {
-        result = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event);  // closed and opened again meanwhile
+        result = control(EPOLL_CTL_ADD, descriptor, entry, wanted);  // closed and opened again meanwhile
       } else if (result != 0 && errno == EEXIST) {
-        result = ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event);
+        result = control(EPOLL_CTL_MOD, descriptor, entry, wanted);
       }
     }
     const std::uint32_t now = result == 0 ? wanted : 0;
@@ -162,6 +158,15 @@ class Poller {
     }
     entry.registered = now;
     return result == 0;
+  }
+
+  /// One change of the epoll set; an added file gets a generation of its own.
+  int control(int operation, int descriptor, Entry& entry, std::uint32_t wanted) noexcept {
+    entry.generation += operation == EPOLL_CTL_ADD ? 1 : 0;
+    epoll_event event{};
+    event.events = wanted;
+    event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
+    return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
   }
 
   Descriptor epoll_;

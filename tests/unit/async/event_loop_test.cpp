@@ -177,6 +177,25 @@ TEST_CASE("a number that was closed and opened again while somebody waited can s
   loop.run_until(body(), soon());
 }
 
+TEST_CASE("a file that a copy keeps open does not wake who waits for its number's next owner") {
+  EventLoop loop;
+  Pipe pipe;
+  const int number = pipe.read.get();
+  const Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));  // as in a process forked meanwhile
+  const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(10s)); };
+  async::Spawned careless = loop.spawn(abandoned());
+  const auto body = [&]() -> Task<void> {
+    co_await loop.sleep_for(2ms);
+    pipe.read.reset();  // against the rules: somebody waits
+    Pipe next;
+    CHECK(next.read.get() == number);
+    pipe.put();
+    const Ready ready = co_await loop.readable(number, Deadline::after(10ms));
+    CHECK(ready == Ready::timed_out);
+  };
+  loop.run_until(body(), soon());
+}
+
 TEST_CASE("a descriptor that epoll refuses is an error at the await, and nothing stays behind") {
   EventLoop loop;
   const Descriptor file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
