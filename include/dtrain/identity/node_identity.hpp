@@ -94,10 +94,13 @@ inline void read_node_pair(const Environment& environment, const Variables& vari
     node.launcher = "node";
     return;
   }
-  const bool environment_is_whole = read_pair(variables, "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "node", node) ||
-                                    read_pair(variables, "PET_NODE_RANK", "PET_NNODES", "pet", node) ||
-                                    read_pair(variables, "NODE_RANK", "AZUREML_NODE_COUNT", "node", node) ||
-                                    read_pair(variables, "NODE_RANK", "NNODES", "node", node);
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const auto pair = [&](const char* rank_name, const char* count_name, const char* launcher) {
+    return (!wanted || *wanted == launcher) && read_pair(variables, rank_name, count_name, launcher, node);
+  };
+  const bool environment_is_whole =
+      pair("DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "node") || pair("PET_NODE_RANK", "PET_NNODES", "pet") ||
+      pair("NODE_RANK", "AZUREML_NODE_COUNT", "node") || pair("NODE_RANK", "NNODES", "node");
   if (!environment_is_whole) {
     read_process_as_node(environment, variables, node);
   }

@@ -85,7 +85,7 @@ struct PerNode {
       if (flags.help) {
         return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
       }
-      NodeJobOptions options = detail::node_job_options(std::move(flags), environment);
+      NodeJobOptions options = detail::node_job_options(std::move(flags), without_outer_job(environment));
       open_standard_descriptors();
       adopt_orphans();
       NodeJob job(std::move(options));

@@ -85,7 +85,11 @@ class Supervisor {
   /// A rank leaves before it exits, but the store may not have read that yet.
   async::Task<bool> has_left(int rank) {
     const Deadline deadline = Deadline::after(leave_patience);
-    while (!job_.has_left(rank) && !deadline.passed()) {
+    const auto is_lost = [this, rank] {
+      const std::optional<Cause> cause = job_.first_cause();
+      return cause && cause->rank == rank;
+    };
+    while (!job_.has_left(rank) && !is_lost() && !deadline.passed()) {
       co_await loop_->sleep_for(std::chrono::milliseconds(5));
     }
     co_return job_.has_left(rank);

@@ -71,6 +71,20 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   return environment;
 }
 
+/// The environment of a launcher that a worker of another job started: without what says who that worker is.
+inline identity::Environment without_outer_job(const identity::Environment& environment) {
+  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
+    return environment;
+  }
+  identity::Environment outside = environment;
+  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
+                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS"}) {
+    outside.erase(name);
+    outside.erase("DTRAIN_" + name);
+  }
+  return outside;
+}
+
 /// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
 /// starts in turn inherits the variables but not the parent.
 inline bool is_worker_environment(const identity::Environment& environment, long parent) {

@@ -90,3 +90,15 @@ TEST_CASE("node facts that cannot be are errors with their codes") {
   flags.node_count = "x";
   CHECK(error_code_of({}, flags) == "bad-integer");
 }
+
+TEST_CASE("DTRAIN_LAUNCHER forces whose word counts for a node") {
+  Environment both{{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "h"},
+                   {"NODE_RANK", "2"},     {"NNODES", "3"},     {"DTRAIN_LAUNCHER", "node"}};
+  CHECK(node_identity(both).node_count == 3);
+  both["DTRAIN_LAUNCHER"] = "pet";
+  CHECK(node_identity(both).node_count == 2);
+  both["DTRAIN_LAUNCHER"] = "none";
+  CHECK(node_identity(both).node_count == 1);
+  both["DTRAIN_LAUNCHER"] = "torch";
+  CHECK(error_code_of(both) == "unknown-launcher");
+}

@@ -1,0 +1,435 @@
+// ctest: TIMEOUT 240 RUN_SERIAL ON
+// What launch::PerNode promises, with real processes: tests/programs/launch_probe is launcher and workers.
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+
+using support::Program;
+using support::Result;
+
+namespace {
+
+const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/launch_probe";
+
+/// The slack of a bound in time: none of a test's business but a promise of the launcher's is asserted.
+constexpr std::chrono::milliseconds two_seconds{DTRAIN_THREAD_SANITIZER ? 8000 : 2000};
+
+/// On every command line of a test's processes, so that they can be found.
+std::string new_mark() {
+  static int count = 0;
+  return "mark-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+}
+
+unsigned below(std::mt19937& random, unsigned bound) {
+  return static_cast<unsigned>(random() % bound);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+/// Removed with all that is in it.
+struct TemporaryDirectory {
+  TemporaryDirectory() {
+    char name[] = "/tmp/dtrain-launcher-XXXXXX";
+    REQUIRE(::mkdtemp(name) != nullptr);
+    path = name;
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+
+  std::string path;
+};
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// R (running), S (sleeping), T (stopped), ...; 0 for no such process.
+char state_of(pid_t process) {
+  const std::string stat = content("/proc/" + std::to_string(process) + "/stat");
+  const std::size_t end = stat.rfind(')');
+  return end == std::string::npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
+}
+
+bool reaches_state(pid_t process, const std::string& states) {
+  const dtrain::Deadline deadline = support::soon();
+  while (states.find(state_of(process)) == std::string::npos && !deadline.passed()) {
+    ::usleep(2000);
+  }
+  return states.find(state_of(process)) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("workers that leave and return 0 are a success, with one prefixed line each") {
+  const Result result = support::run(probe, {"--nproc-per-node=3", "*:join", "*:stdout:here\n", "*:stdout:no end"});
+  CHECK(result.exit_code == 0);
+  CHECK(result.error == "");
+  for (const std::string rank : {"0", "1", "2"}) {
+    CHECK(contains(result.output, "[" + rank + "] here\n"));
+    CHECK(contains(result.output, "[" + rank + "] no end\n"));
+  }
+  CHECK(lines_of(result.output).size() == 6);
+}
+
+TEST_CASE("workers get the whole identity, and nothing that describes the launcher") {
+  const Result result =
+      support::run(probe,
+                   {"--nproc_per_node", "2", "1:environment:DTRAIN_RANK", "1:environment:DTRAIN_WORLD_SIZE",
+                    "1:environment:DTRAIN_LOCAL_RANK", "1:environment:DTRAIN_NODE_COUNT", "1:environment:RANK",
+                    "1:environment:LOCAL_WORLD_SIZE", "1:environment:MASTER_ADDR", "1:environment:PMI_RANK",
+                    "1:environment:OMPI_COMM_WORLD_RANK", "1:environment:DTRAIN_STDOUT_IS_TERMINAL",
+                    "1:environment:OMP_NUM_THREADS", "*:join"},
+                   {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMP_NUM_THREADS", "5"}});
+  CHECK(result.exit_code == 0);
+  for (const std::string expected :
+       {"DTRAIN_RANK=1", "DTRAIN_WORLD_SIZE=2", "DTRAIN_LOCAL_RANK=1", "DTRAIN_NODE_COUNT=1", "RANK=1",
+        "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "PMI_RANK=(unset)", "OMPI_COMM_WORLD_RANK=(unset)",
+        "DTRAIN_STDOUT_IS_TERMINAL=0", "OMP_NUM_THREADS=5"}) {
+    CAPTURE(expected);
+    CHECK(contains(result.output, "[1] " + expected + "\n"));
+  }
+}
+
+TEST_CASE("a program sees its own arguments only, and all that follows --") {
+  const Result result = support::run(probe, {"--nproc-per-node", "1", "--epochs=3", "0:arguments", "--log-level", "x",
+                                             "0:join", "--", "--nnodes=7", "--"});
+  CHECK(result.exit_code == 0);
+  CHECK(result.output == "[0] argument " + probe +
+                             "\n[0] argument --epochs=3\n[0] argument 0:arguments\n[0] argument --log-level\n"
+                             "[0] argument x\n[0] argument 0:join\n[0] argument --nnodes=7\n[0] argument --\n");
+}
+
+TEST_CASE("bad command lines and surroundings are one sentence and exit code 2") {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(listener >= 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener, 1) == 0);
+  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const std::string taken = std::to_string(ntohs(address.sin_port));
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"--nproc-per-nod=2", "did you mean --nproc-per-node"},
+      {"--nproc-per-node=0", "--nproc-per-node='0'"},
+      {"--nproc-per-node=many", "--nproc-per-node='many'"},
+      {"--nproc-per-node=99999", "from 1 to 4096"},
+      {"--nproc-per-node", "has no value"},
+      {"--nnodes=2", "--nnodes"},
+      {"--nnodes=1:4", "range"},
+      {"--node-rank=1", "--nnodes"},
+      {"--max-restarts=3", "--max-restarts='3'"},
+      {"--master-port=70000", "--master-port='70000'"},
+      {"--master-port=" + taken, taken},
+      {"--log-dir=/proc/no/such", "--log-dir"},
+  };
+  for (const auto& [argument, expected] : cases) {
+    CAPTURE(argument);
+    const std::string mark = new_mark();
+    const Result result = support::run(probe, {mark, "*:join", argument}, {{"MASTER_ADDR", "127.0.0.1"}});
+    CHECK(result.exit_code == 2);
+    CHECK(result.output == "");
+    CHECK(contains(result.error, expected));
+    CHECK(lines_of(result.error).size() == 1);
+    CHECK(support::processes_with(mark).empty());
+  }
+  ::close(listener);
+  const Result late = support::run(probe, {"0:join"}, {{"DTRAIN_TIMEOUT_SECONDS", "soon"}});
+  CHECK(late.exit_code == 2);
+  CHECK(contains(late.error, "DTRAIN_TIMEOUT_SECONDS='soon'"));
+}
+
+TEST_CASE("--help-launch lists the launcher's flags and starts nothing") {
+  const Result result = support::run(probe, {"--help-launch", "*:stdout:started\n"});
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "--nproc-per-node"));
+  CHECK(!contains(result.output, "[0]"));
+}
+
+TEST_CASE("the first failing worker's exit code is the launcher's, and its last words are repeated") {
+  const Result result = support::run(
+      probe, {"--nproc-per-node=3", "*:join", "1:stderr:it hurts here", "1:exit:42", "*:wait-for-failure"});
+  CHECK(result.exit_code == 42);
+  CHECK(contains(result.error, "dtrain: rank 1 on host "));
+  CHECK(contains(result.error, "failed first: exit code 42"));
+  CHECK(contains(result.error, "dtrain:     it hurts here"));
+  CHECK(contains(result.error, "with exit code 75: ranks 0 and 2"));
+  CHECK(contains(result.error, "[0] cause: rank 1 on host "));
+}
+
+TEST_CASE("an exit code 0 before leaving is a loss") {
+  const Result result = support::run(probe, {"--nproc-per-node=2", "*:join", "1:exit:0", "*:wait-for-failure"});
+  CHECK(result.exit_code == 1);
+  CHECK(contains(result.error, "rank 1 on host "));
+  CHECK(contains(result.error, "exit code 0 before it had left"));
+}
+
+TEST_CASE("a non-zero exit code after leaving is a failure") {
+  const Result result = support::run(probe, {"--nproc-per-node=2", "*:join", "*:leave", "1:exit:3"});
+  CHECK(result.exit_code == 3);
+}
+
+TEST_CASE("workers that fell because of another are never the cause, whichever ends first") {
+  // Rank 0 reports and then takes its time to end, so that the first to end is rank 1, with 75.
+  const Result result = support::run(
+      probe, {"--nproc-per-node=2", "*:join", "1:wait-for-failure", "0:sleep:20", "0:report:the cause itself"});
+  CHECK(result.exit_code == 1);
+  CHECK(contains(result.error, "rank 0 on host "));
+  CHECK(contains(result.error, "[1] cause: rank 0 on host here failed: the cause itself"));
+  const Result only = support::run(probe, {"--nproc-per-node=2", "*:join", "*:sleep:50", "*:exit:75"});
+  CHECK(only.exit_code == 75);
+}
+
+TEST_CASE("siblings that ignore SIGTERM are killed, and the job is over within two seconds") {
+  const std::string mark = new_mark();
+  const Result result =
+      support::run(probe, {mark, "--nproc-per-node=3", "*:join", "*:ignore:15", "0:exit:9", "*:sleep:60000"});
+  CHECK(result.exit_code == 9);
+  CHECK(result.time < two_seconds);
+  CHECK(support::processes_with(mark).empty());
+}
+
+TEST_CASE("kill -9 of a worker at any moment ends the job within two seconds, leaving nobody") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    CAPTURE(round);
+    const std::string mark = new_mark();
+    const TemporaryDirectory directory;
+    const std::string file = directory.path + "/process";
+    const unsigned victim = below(random, 3);
+    Program program(probe, {mark, "--nproc-per-node=3", std::to_string(victim) + ":process:" + file, "*:join",
+                            "*:lines:2000", "*:wait-for-failure"});
+    const dtrain::Deadline deadline = support::soon();
+    while (content(file).empty() && !deadline.passed()) {
+      ::usleep(500);
+    }
+    ::usleep(below(random, 30000));
+    REQUIRE(!content(file).empty());
+    REQUIRE(::kill(static_cast<pid_t>(std::stoi(content(file))), SIGKILL) == 0);
+    const auto killed = dtrain::Deadline::Clock::now();
+    const Result result = program.wait();
+    CHECK(dtrain::Deadline::Clock::now() - killed < two_seconds);
+    CHECK(result.exit_code == 137);
+    CHECK(contains(result.error, "rank " + std::to_string(victim) + " on host "));
+    CHECK(contains(result.error, "killed by signal 9 (SIGKILL)"));
+    CHECK(support::processes_with(mark).empty());
+  }
+}
+
+TEST_CASE("kill -9 of the launcher at any moment leaves no worker") {
+  std::mt19937 random(11);
+  for (int round = 0; round < 20; ++round) {
+    CAPTURE(round);
+    const std::string mark = new_mark();
+    Program program(probe, {mark, "--nproc-per-node=4", "*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+    ::usleep(below(random, 40000));
+    program.signal(SIGKILL);
+    CHECK(program.wait().exit_code == 137);
+    CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
+  }
+}
+
+TEST_CASE("SIGTERM and SIGINT reach the workers, which may take their time") {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string mark = new_mark();
+    Program program(probe, {mark, "--nproc-per-node=2", "*:join", "*:on-term:21", "*:stdout:up\n", "*:sleep:60000"});
+    REQUIRE(program.wait_for("[0] up"));
+    REQUIRE(program.wait_for("[1] up"));
+    program.signal(signal);
+    const Result result = program.wait();
+    CHECK(result.exit_code == (signal == SIGTERM ? 21 : 128 + SIGINT));
+    CHECK(contains(result.error, signal == SIGTERM ? "SIGTERM was forwarded" : "SIGINT was forwarded"));
+    CHECK(support::processes_with(mark).empty());
+  }
+}
+
+TEST_CASE("a second signal kills workers that do not end, after a second") {
+  const std::string mark = new_mark();
+  Program program(
+      probe, {mark, "--nproc-per-node=2", "*:join", "*:ignore:15", "*:ignore:2", "*:stdout:up\n", "*:sleep:60000"});
+  REQUIRE(program.wait_for("[0] up"));
+  REQUIRE(program.wait_for("[1] up"));
+  program.signal(SIGTERM);
+  ::usleep(100000);
+  CHECK(support::processes_with(mark).size() == 3);
+  program.signal(SIGINT);
+  const auto second = dtrain::Deadline::Clock::now();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 137);
+  CHECK(dtrain::Deadline::Clock::now() - second < two_seconds);
+  CHECK(support::processes_with(mark).empty());
+}
+
+TEST_CASE("the other signals are forwarded and stop nothing by themselves") {
+  Program program(probe, {"--nproc-per-node=2", "*:join", "*:ignore:10", "*:stdout:up\n", "*:cat"});
+  REQUIRE(program.wait_for("[0] up"));
+  REQUIRE(program.wait_for("[1] up"));
+  program.signal(SIGUSR1);
+  program.write_input("still here\n");
+  CHECK(program.wait_for("[0] still here"));
+  program.close_input();
+  CHECK(program.wait().exit_code == 0);
+  Program fatal(probe, {"--nproc-per-node=2", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+  REQUIRE(fatal.wait_for("[0] up"));
+  REQUIRE(fatal.wait_for("[1] up"));
+  fatal.signal(SIGUSR2);
+  CHECK(fatal.wait().exit_code == 128 + SIGUSR2);
+}
+
+TEST_CASE("SIGTSTP stops the workers and the launcher, SIGCONT lets all go on") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path + "/process";
+  Program program(probe, {"--nproc-per-node=1", "0:process:" + file, "*:stdout:up\n", "*:cat"});
+  REQUIRE(program.wait_for("[0] up"));
+  const auto worker = static_cast<pid_t>(std::stoi(content(file)));
+  program.signal(SIGTSTP);
+  CHECK(reaches_state(program.process(), "T"));
+  CHECK(reaches_state(worker, "T"));
+  program.signal(SIGCONT);
+  CHECK(reaches_state(worker, "RS"));
+  program.write_input("on we go\n");
+  CHECK(program.wait_for("[0] on we go"));
+}
+
+TEST_CASE("stdin goes to rank 0, and the others see its end at once") {
+  Program program(probe, {"--nproc-per-node=3", "*:join", "*:cat", "*:stdout:done\n"});
+  CHECK(program.wait_for("[1] done"));
+  CHECK(program.wait_for("[2] done"));
+  program.write_input("to be read\n");
+  CHECK(program.wait_for("[0] to be read"));
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "[0] done"));
+}
+
+TEST_CASE("no line of four workers is torn or lost, however slow the reader") {
+  Program program(probe, {"--nproc-per-node=4", "*:lines:10000", "*:join"});
+  program.close_input();
+  ::usleep(300000);  // all pipes are full by now
+  const Result result = program.wait(support::soon(std::chrono::seconds(60)));
+  CHECK(result.exit_code == 0);
+  const std::vector<std::string> lines = lines_of(result.output);
+  CHECK(lines.size() == 40000);
+  std::vector<int> next(4, 0);
+  int wrong = 0;
+  for (const std::string& line : lines) {
+    const auto rank = static_cast<std::size_t>(line.size() > 1 ? line[1] - '0' : 9);
+    if (rank >= next.size()) {
+      ++wrong;
+      continue;
+    }
+    const int i = next[rank]++;
+    const std::string expected = "[" + std::to_string(rank) + "] line " + std::to_string(i) + " of " +
+                                 std::to_string(rank) + " " +
+                                 std::string(static_cast<std::size_t>(i % 97), static_cast<char>('a' + rank)) + " end";
+    wrong += line == expected ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("stdout and stderr of the workers stay apart, and files keep both without prefixes") {
+  const TemporaryDirectory root;
+  const std::string directory = root.path + "/a/b";
+  const Result result = support::run(probe, {"--nproc-per-node=2", "--log-dir", directory, "*:join", "*:stdout:out\n",
+                                             "*:stderr:err", "1:stdout:end"});
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "[1] out\n"));
+  CHECK(!contains(result.output, "err"));
+  CHECK(contains(result.error, "[0] err\n"));
+  CHECK(content(directory + "/rank-0.stdout") == "out\n");
+  CHECK(content(directory + "/rank-1.stdout") == "out\nend");
+  CHECK(content(directory + "/rank-1.stderr") == "err\n");
+}
+
+TEST_CASE("what workers leave behind in their groups ends with them") {
+  const std::string mark = new_mark();
+  const Result result =
+      support::run(probe, {mark, "--nproc-per-node=2", "*:grandchild", "*:grandchild", "*:join", "*:stdout:done\n"});
+  CHECK(result.exit_code == 0);
+  CHECK(lines_of(result.output).size() == 2);
+  CHECK(support::processes_with(mark).empty());
+}
+
+TEST_CASE("a reader that goes away does not stop the job") {
+  Program program("/bin/sh", {"-c", probe + " --nproc-per-node=2 '*:join' '*:lines:5000' '*:stderr:done' | head -n 1"});
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.error, "[0] done"));
+  CHECK(contains(result.error, "[1] done"));
+}
+
+TEST_CASE("a job started by a worker of another job is a job of its own") {
+  const Result result = support::run(probe, {"--nproc-per-node=2", "1:join", "0:join", "1:environment:RANK"},
+                                     {{"DTRAIN_RANK", "3"},
+                                      {"DTRAIN_WORLD_SIZE", "4"},
+                                      {"DTRAIN_NODE_RANK", "0"},
+                                      {"DTRAIN_NODE_COUNT", "1"},
+                                      {"DTRAIN_MASTER_ADDR", "h"},
+                                      {"DTRAIN_MASTER_PORT", "1"},
+                                      {"RANK", "3"},
+                                      {"WORLD_SIZE", "4"},
+                                      {"MASTER_PORT", "1"},
+                                      {"DTRAIN_LAUNCHER_PROCESS", "1"}});
+  CHECK(result.exit_code == 0);
+  CHECK(result.output == "[1] RANK=1\n");
+}
+
+TEST_CASE("on a terminal the unfinished line of rank 0 is shown as it grows, below what others print") {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(terminal >= 0);
+  REQUIRE(::grantpt(terminal) == 0);
+  REQUIRE(::unlockpt(terminal) == 0);
+  const std::string device = ::ptsname(terminal);
+  Program program("/bin/sh", {"-c", "exec " + probe +
+                                        " --nproc-per-node=2 0:environment:DTRAIN_STDOUT_IS_TERMINAL"
+                                        " '0:stdout:\rstep 1' 0:sleep:200 '1:sleep:100' '1:stdout:other\n'"
+                                        " '0:stdout:\rstep 2\n' '*:join' >" +
+                                        device});
+  const int held = ::open(device.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);  // keeps the terminal until it is read
+  REQUIRE(held >= 0);
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  std::string shown(65536, '\0');
+  const ssize_t count = ::read(terminal, shown.data(), shown.size());
+  REQUIRE(count > 0);
+  shown.resize(static_cast<std::size_t>(count));
+  ::close(held);
+  ::close(terminal);
+  CHECK(contains(shown, "[0] DTRAIN_STDOUT_IS_TERMINAL=1\r\n"));
+  CHECK(contains(shown, "[0] step 1\r\x1b[K[1] other\r\n[0] step 1"));
+  CHECK(contains(shown, "\r\x1b[K[0] step 2\r\n"));
+}

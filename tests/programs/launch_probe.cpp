@@ -1,0 +1,164 @@
+// A worker under launch::PerNode that does what its arguments say, for tests of the launcher with real processes.
+//   launch_probe --nproc-per-node=2 '*:join' '0:lines:1000' '1:raise:9'
+// Each argument is RANK:ACTION[:VALUE], RANK a number or *; they are done in order. Then: leave, exit code 0.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "dtrain/launch/participation.hpp"
+#include "dtrain/launch/per_node.hpp"
+
+namespace {
+
+using Participant = dtrain::rendezvous::Participant;
+
+/// Bytes to a standard descriptor, in one write where it takes them.
+void put(int descriptor, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t count = ::write(descriptor, text.data() + done, text.size() - done);
+    if (count < 0) {
+      ::_exit(99);
+    }
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+/// Lines of different lengths, cut into writes at places that are not their ends.
+void put_lines(int rank, int count) {
+  std::string pending;
+  for (int i = 0; i < count; ++i) {
+    pending += "line " + std::to_string(i) + " of " + std::to_string(rank) + " " +
+               std::string(static_cast<std::size_t>(i % 97), static_cast<char>('a' + rank)) + " end\n";
+    if (pending.size() > static_cast<std::size_t>(i % 511)) {
+      const std::size_t cut = pending.size() - static_cast<std::size_t>(i % 7);
+      put(STDOUT_FILENO, pending.substr(0, cut));
+      pending.erase(0, cut);
+    }
+  }
+  put(STDOUT_FILENO, pending);
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path + ".part") << text << std::flush;
+  if (std::rename((path + ".part").c_str(), path.c_str()) != 0) {
+    ::_exit(99);
+  }
+}
+
+void copy_input() {
+  char bytes[4096];
+  for (ssize_t count = 0; (count = ::read(STDIN_FILENO, bytes, sizeof bytes)) > 0;) {
+    put(STDOUT_FILENO, std::string(bytes, static_cast<std::size_t>(count)));
+  }
+}
+
+int wait_for_failure(Participant& participant) {
+  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
+  while (!participant.failure()->failed() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const auto cause = participant.failure()->cause();
+  put(STDERR_FILENO, "cause: " + (cause ? cause->sentence() : "none came") + "\n");
+  return dtrain::launch::exit_code_peer_lost;
+}
+
+volatile std::sig_atomic_t exit_on_signal = 0;
+
+struct Action {
+  std::string name;
+  std::string value;
+};
+
+/// What RANK:ACTION[:VALUE] asks of `rank`; an empty name where it asks another.
+Action action_for(int rank, const std::string& argument) {
+  const std::size_t first = argument.find(':');
+  const std::string who = argument.substr(0, first);
+  if (first == std::string::npos || (who != "*" && who != std::to_string(rank))) {
+    return {};
+  }
+  const std::size_t second = argument.find(':', first + 1);
+  return {argument.substr(first + 1, second - first - 1),
+          second == std::string::npos ? std::string() : argument.substr(second + 1)};
+}
+
+/// Does an action. @returns an exit code where it ends the process without leaving
+std::optional<int> act(const Action& action, const dtrain::launch::Worker& worker,
+                       std::unique_ptr<Participant>& participant) {
+  const int rank = worker.identity.rank;
+  const int number = std::atoi(action.value.c_str());
+  if (action.name == "join") {
+    participant = std::make_unique<Participant>(dtrain::launch::participant_options(worker));
+  } else if (action.name == "leave") {
+    participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
+    participant.reset();
+  } else if (action.name == "lines") {
+    put_lines(rank, number);
+  } else if (action.name == "stdout") {
+    put(STDOUT_FILENO, action.value);
+  } else if (action.name == "stderr") {
+    put(STDERR_FILENO, action.value + "\n");
+  } else if (action.name == "environment") {
+    const char* value = std::getenv(action.value.c_str());
+    put(STDOUT_FILENO, action.value + "=" + (value == nullptr ? "(unset)" : value) + "\n");
+  } else if (action.name == "arguments") {
+    for (const char* each : worker.arguments()) {
+      put(STDOUT_FILENO, std::string("argument ") + each + "\n");
+    }
+  } else if (action.name == "cat") {
+    copy_input();
+  } else if (action.name == "sleep") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(number));
+  } else if (action.name == "raise") {
+    std::raise(number);
+  } else if (action.name == "exit") {
+    ::_exit(number);
+  } else if (action.name == "ignore") {
+    std::signal(number, SIG_IGN);
+  } else if (action.name == "on-term") {
+    exit_on_signal = number;
+    std::signal(SIGTERM, [](int) { ::_exit(exit_on_signal); });
+  } else if (action.name == "report") {
+    participant->failure()->report({dtrain::CauseKind::exception, rank, "here", action.value});
+    wait_for_failure(*participant);  // until the job knows
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return 1;
+  } else if (action.name == "wait-for-failure") {
+    return wait_for_failure(*participant);
+  } else if (action.name == "process") {
+    write_file(action.value, std::to_string(::getpid()));
+  } else if (action.name == "grandchild") {
+    if (::fork() == 0) {
+      std::signal(SIGTERM, SIG_IGN);
+      std::this_thread::sleep_for(std::chrono::seconds(60));
+      ::_exit(0);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const dtrain::launch::Start start = dtrain::launch::PerNode::start(argc, argv);
+  if (!start.worker) {
+    return start.exit_code;
+  }
+  std::unique_ptr<Participant> participant;
+  for (const char* argument : start.worker->arguments().subspan(1)) {
+    if (const auto code = act(action_for(start.worker->identity.rank, argument), *start.worker, participant)) {
+      ::_exit(*code);
+    }
+  }
+  if (participant) {
+    participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
+  }
+  return 0;
+}

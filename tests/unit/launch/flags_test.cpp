@@ -1,0 +1,86 @@
+#include "dtrain/launch/flags.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using dtrain::launch::Flags;
+using dtrain::launch::parse_flags;
+
+namespace {
+
+Flags parse(const std::vector<const char*>& arguments) {
+  return parse_flags(arguments);
+}
+
+std::string error_of(const std::vector<const char*>& arguments) {
+  try {
+    static_cast<void>(parse_flags(arguments));
+  } catch (const dtrain::Error& error) {
+    CHECK(error.code() == dtrain::make_error_code(dtrain::Errc::usage));
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("every spelling of a flag is taken out, and what is the program's stays in order") {
+  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
+           {"train", "--epochs=3", "--nproc-per-node=4", "data"},
+           {"train", "--epochs=3", "--nproc-per-node", "4", "data"},
+           {"train", "--nproc_per_node=4", "--epochs=3", "data"},
+           {"train", "--epochs=3", "data", "--nproc_per_node", "4"},
+           {"train", "--epochs=3", "--nproc-per-node=2", "data", "--nproc-per-node=4"},
+       }) {
+    const Flags flags = parse(arguments);
+    CHECK(flags.node.nproc_per_node == "4");
+    CHECK(flags.program == std::vector<std::string>{"train", "--epochs=3", "data"});
+    CHECK(!flags.help);
+  }
+}
+
+TEST_CASE("all flags arrive where they belong") {
+  const Flags flags = parse({"train", "--nnodes=2", "--node_rank=1", "--master-addr", "h0", "--master-port=99",
+                             "--log-dir=logs", "--max-restarts=0", "--help-launch"});
+  CHECK(flags.node.node_count == "2");
+  CHECK(flags.node.node_rank == "1");
+  CHECK(flags.node.master_addr == "h0");
+  CHECK(flags.node.master_port == "99");
+  CHECK(flags.log_dir == "logs");
+  CHECK(flags.help);
+  CHECK(flags.program == std::vector<std::string>{"train"});
+}
+
+TEST_CASE("everything after the first -- is the program's, which does not see it") {
+  const Flags flags = parse({"train", "a", "--", "--nnodes=3", "--nproc-per-nod=1", "--"});
+  CHECK(!flags.node.node_count);
+  CHECK(flags.program == std::vector<std::string>{"train", "a", "--nnodes=3", "--nproc-per-nod=1", "--"});
+}
+
+TEST_CASE("a flag within two letters of one is an error with the suggestion, any other is the program's") {
+  CHECK(error_of({"train", "--nprocs-per-node=4"}).find("did you mean --nproc-per-node?") != std::string::npos);
+  CHECK(error_of({"train", "--nnode", "2"}).find("did you mean --nnodes?") != std::string::npos);
+  CHECK(error_of({"train", "--lgo-dir=x"}).find("did you mean --log-dir?") != std::string::npos);
+  CHECK(error_of({"train", "--master_adr=x"}).find("did you mean --master-addr?") != std::string::npos);
+  for (const char* own : {"--epochs", "--nodes-of-tree", "--log", "--seed=1", "-n", "--", "--x=--nproc-per-nod"}) {
+    CHECK(error_of({"train", own}) == "");
+  }
+  CHECK(error_of({"--nproc-per-nod"}) == "");  // the program's name
+}
+
+TEST_CASE("a flag without a value, and restarts, are errors that say what to give") {
+  CHECK(error_of({"train", "--nproc-per-node"}).find("--nproc-per-node=VALUE") != std::string::npos);
+  CHECK(error_of({"train", "--nproc-per-node="}).find("no value") != std::string::npos);
+  CHECK(error_of({"train", "--log-dir", "--epochs=3"}).find("no value") != std::string::npos);
+  CHECK(error_of({"train", "--max-restarts=2"}).find("set it to 0") != std::string::npos);
+}
+
+TEST_CASE("the edit distance counts insertions, deletions and replacements") {
+  using dtrain::launch::detail::edit_distance;
+  CHECK(edit_distance("", "") == 0);
+  CHECK(edit_distance("abc", "") == 3);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("ab", "ba") == 2);
+}

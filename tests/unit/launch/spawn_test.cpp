@@ -1,0 +1,75 @@
+#include "dtrain/launch/spawn.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "dtrain/launch/cores.hpp"
+#include "dtrain/launch/exit_status.hpp"
+#include "dtrain/launch/own_process.hpp"
+
+using dtrain::async::Descriptor;
+using dtrain::launch::ExitStatus;
+using dtrain::launch::make_pipe;
+using dtrain::launch::Pipe;
+using dtrain::launch::spawn;
+using dtrain::launch::SpawnRequest;
+
+namespace {
+
+SpawnRequest shell(const std::string& script, int input, int output) {
+  SpawnRequest request;
+  request.executable = "/bin/sh";
+  request.arguments = {"sh", "-c", script};
+  request.environment = {{"GREETING", "hello"}};
+  request.standard_input = input;
+  request.standard_output = output;
+  request.standard_error = output;
+  sigemptyset(&request.signal_mask);
+  return request;
+}
+
+ExitStatus end_of(pid_t process) {
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(process), &info, WEXITED) == 0);
+  return ExitStatus::of(info);
+}
+
+}  // namespace
+
+TEST_CASE("a spawned program has its arguments, environment, descriptors and a group of its own") {
+  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Pipe output = make_pipe();
+  const pid_t process =
+      spawn(shell("echo $GREETING $HOME; ps -o pgid= -p $$ 2>/dev/null; exit 7", nothing.get(), output.writer.get()));
+  CHECK(::getpgid(process) == process);
+  output.writer.reset();
+  CHECK(end_of(process) == ExitStatus{7, 0});
+  char bytes[64];
+  const ssize_t count = ::read(output.reader.get(), bytes, sizeof bytes);
+  REQUIRE(count >= 6);
+  CHECK(std::string(bytes, 6) == "hello\n");
+}
+
+TEST_CASE("a program that cannot be executed is an error that says why, and leaves no child") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  SpawnRequest request = shell("", nothing.get(), nothing.get());
+  request.executable = "/no/such/program";
+  CHECK_THROWS_WITH_AS(static_cast<void>(spawn(request)), "starting /no/such/program: No such file or directory",
+                       dtrain::Error);
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("the end of a signalled process names the signal") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const pid_t process = spawn(shell("kill -9 $$", nothing.get(), nothing.get()));
+  CHECK(end_of(process) == ExitStatus{0, SIGKILL});
+}
+
+TEST_CASE("the process knows its cores and that it has a thread") {
+  CHECK(dtrain::launch::cores_by_affinity() >= 1);
+  CHECK(dtrain::launch::thread_count() >= 1);
+}

@@ -1,0 +1,121 @@
+#include "dtrain/launch/worker_environment.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "dtrain/identity/resolve.hpp"
+#include "dtrain/launch/arguments.hpp"
+#include "dtrain/launch/settings.hpp"
+#include "dtrain/launch/worker.hpp"
+
+namespace launch = dtrain::launch;
+using dtrain::identity::Environment;
+using dtrain::identity::ProcessIdentity;
+using dtrain::identity::Variables;
+
+namespace {
+
+launch::NodePlan four_workers() {
+  launch::NodePlan plan;
+  plan.workers = 4;
+  plan.master_addr = "127.0.0.1";
+  plan.master_port = 4242;
+  plan.cores = 9;
+  plan.launcher_process = "77";
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("a worker reads from its environment exactly who it is, also under the names of torch") {
+  const Environment base{{"RANK", "9"},
+                         {"WORLD_SIZE", "10"},
+                         {"DTRAIN_LAUNCHER", "torch"},
+                         {"PMI_RANK", "1"},
+                         {"PMIX_RANK", "1"},
+                         {"OMPI_COMM_WORLD_SIZE", "7"},
+                         {"MV2_COMM_WORLD_RANK", "1"},
+                         {"HOME", "/root"},
+                         {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  for (int rank = 0; rank < 4; ++rank) {
+    Environment environment = launch::worker_environment(base, four_workers(), rank);
+    const ProcessIdentity who = dtrain::identity::process_identity(environment);
+    CHECK(who.launcher == "dtrain");
+    CHECK(who.rank == rank);
+    CHECK(who.world_size == 4);
+    CHECK(who.local_rank == rank);
+    CHECK(who.node_count == 1);
+    CHECK(who.master_port == 4242);
+    CHECK(environment["HOME"] == "/root");
+    CHECK(environment["OMP_NUM_THREADS"] == "2");
+    environment["DTRAIN_LAUNCHER"] = "torch";
+    const ProcessIdentity torch = dtrain::identity::process_identity(environment);
+    CHECK(torch.rank == rank);
+    CHECK(torch.master_port == 4242);
+    for (const char* gone : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"}) {
+      CHECK(environment.count(gone) == 0);
+    }
+  }
+}
+
+TEST_CASE("OMP_NUM_THREADS is the user's where it is set, and never 0") {
+  CHECK(launch::worker_environment({{"OMP_NUM_THREADS", "7"}}, four_workers(), 0)["OMP_NUM_THREADS"] == "7");
+  launch::NodePlan crowded = four_workers();
+  crowded.cores = 2;
+  CHECK(launch::worker_environment({}, crowded, 0)["OMP_NUM_THREADS"] == "1");
+}
+
+TEST_CASE("only a child of the launcher that wrote the variables is a worker") {
+  const Environment environment = launch::worker_environment({}, four_workers(), 1);
+  CHECK(launch::is_worker_environment(environment, 77));
+  CHECK(!launch::is_worker_environment(environment, 78));
+  CHECK(!launch::is_worker_environment({{"DTRAIN_RANK", "0"}}, 77));
+}
+
+TEST_CASE("a launcher inside a worker forgets who that worker is, and nothing else") {
+  Environment environment = launch::worker_environment({{"HOME", "/root"}}, four_workers(), 1);
+  const Environment outside = launch::without_outer_job(environment);
+  CHECK(dtrain::identity::process_identity(outside).launcher == "single");
+  CHECK(outside.count("HOME") == 1);
+  const Environment torch{{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  CHECK(launch::without_outer_job(torch) == torch);
+}
+
+TEST_CASE("seconds are read strictly") {
+  using std::chrono::milliseconds;
+  const auto read = [](const char* text) {
+    const Environment environment{{"S", text}};
+    return launch::seconds_setting(Variables(environment), "S", milliseconds(1));
+  };
+  CHECK(read("600") == std::chrono::seconds(600));
+  CHECK(read("0.25") == milliseconds(250));
+  CHECK(read("") == milliseconds(1));
+  for (const char* bad : {"0", "-1", "1e3", "inf", "nan", "5s", " 5", "99999999", "0x10"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS(read(bad), dtrain::Error);
+  }
+}
+
+TEST_CASE("an argument vector is like main's, and its copies keep it") {
+  launch::ArgumentVector copy;
+  {
+    const launch::ArgumentVector original({"program", "--flag", ""});
+    copy = original;
+  }
+  REQUIRE(copy.count() == 3);
+  CHECK(std::string(copy.pointers()[1]) == "--flag");
+  CHECK(copy.pointers()[3] == nullptr);
+  CHECK(copy.view().size() == 3);
+}
+
+TEST_CASE("a program does not see the --local_rank that launchers add") {
+  using Texts = std::vector<std::string>;
+  using launch::detail::without_local_rank;
+  CHECK(without_local_rank({"p", "--local_rank=1", "a"}) == Texts{"p", "a"});
+  CHECK(without_local_rank({"p", "--local-rank", "1", "a"}) == Texts{"p", "a"});
+  CHECK(without_local_rank({"p", "--local_ranks=1", "--", "--local_rank=1"}) ==
+        Texts{"p", "--local_ranks=1", "--", "--local_rank=1"});
+}
