@@ -1,0 +1,196 @@
+#include "dtrain/process_group.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/run.hpp"
+#include "support/thread_group.hpp"
+
+using dtrain::ReduceOp;
+using support::RankEnd;
+
+namespace {
+
+using ThreadPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using ThreadGroup = dtrain::ProcessGroup<ThreadPolicy>;
+
+/// support::run_groups where every rank is to return.
+template <class Body>
+void run_well(int ranks, Body body) {
+  const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(ranks, body);
+  for (const RankEnd& end : ends) {
+    CHECK(end.text == "");
+  }
+}
+
+dtrain::launch::Worker worker_of(int rank, int world_size, std::uint16_t port) {
+  dtrain::launch::Worker worker;
+  worker.identity.rank = rank;
+  worker.identity.world_size = world_size;
+  worker.identity.master_addr = "127.0.0.1";
+  worker.identity.master_port = port;
+  worker.timeout = std::chrono::seconds(60);
+  return worker;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are threads of one process reduce, broadcast and wait for each other") {
+  for (const int world_size : {1, 2, 3, 4, 8}) {
+    run_well(world_size, [&](const ThreadGroup& group) {
+      CHECK(group.world_size() == world_size);
+      CHECK(group.node_count() == 1);
+      CHECK(group.local_world_size() == world_size);
+      CHECK(group.local_rank() == group.rank());
+
+      std::array<double, 3> values{static_cast<double>(group.rank()), 1.0, 0.5};
+      group.all_reduce_blocking(std::span<double>(values), ReduceOp::sum);
+      CHECK(values[0] == world_size * (world_size - 1) / 2);
+      CHECK(values[1] == world_size);
+
+      std::array<float, 2> from_last{static_cast<float>(group.rank()), 7.0F};
+      group.broadcast_blocking(std::span<float>(from_last), world_size - 1);
+      CHECK(from_last[0] == static_cast<float>(world_size - 1));
+      group.barrier_blocking();
+      group.throw_if_failed();
+    });
+  }
+}
+
+TEST_CASE("two ranks that enqueue on the group's stream see the work done after the event") {
+  run_well(2, [](const ThreadGroup& group) {
+    std::array<float, 1> value{1.0F};
+    const auto view = dtrain::buffer_view(std::span<float>(value));
+    group.all_reduce(view, view, ReduceOp::sum, group.stream());
+    group.all_reduce(view, view, ReduceOp::sum, group.stream());
+    ThreadGroup::Stream::Event done;
+    group.stream().record(done);
+    CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) == dtrain::stream::WaitResult::complete);
+    CHECK(value[0] == 4.0F);
+  });
+}
+
+TEST_CASE("an exception on one rank is the cause that every other rank throws") {
+  const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(4, [](const ThreadGroup& group) {
+    std::array<float, 1> value{0};
+    for (int round = 0;; ++round) {
+      if (round == 3 && group.rank() == 2) {
+        throw std::runtime_error("the disk is full");
+      }
+      group.all_reduce_blocking(std::span<float>(value), ReduceOp::sum);
+    }
+  });
+  CHECK(ends[2] == RankEnd{"the disk is full", false});
+  for (const std::size_t rank : {0, 1, 3}) {
+    INFO(ends[rank].text);
+    CHECK(ends[rank].job_failed);
+    CHECK(ends[rank].text.find("rank 2 on host ") == 0);
+    CHECK(ends[rank].text.find("failed: the disk is full") != std::string::npos);
+  }
+}
+
+TEST_CASE("after a failure every later call throws the same cause") {
+  support::run_groups<ThreadPolicy>(2, [](const ThreadGroup& group) {
+    std::array<float, 1> value{0};
+    if (group.rank() == 0) {
+      throw std::runtime_error("first");
+    }
+    for (int call = 0; call < 3; ++call) {
+      CHECK_THROWS_AS(group.all_reduce_blocking(std::span<float>(value), ReduceOp::sum), dtrain::JobFailed);
+    }
+    CHECK_THROWS_AS(group.throw_if_failed(), dtrain::JobFailed);
+    CHECK_THROWS_AS(group.store().get_blocking("never", dtrain::Deadline::after(std::chrono::seconds(30))),
+                    dtrain::JobFailed);
+  });
+}
+
+TEST_CASE("a group that is destroyed while an exception unwinds has failed; one that goes normally has left") {
+  rendezvous_test::StoreProcess store(2);
+  std::string other;
+  support::run_thread_ranks(2, [&](support::RankThread& self) {
+    try {
+      const ThreadGroup group = ThreadGroup::join(worker_of(self.rank(), 2, store.port()));
+      if (self.rank() == 0) {
+        throw std::runtime_error("unseen by the group");
+      }
+      group.barrier_blocking();
+    } catch (const dtrain::JobFailed& failed) {
+      other = failed.what();
+    } catch (const std::runtime_error& error) {
+      CHECK(std::string(error.what()) == "unseen by the group");
+    }
+  });
+  CHECK(other.find("an exception ended the process group") != std::string::npos);
+
+  rendezvous_test::StoreProcess calm(2);
+  support::run_thread_ranks(2, [&](support::RankThread& self) {
+    const ThreadGroup group = ThreadGroup::join(worker_of(self.rank(), 2, calm.port()));
+    group.barrier_blocking();
+  });
+  CHECK(calm.all_left(rendezvous_test::soon()));
+}
+
+TEST_CASE("the ranks share a store, and a channel of one's own never meets another's messages") {
+  run_well(3, [](const ThreadGroup& group) {
+    const auto deadline = dtrain::Deadline::after(group.timeout());
+    if (group.rank() == 1) {
+      group.store().set_blocking("colour", "green", deadline);
+    }
+    CHECK(group.store().get_blocking("colour", deadline) == "green");
+
+    auto first = group.open_channel("first");
+    auto second = group.open_channel("second");
+    dtrain::stream::host::Queue queue;
+    std::array<float, 1> a{1};
+    std::array<float, 1> b{10};
+    const auto view_a = dtrain::buffer_view(std::span<float>(a));
+    const auto view_b = dtrain::buffer_view(std::span<float>(b));
+    if (group.rank() == 0) {  // another order on one rank: the channels do not wait for each other
+      second.all_reduce(view_b, view_b, ReduceOp::sum, queue.ref());
+      first.all_reduce(view_a, view_a, ReduceOp::sum, queue.ref());
+    } else {
+      dtrain::stream::host::Queue other;
+      std::thread beside([&] {
+        first.all_reduce(view_a, view_a, ReduceOp::sum, other.ref());
+        dtrain::stream::host::Event done;
+        other.ref().record(done);
+        CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+      });
+      second.all_reduce(view_b, view_b, ReduceOp::sum, queue.ref());
+      dtrain::stream::host::Event done;
+      queue.ref().record(done);
+      CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+      beside.join();
+    }
+    dtrain::stream::host::Event done;
+    queue.ref().record(done);
+    CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+    CHECK(a[0] == 3);
+    CHECK(b[0] == 30);
+  });
+}
+
+TEST_CASE("init_process_group joins as the identity that it is given") {
+  dtrain::launch::JoinOptions options;
+  options.identity = dtrain::identity::ProcessIdentity{};
+  options.timeout = std::chrono::seconds(30);
+  const ThreadGroup group = dtrain::init_process_group<ThreadPolicy>(options);
+  CHECK(group.rank() == 0);
+  CHECK(group.world_size() == 1);
+  std::array<double, 1> value{2};
+  group.all_reduce_blocking(std::span<double>(value), ReduceOp::average);
+  CHECK(value[0] == 2);
+}
+
+TEST_CASE("several ranks without an address to meet at are told what to set") {
+  dtrain::launch::Worker worker = worker_of(0, 2, 1);
+  worker.identity.master_addr.reset();
+  CHECK_THROWS_WITH_AS(ThreadGroup::join(worker), doctest::Contains("set MASTER_ADDR and MASTER_PORT"), dtrain::Error);
+}
