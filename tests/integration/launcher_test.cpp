@@ -154,7 +154,9 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
       {"--master-port=" + taken, taken},
       {"--log-dir=/proc/no/such", "--log-dir"},
   };
-  for (const auto& [argument, expected] : cases) {
+  for (const auto& each : cases) {
+    const std::string& argument = each.first;
+    const std::string& expected = each.second;
     CAPTURE(argument);
     const std::string mark = new_mark();
     const Result result = support::run(probe, {mark, "*:join", argument}, {{"MASTER_ADDR", "127.0.0.1"}});

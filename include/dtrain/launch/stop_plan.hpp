@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -17,7 +18,8 @@ class StopPlan {
  public:
   using Clock = Deadline::Clock;
 
-  static constexpr std::chrono::milliseconds settle{300};
+  /// ThreadSanitizer holds a process up for a second when it exits.
+  static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
   static constexpr std::chrono::milliseconds term_grace{1000};
   static constexpr std::chrono::milliseconds stop_grace{30000};
 

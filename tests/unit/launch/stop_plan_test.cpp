@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 namespace {
 
 const StopPlan::Clock::time_point start{};
+constexpr milliseconds settle = StopPlan::settle;
 
 }  // namespace
 
@@ -19,13 +20,13 @@ TEST_CASE("after a failure the others settle, get SIGTERM, then SIGKILL, each on
   CHECK(!plan.next());
   plan.failed(start);
   CHECK(plan.due(start) == Action::nothing);
-  CHECK(plan.next() == start + milliseconds(300));
-  CHECK(plan.due(start + milliseconds(300)) == Action::terminate);
+  CHECK(plan.next() == start + settle);
+  CHECK(plan.due(start + settle) == Action::terminate);
   CHECK(plan.has_acted());
-  CHECK(plan.due(start + milliseconds(301)) == Action::nothing);
-  CHECK(plan.next() == start + milliseconds(1300));
-  CHECK(plan.due(start + milliseconds(1300)) == Action::kill);
-  CHECK(plan.due(start + milliseconds(1301)) == Action::nothing);
+  CHECK(plan.due(start + settle + milliseconds(1)) == Action::nothing);
+  CHECK(plan.next() == start + settle + milliseconds(1000));
+  CHECK(plan.due(start + settle + milliseconds(1000)) == Action::kill);
+  CHECK(plan.due(start + settle + milliseconds(1001)) == Action::nothing);
   CHECK(!plan.next());
 }
 
@@ -33,7 +34,7 @@ TEST_CASE("a later failure does not start the clock again") {
   StopPlan plan;
   plan.failed(start);
   plan.failed(start + milliseconds(200));
-  CHECK(plan.next() == start + milliseconds(300));
+  CHECK(plan.next() == start + settle);
 }
 
 TEST_CASE("after a forwarded signal workers have a long grace, also when one fails meanwhile") {
@@ -59,6 +60,6 @@ TEST_CASE("a signal after a failure does not put the end off") {
   StopPlan plan;
   plan.failed(start);
   plan.stop_asked(start + milliseconds(100));
-  CHECK(plan.due(start + milliseconds(300)) == Action::terminate);
-  CHECK(plan.next() == start + milliseconds(1300));
+  CHECK(plan.due(start + settle) == Action::terminate);
+  CHECK(plan.next() == start + settle + milliseconds(1000));
 }
