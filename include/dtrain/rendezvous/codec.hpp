@@ -12,8 +12,9 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/rendezvous/effect.hpp"
 #include "dtrain/rendezvous/fields.hpp"
-#include "dtrain/rendezvous/job.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -88,9 +88,13 @@ class Exchange {
       failure_->set(cause);
       return;
     }
-    post(encode(Report{cause}), "reporting a failure");
-    if (reporting_.done()) {
-      reporting_ = loop_.spawn(insist(cause));
+    try {
+      post(encode(Report{cause}), "reporting a failure");
+      if (reporting_.done()) {
+        reporting_ = loop_.spawn(insist(cause));
+      }
+    } catch (const Error&) {  // too much waits to be sent: the store takes nothing
+      fail(cause);
     }
   }
 

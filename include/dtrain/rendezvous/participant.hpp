@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,7 +106,14 @@ class Participant {
       server.limits = options.limits;
       server_.emplace(loop, std::move(listener), std::move(server));
     }
-    session_ = co_await Session::join(loop, master, port, std::move(request), failure_, deadline);
+    try {
+      session_ = co_await Session::join(loop, master, port, std::move(request), failure_, deadline);
+    } catch (const std::exception& error) {
+      if (server_) {  // the others are to hear why their store goes away
+        server_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+      }
+      throw;
+    }
     membership_ = session_->membership();
     exchange_ = session_->exchange();
   }

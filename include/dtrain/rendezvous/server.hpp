@@ -18,6 +18,7 @@
 #include "dtrain/async/event.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/rendezvous/codec.hpp"
+#include "dtrain/rendezvous/job.hpp"
 #include "dtrain/rendezvous/peer.hpp"
 #include "dtrain/rendezvous/random.hpp"
 #include "dtrain/rendezvous/server_options.hpp"

@@ -1,0 +1,247 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "raw_client.hpp"
+#include "store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+/// `count` ranks of a job, each with its latch.
+struct Ranks {
+  Ranks(int world_size, int count, std::uint16_t port) : all(static_cast<std::size_t>(count)) {
+    errors = on_ranks(count, [&](int rank) {
+      all[static_cast<std::size_t>(rank)] = std::make_unique<Participant>(rank_options(rank, world_size, port));
+    });
+  }
+  Participant& operator[](int rank) { return *all.at(static_cast<std::size_t>(rank)); }
+  std::vector<std::unique_ptr<Participant>> all;
+  std::vector<std::string> errors;
+};
+
+}  // namespace
+
+TEST_CASE("a connection that closes is a loss that every rank hears, and every later call throws it") {
+  StoreProcess store(3);
+  RawClient raw(store.port());
+  REQUIRE(raw.send_frame(encode(RawClient::hello(2, 3))));
+  Ranks ranks(3, 2, store.port());
+  REQUIRE(ranks.errors == std::vector<std::string>(2));
+  std::future<std::string> pending = std::async(std::launch::async, [&]() -> std::string {
+    try {
+      ranks[0].store().get_blocking("never", soon());
+    } catch (const dtrain::PeerLost& error) {
+      return "lost rank " + std::to_string(error.lost_rank()) + " on " + error.host();
+    }
+    return "nothing was thrown";
+  });
+  raw.close();
+  CHECK(pending.get() == "lost rank 2 on raw-host");
+  for (const int rank : {0, 1}) {
+    const std::string cause = cause_of(*ranks[rank].failure());
+    CAPTURE(cause);
+    CHECK(cause.find("rank 2 on host raw-host was lost: its connection ended without leave(ok)") == 0);
+    CHECK_THROWS_AS(ranks[rank].store().set_blocking("k", "v", soon()), dtrain::PeerLost);
+    CHECK_THROWS_AS(ranks[rank].store().barrier_blocking("b", soon()), dtrain::PeerLost);
+    CHECK(ranks[rank].leave_blocking(soon()));
+  }
+}
+
+TEST_CASE("leaving and then closing is not a loss") {
+  std::atomic<int> left{0};
+  std::atomic<int> failures{0};
+  ServerOptions options = StoreProcess::with_world_size(2);
+  options.on_left = [&](int) { ++left; };
+  options.on_failure = [&](const Cause&) { ++failures; };
+  StoreProcess store(std::move(options));
+  RawClient raw(store.port());
+  REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+  Ranks ranks(2, 1, store.port());
+  CHECK(raw.receives<Accepted>());
+  CHECK(raw.receives<Welcome>());
+  REQUIRE(raw.send_frame(encode(Leave{})));
+  CHECK(raw.receives<Left>());
+  raw.close();
+  ranks[0].store().set_blocking("k", "v", soon());
+  CHECK(ranks[0].store().get_blocking("k", soon()) == "v");
+  CHECK_FALSE(ranks[0].failure()->failed());
+  CHECK(ranks[0].leave_blocking(soon()));
+  CHECK(store.all_left(soon()));
+  CHECK(left == 2);
+  CHECK(failures == 0);
+}
+
+TEST_CASE("destroying a participant without leave is a loss for the others") {
+  StoreProcess store(2);
+  Ranks ranks(2, 2, store.port());
+  ranks.all[1].reset();
+  CHECK(cause_of(*ranks[0].failure()).find("rank 1 on host ") == 0);
+}
+
+TEST_CASE("of many reports at once the first one wins on every rank") {
+  constexpr int world_size = 8;
+  StoreProcess store(world_size);
+  Ranks ranks(world_size, world_size, store.port());
+  const auto errors = on_ranks(world_size, [&](int rank) {
+    const auto& latch = ranks[rank].failure();
+    latch->report(Cause{CauseKind::exception, rank, "h", "report of " + std::to_string(rank)});
+    if (cause_of(*latch).empty()) {
+      throw std::runtime_error("the latch was not set");
+    }
+  });
+  CHECK(errors == std::vector<std::string>(world_size));
+  const std::string first = cause_of(*ranks[0].failure());
+  CHECK(first.find("failed: report of ") != std::string::npos);
+  for (int rank = 0; rank < world_size; ++rank) {
+    CHECK(cause_of(*ranks[rank].failure()) == first);
+  }
+}
+
+TEST_CASE("a failure that the launcher posts reaches all, also ranks that are still joining") {
+  StoreProcess store(3);
+  std::promise<void> joined;
+  std::vector<std::string> errors;
+  std::jthread joining([&] {
+    errors = on_ranks(2, [&](int rank) { const Participant participant(rank_options(rank, 3, store.port())); });
+  });
+  while (store.connections() < 2) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  store.post_failure(Cause{CauseKind::lost, 2, "host-c", "killed by signal 9"});
+  joining.join();
+  for (const std::string& error : errors) {
+    CHECK(error == "rank 2 on host host-c was lost: killed by signal 9");
+  }
+  try {
+    const Participant late(rank_options(2, 3, store.port()));
+    FAIL("it joined");
+  } catch (const dtrain::Error& error) {
+    CHECK(std::string(error.what()) == "rank 2 on host host-c was lost: killed by signal 9");
+  }
+}
+
+TEST_CASE("within the grace the launcher's cause replaces the bare loss; without one the loss is posted") {
+  for (const bool knows_better : {true, false}) {
+    ServerOptions options = StoreProcess::with_world_size(2);
+    options.loss_grace = std::chrono::milliseconds(knows_better ? 20000 : 20);
+    StoreProcess store(std::move(options));
+    RawClient raw(store.port());
+    REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+    Ranks ranks(2, 1, store.port());
+    raw.close();
+    if (knows_better) {
+      store.post_failure(Cause{CauseKind::lost, 1, "h", "killed by signal 9"});
+    }
+    const std::string cause = cause_of(*ranks[0].failure());
+    CHECK(cause.find(knows_better ? "killed by signal 9" : "ended without leave(ok)") != std::string::npos);
+  }
+}
+
+TEST_CASE("a store that goes away is a failure on every rank that names it") {
+  auto store = std::make_unique<StoreProcess>(2);
+  const std::string place = "127.0.0.1:" + std::to_string(store->port());
+  Ranks ranks(2, 2, store->port());
+  store.reset();
+  for (const int rank : {0, 1}) {
+    const std::string cause = cause_of(*ranks[rank].failure());
+    CAPTURE(cause);
+    CHECK(cause.find("the job was lost: the store of the job at " + place +
+                     " went away: rank 0 or its launcher ended") == 0);
+    CHECK_FALSE(ranks[rank].leave_blocking(soon()));
+  }
+}
+
+TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
+  auto store = std::make_unique<StoreProcess>(2);
+  std::promise<void> joined;
+  std::string error;
+  std::jthread joining([&] {
+    error = on_ranks(1, [&](int) { const Participant participant(rank_options(0, 2, store->port())); }).front();
+  });
+  while (store->connections() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // beyond Accepted
+  store->stop();
+  joining.join();
+  CHECK(error.find("the job was lost: its store went away while the ranks were joining") == 0);
+}
+
+TEST_CASE("rank 0 that hosts the store and fails tells the others its cause before it goes") {
+  std::uint16_t port = 0;
+  {
+    const StoreProcess probe(1);
+    port = probe.port();
+  }
+  std::vector<std::string> causes(3);
+  const auto errors = on_ranks(3, [&](int rank) {
+    ParticipantOptions options = rank_options(rank, 3, port);
+    options.host_store = rank == 0;
+    Participant participant(options);
+    if (rank == 0) {
+      participant.failure()->report(Cause{CauseKind::exception, 0, "h", "it broke"});
+    }
+    causes[static_cast<std::size_t>(rank)] = cause_of(*participant.failure());
+  });
+  CHECK(errors == std::vector<std::string>(3));
+  CHECK(causes == std::vector<std::string>(3, "rank 0 on host h failed: it broke"));
+}
+
+namespace {
+
+/// Welcomes one rank of a world of one, and then neither answers nor closes.
+dtrain::async::Task<void> frozen_store(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameReader reader(*connection);
+  dtrain::net::FrameWriter writer(*connection);
+  const dtrain::net::FrameResult frame = co_await reader.read_frame(soon());
+  const auto hello = decode_hello(frame.payload, version_text());
+  const Frame accepted = encode(Accepted{std::get<Hello>(*hello).nonce});
+  const Frame welcome = encode(Welcome{});
+  co_await writer.write_frame(accepted, soon());
+  co_await writer.write_frame(welcome, soon());
+  co_await connection->loop().sleep_for(std::chrono::seconds(60));
+}
+
+}  // namespace
+
+TEST_CASE("a store that does not answer: a report becomes the own cause, and requests time out") {
+  dtrain::async::LoopThread thread;
+  std::uint16_t port = 0;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0));
+    port = listener.port();
+    loop.spawn_detached(frozen_store(std::move(listener)));
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  Participant participant(rank_options(0, 1, port));
+  std::string text;
+  try {
+    participant.store().set_blocking("k", "v", Deadline::after(std::chrono::milliseconds(20)));
+  } catch (const dtrain::Error& error) {
+    text = error.what();
+  }
+  CHECK(text == "setting key 'k': the deadline passed and the store does not answer");
+  participant.failure()->report(Cause{CauseKind::exception, 0, "h", "own"});
+  CHECK_FALSE(participant.failure()->failed());
+  CHECK(cause_of(*participant.failure()) == "rank 0 on host h failed: own");
+  CHECK_FALSE(participant.leave_blocking(Deadline::after(std::chrono::milliseconds(20))));
+}
+
+TEST_CASE("a report after the store went away changes nothing, and does not hang") {
+  StoreProcess store(1);
+  Ranks ranks(1, 1, store.port());
+  const auto latch = ranks[0].failure();
+  store.stop();
+  latch->report(Cause{CauseKind::exception, 0, "h", "own"});
+  CHECK_FALSE(cause_of(*latch).empty());  // its own, or that the store went away
+  ranks.all.clear();
+  latch->report(Cause{CauseKind::exception, 0, "h", "later"});
+  CHECK(cause_of(*latch).find("later") == std::string::npos);
+}

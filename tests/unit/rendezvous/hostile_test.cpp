@@ -1,0 +1,172 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "raw_client.hpp"
+#include "store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+std::vector<std::byte> random_bytes(std::mt19937& random, std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) {
+    byte = static_cast<std::byte>(random() & 0xffU);
+  }
+  return bytes;
+}
+
+void form_and_leave(StoreProcess& store, int world_size) {
+  const auto errors = on_ranks(world_size, [&](int rank) {
+    Participant participant(rank_options(rank, world_size, store.port()));
+    participant.store().barrier_blocking("all", soon());
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
+}
+
+}  // namespace
+
+TEST_CASE("silent, partial, garbage and gigantic clients do not keep a job from forming") {
+  ServerOptions options = StoreProcess::with_world_size(3);
+  options.limits.unjoined_connections = 8;
+  options.limits.handshake = std::chrono::milliseconds(20000);
+  StoreProcess store(std::move(options));
+  std::mt19937 random(7);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<RawClient>(store.port()));
+    REQUIRE(clients.back()->connected());
+    switch (i % 5) {
+      case 0: break;                                                                            // silent
+      case 1: clients.back()->send({std::byte{9}, std::byte{0}}); break;                        // half a length
+      case 2: clients.back()->send(random_bytes(random, 200)); break;                           // garbage
+      case 3: clients.back()->send(RawClient::framed({}, 0xffffffffU)); break;                  // 4 GiB announced
+      default: clients.back()->send(RawClient::framed(random_bytes(random, 20), 2000)); break;  // and no more
+    }
+  }
+  form_and_leave(store, 3);
+  CHECK(store.all_left(soon()));
+  CHECK(store.connections() <= 8 + 3);
+  CHECK(clients.front()->is_closed());  // the oldest went first
+}
+
+TEST_CASE("a client that says nothing is closed after the handshake's time") {
+  ServerOptions options = StoreProcess::with_world_size(1);
+  options.limits.handshake = std::chrono::milliseconds(50);
+  StoreProcess store(std::move(options));
+  RawClient silent(store.port());
+  RawClient half(store.port());
+  half.send(RawClient::framed({std::byte{1}}, 100));
+  CHECK(silent.is_closed());
+  CHECK(half.is_closed());
+  form_and_leave(store, 1);
+}
+
+TEST_CASE("a hello that is too long, empty, or of another program is closed without an answer") {
+  StoreProcess store(1);
+  for (const auto& frame : {RawClient::framed(std::vector<std::byte>(max_hello_bytes + 1)), RawClient::framed({}),
+                            RawClient::framed(encode(Leave{})), RawClient::framed(encode(Hello{}), 3)}) {
+    RawClient client(store.port());
+    client.send(frame);
+    CHECK_FALSE(client.receive());
+    CHECK(client.is_closed());
+  }
+  RawClient http(store.port());
+  const std::string get = "GET / HTTP/1.1\r\n\r\n";
+  http.send(
+      {reinterpret_cast<const std::byte*>(get.data()), reinterpret_cast<const std::byte*>(get.data()) + get.size()});
+  CHECK(http.is_closed());
+  form_and_leave(store, 1);
+}
+
+TEST_CASE("another version is refused with a sentence and closed") {
+  StoreProcess store(1);
+  RawClient client(store.port());
+  client.send_frame(encode(RawClient::hello(0, 1), 9));
+  const auto message = client.receive();
+  REQUIRE(message);
+  CHECK(std::get<Refused>(*message).sentence.find("(protocol 9)") != std::string::npos);
+  CHECK(client.is_closed());
+  form_and_leave(store, 1);
+}
+
+TEST_CASE("a rank that sends what is no message is lost, and the others hear why") {
+  for (const bool gigantic : {false, true}) {
+    StoreProcess store(2);
+    RawClient raw(store.port());
+    REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+    Participant participant(rank_options(0, 2, store.port()));
+    CHECK(raw.receives<Accepted>());
+    CHECK(raw.receives<Welcome>());
+    raw.send(gigantic ? RawClient::framed({}, 0x7fffffffU) : RawClient::framed({std::byte{77}}));
+    const std::string cause = cause_of(*participant.failure());
+    CAPTURE(cause);
+    CHECK(cause.find("rank 1 on host raw-host was lost") == 0);
+    CHECK(cause.find(gigantic ? "the peer announced a frame of" : "do not follow the protocol") != std::string::npos);
+    CHECK(raw.is_closed());
+  }
+}
+
+TEST_CASE("a rank that does not read its answers is lost, and keeps nobody waiting") {
+  ServerOptions options = StoreProcess::with_world_size(2);
+  options.limits.outgoing_bytes = std::size_t{8} << 20;
+  options.limits.send = std::chrono::milliseconds(500);
+  StoreProcess store(std::move(options));
+  RawClient raw(store.port());
+  REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+  Participant participant(rank_options(0, 2, store.port()));
+  participant.store().set_blocking("large", std::string(max_value_bytes, 'x'), soon());
+  for (std::uint64_t id = 1; id <= 64; ++id) {
+    Request request;
+    request.id = id;
+    request.operation = Operation::get;
+    request.keys = {"large"};
+    raw.send_frame(encode(request));
+  }
+  const std::string cause = cause_of(*participant.failure());
+  CAPTURE(cause);
+  CHECK(cause.find("rank 1 on host raw-host was lost") == 0);
+}
+
+namespace {
+
+dtrain::async::Task<void> answer_nonsense(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameWriter writer(*connection);
+  const std::vector<std::byte> nonsense(20, std::byte{200});
+  co_await writer.write_frame(nonsense, soon());
+  co_await listener.accept(soon());
+}
+
+}  // namespace
+
+TEST_CASE("what answers but is no store is named as such") {
+  dtrain::async::LoopThread thread;
+  std::uint16_t port = 0;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0));
+    port = listener.port();
+    loop.spawn_detached(answer_nonsense(std::move(listener)));
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  const auto errors = on_ranks(1, [&](int) { const Participant participant(rank_options(1, 2, port)); });
+  CHECK(errors.front().find("what listens there is no store of dtrain's") != std::string::npos);
+}
+
+TEST_CASE("what closes without an answer is tried again until the deadline, which says so") {
+  ServerOptions options = StoreProcess::with_world_size(2);
+  options.limits.handshake = std::chrono::milliseconds(0);  // nobody is fast enough
+  StoreProcess store(std::move(options));
+  ParticipantOptions rank = rank_options(1, 2, store.port());
+  rank.timeout = std::chrono::milliseconds(300);
+  const auto errors = on_ranks(1, [&](int) { const Participant participant(rank); });
+  const bool joined_after_all = errors.front().find("waited in vain") != std::string::npos;
+  CHECK((joined_after_all || errors.front().find("closed the connection without an answer") != std::string::npos));
+}

@@ -1,0 +1,138 @@
+#pragma once
+/// @file
+/// A store and its ranks in one process, over real connections on the loopback address.
+
+#include <dirent.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/rendezvous/participant.hpp"
+
+namespace rendezvous_test {
+
+using namespace dtrain::rendezvous;
+using dtrain::Cause;
+using dtrain::CauseKind;
+using dtrain::Deadline;
+using dtrain::FailureLatch;
+
+inline Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+/// A Server on a thread of its own, as a launcher has it.
+class StoreProcess {
+ public:
+  explicit StoreProcess(ServerOptions options) {
+    options.owner = "the launcher on host l";
+    const auto open = [&](dtrain::async::EventLoop& loop) { return start(loop, std::move(options)); };
+    thread_.run_blocking(open, soon());
+  }
+  explicit StoreProcess(int world_size) : StoreProcess(with_world_size(world_size)) {}
+  StoreProcess(const StoreProcess&) = delete;
+  StoreProcess& operator=(const StoreProcess&) = delete;
+  ~StoreProcess() { stop(); }
+
+  static ServerOptions with_world_size(int world_size) {
+    ServerOptions options;
+    options.world_size = world_size;
+    return options;
+  }
+
+  void stop() {
+    const auto close = [&](dtrain::async::EventLoop&) { return end(); };
+    thread_.run_blocking(close, soon());
+  }
+  bool all_left(Deadline deadline) {
+    const auto wait = [&](dtrain::async::EventLoop&) { return server_->all_left(deadline); };
+    return thread_.run_blocking(wait, soon());
+  }
+  void post_failure(const Cause& cause) {
+    thread_.loop().post([this, cause] { server_->post_failure(cause); });
+  }
+  std::size_t connections() {
+    std::size_t count = 0;
+    const auto ask = [&](dtrain::async::EventLoop&) { return count_connections(count); };
+    thread_.run_blocking(ask, soon());
+    return count;
+  }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  dtrain::async::Task<void> start(dtrain::async::EventLoop& loop, ServerOptions options) {
+    server_.emplace(loop, dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0)), std::move(options));
+    port_ = server_->local().port();
+    co_return;
+  }
+  dtrain::async::Task<void> end() {
+    server_.reset();
+    co_return;
+  }
+  dtrain::async::Task<void> count_connections(std::size_t& count) {
+    count = server_->connections();
+    co_return;
+  }
+
+  dtrain::async::LoopThread thread_;
+  std::optional<Server> server_;
+  std::uint16_t port_ = 0;
+};
+
+inline ParticipantOptions rank_options(int rank, int world_size, std::uint16_t port) {
+  ParticipantOptions options;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.master_port = port;
+  options.timeout = std::chrono::seconds(60);
+  return options;
+}
+
+/// Runs `body(rank)` on a thread for each rank. @returns what each threw; empty where it returned
+template <class Body>
+std::vector<std::string> on_ranks(int world_size, Body body) {
+  std::vector<std::string> errors(static_cast<std::size_t>(world_size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+/// How many descriptors this process has open.
+inline std::size_t open_descriptors() {
+  std::size_t count = 0;
+  ::DIR* directory = ::opendir("/proc/self/fd");
+  while (directory != nullptr && ::readdir(directory) != nullptr) {
+    ++count;
+  }
+  if (directory != nullptr) {
+    ::closedir(directory);
+  }
+  return count;
+}
+
+/// A latch that is set within the time, and its sentence.
+inline std::string cause_of(const FailureLatch& failure, Deadline deadline = soon()) {
+  while (!failure.failed() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::optional<Cause> cause = failure.cause();
+  return cause ? cause->sentence() : "";
+}
+
+}  // namespace rendezvous_test

@@ -1,0 +1,217 @@
+#include "dtrain/rendezvous/store.hpp"
+
+#include <doctest/doctest.h>
+
+#include <future>
+#include <string>
+#include <vector>
+
+#include "store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+Deadline shortly() {
+  return Deadline::after(std::chrono::milliseconds(50));
+}
+
+/// The text of the dtrain::Error that `call` throws.
+template <class Call>
+std::string error_of(dtrain::Errc code, Call call) {
+  try {
+    call();
+  } catch (const dtrain::Error& error) {
+    return error.code() == dtrain::make_error_code(code) ? error.what() : std::string("other code: ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+/// Runs `body(participant)` on each rank of a job, all of which leave in order.
+template <class Body>
+void run_job(int world_size, Body body) {
+  StoreProcess store(world_size);
+  const auto errors = on_ranks(world_size, [&](int rank) {
+    Participant participant(rank_options(rank, world_size, store.port()));
+    body(participant);
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
+}
+
+}  // namespace
+
+TEST_CASE("what one rank sets the others get, also those who ask before") {
+  run_job(4, [](Participant& participant) {
+    const Store store = participant.store();
+    const int rank = participant.membership().rank;
+    if (rank == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      store.set_blocking("k", std::string("a\0b", 3), soon());
+    }
+    CHECK(store.get_blocking("k", soon()) == std::string("a\0b", 3));
+    store.set_blocking("from" + std::to_string(rank), "", soon());
+    store.wait_blocking({"from0", "from1", "from2", "from3"}, soon());
+    CHECK(store.try_get_blocking("from3", soon()) == "");
+    CHECK_FALSE(store.try_get_blocking("from4", soon()));
+    store.wait_blocking({}, shortly());
+  });
+}
+
+TEST_CASE("a value of the greatest size travels whole") {
+  run_job(2, [](Participant& participant) {
+    const std::string large(max_value_bytes, 'x');
+    const Store store = participant.store();
+    if (participant.membership().rank == 0) {
+      store.set_blocking(std::string(max_key_bytes, 'k'), large, soon());
+    }
+    CHECK(store.get_blocking(std::string(max_key_bytes, 'k'), soon()) == large);
+  });
+}
+
+TEST_CASE("additions of all ranks count once each") {
+  run_job(4, [](Participant& participant) {
+    const Store store = participant.store();
+    for (int i = 0; i < 100; ++i) {
+      store.add_blocking("sum", participant.membership().rank, soon());
+    }
+    store.barrier_blocking("added", soon());
+    CHECK(store.add_blocking("sum", 0, soon()) == 600);
+    CHECK(store.get_blocking("sum", soon()) == "600");
+  });
+}
+
+TEST_CASE("nobody passes a barrier before all have come, in every round") {
+  std::atomic<int> arrived{0};
+  run_job(4, [&](Participant& participant) {
+    const Store store = participant.store();
+    for (int round = 1; round <= 50; ++round) {
+      ++arrived;
+      store.barrier_blocking("round", soon());
+      CHECK(arrived.load() >= 4 * round);
+    }
+  });
+}
+
+TEST_CASE("prefixes keep keys and barriers apart") {
+  run_job(2, [](Participant& participant) {
+    const Store first = participant.store().with_prefix("a/");
+    const Store second = participant.store().with_prefix("b/").with_prefix("c/");
+    CHECK(second.prefix() == "b/c/");
+    first.set_blocking("k", "1", soon());
+    second.set_blocking("k", "2", soon());
+    CHECK(first.get_blocking("k", soon()) == "1");
+    CHECK(participant.store().get_blocking("b/c/k", soon()) == "2");
+    std::future<void> other = std::async(std::launch::async, [&] { second.barrier_blocking("x", soon()); });
+    first.barrier_blocking("x", soon());
+    other.get();
+  });
+}
+
+TEST_CASE("passed deadlines name what was waited for, and the job goes on") {
+  StoreProcess process(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    Participant participant(rank_options(rank, 2, process.port()));
+    const Store store = participant.store();
+    using dtrain::Errc;
+    if (rank == 0) {
+      CHECK(error_of(Errc::timeout, [&] { store.get_blocking("k", shortly()); }) ==
+            "waiting for key 'k': the deadline passed; no rank set 'k'");
+      CHECK(error_of(Errc::timeout, [&] {
+              store.wait_blocking({"k", "l"}, shortly());
+            }) == "waiting for key 'k' and 1 more: the deadline passed; no rank set 'k', 'l' (2 keys)");
+      CHECK(error_of(Errc::timeout, [&] { store.barrier_blocking("b", shortly()); }) ==
+            "waiting in barrier 'b': the deadline passed; 1 of 2 ranks arrived; rank 1 did not");
+      store.set_blocking("go", "", soon());
+    }
+    store.wait_blocking({"go"}, soon());
+    store.barrier_blocking("b", soon());
+    if (participant.failure()->failed() || !participant.leave_blocking(soon())) {
+      throw std::runtime_error("the job did not go on");
+    }
+  });
+  CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("what is too long, or no number, is an error of this call alone") {
+  run_job(1, [](Participant& participant) {
+    const Store store = participant.store();
+    using dtrain::Errc;
+    CHECK(error_of(Errc::invalid_argument, [&] {
+            store.get_blocking(std::string(1025, 'k'), soon());
+          }).find("it has 1025 bytes with its prefix; at most 1024") != std::string::npos);
+    CHECK(error_of(Errc::invalid_argument, [&] {
+            store.set_blocking("k", std::string(max_value_bytes + 1, 'v'), soon());
+          }).find("the value has 1048577 bytes") != std::string::npos);
+    CHECK(error_of(Errc::invalid_argument, [&] {
+            store.wait_blocking(std::vector<std::string>(1025), soon());
+          }).find("at most 1024 keys") != std::string::npos);
+    store.set_blocking("text", "abc", soon());
+    CHECK(error_of(Errc::refused, [&] {
+            store.add_blocking("text", 1, soon());
+          }).find("adding to key 'text': it holds no integer") == 0);
+  });
+}
+
+TEST_CASE("coroutines use the store on the control loop, many at once") {
+  run_job(2, [](Participant& participant) {
+    const Store store = participant.store().with_prefix("co/");
+    const auto work = [&](dtrain::async::EventLoop&) -> dtrain::async::Task<std::int64_t> {
+      co_await store.set("k" + std::to_string(participant.membership().rank), "v", soon());
+      const std::string first = co_await store.get("k0", soon());
+      const std::optional<std::string> second = co_await store.try_get("none", soon());
+      std::int64_t sum = 0;
+      for (int i = 0; i < 10; ++i) {
+        sum = co_await store.add("sum", 1, soon());
+      }
+      co_await store.barrier("end", soon());
+      co_return sum + (first == "v" && !second ? 1000 : 0);
+    };
+    const std::int64_t sum = participant.control_thread().run_blocking(work, soon());
+    CHECK(sum >= 1010);
+    CHECK(sum <= 1020);
+  });
+}
+
+TEST_CASE("a request that is destroyed leaves the store usable and the barrier free") {
+  StoreProcess process(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    Participant participant(rank_options(rank, 2, process.port()));
+    const Store store = participant.store();
+    if (rank == 0) {
+      const auto wait = [&](dtrain::async::EventLoop&) { return store.barrier("b", soon()); };
+      CHECK_THROWS_AS(participant.control_thread().run_blocking(wait, shortly()), dtrain::Error);
+      CHECK_THROWS_AS(store.barrier_blocking("b", shortly()), dtrain::Error);  // not "waits in it already"
+      store.set_blocking("go", "", soon());
+    }
+    store.get_blocking("go", soon());
+    store.barrier_blocking("b", soon());
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("a store that outlives its session says so, and calls that wait are ended") {
+  StoreProcess process(1);
+  std::optional<Store> store;
+  std::future<std::string> waiting;
+  {
+    Participant participant(rank_options(0, 1, process.port()));
+    store = participant.store();
+    waiting = std::async(std::launch::async, [handle = *store] {
+      return error_of(dtrain::Errc::closed, [&] { handle.get_blocking("never", soon()); });
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  CHECK(waiting.get().find("other code") == std::string::npos);  // whether it had begun to wait or not
+  CHECK(error_of(dtrain::Errc::closed, [&] { store->set_blocking("k", "v", soon()); }) ==
+        "setting a key in the store: this rank's process group has been destroyed");
+}
+
+TEST_CASE("after leave the store is closed to this rank") {
+  StoreProcess process(1);
+  Participant participant(rank_options(0, 1, process.port()));
+  const Store store = participant.store();
+  CHECK(participant.leave_blocking(soon()));
+  CHECK(error_of(dtrain::Errc::closed, [&] { store.set_blocking("k", "v", soon()); }).find("setting a key") == 0);
+}
