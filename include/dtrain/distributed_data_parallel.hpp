@@ -47,15 +47,31 @@ class DistributedDataParallel {
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device that the backend
   /// does not reduce; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : group_(std::move(group)), driver_(std::make_unique<Driver>()) {
+      : group_(std::move(group)), driver_(std::make_shared<Driver>()) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
-      construct(model, options);
+      try {
+        construct(model, options);
+      } catch (...) {
+        leave_to_group();
+        throw;
+      }
     }
   }
 
   DistributedDataParallel(M&&, ProcessGroup<P> group, DdpOptions = {}) : group_(std::move(group)) {
     static_assert(sizeof(M) == 0,
                   "dtrain: DistributedDataParallel borrows its model: give it a variable that outlives it");
+  }
+
+  DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
+  DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
+
+  /// Blocking: no, unless work of an unfinished step is running. While an exception unwinds, the channel stays with the
+  /// group: the peers are to end with that exception's text, and not because this rank's channel closed.
+  ~DistributedDataParallel() {
+    if (driver_ && std::uncaught_exceptions() > exceptions_) {
+      leave_to_group();
+    }
   }
 
   /// `f(ready)` runs the backward pass and calls `ready(i)` for every parameter; then all gradients are reduced.
@@ -97,6 +113,14 @@ class DistributedDataParallel {
     typename Backend::StreamOwner stream;
     std::unique_ptr<Reducer> reducer;
   };
+
+  /// The group keeps the channel, so the channel must not keep the group.
+  void leave_to_group() noexcept {
+    if (driver_->reducer) {
+      driver_->reducer->forget_hook();
+    }
+    group_.outlive(std::move(driver_));
+  }
 
   void construct(M& model, const DdpOptions& options) {
     const ddp::FailureContext context = failure_context();
@@ -160,7 +184,8 @@ class DistributedDataParallel {
   }
 
   ProcessGroup<P> group_;
-  std::unique_ptr<Driver> driver_;
+  std::shared_ptr<Driver> driver_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace DTRAIN_NAMESPACE

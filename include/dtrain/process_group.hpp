@@ -6,9 +6,11 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/async/event_loop.hpp"
 #include "dtrain/backend/channel_context.hpp"
@@ -116,6 +118,10 @@ class ProcessGroup {
     state_->report_after(grace, "a step was abandoned without finish()");
   }
 
+  /// Keeps `work` until this rank's end: for channels that an exception unwinds. Closing them at once would tell the
+  /// peers that this rank went away before whoever catches the exception can tell them why. Threads: any.
+  void outlive(std::shared_ptr<void> work) const noexcept { state_->outlive(std::move(work)); }
+
   /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store
   /// stays until all have left, timeout() at most.
   void leave_blocking() const { state_->leave_blocking(); }
@@ -180,6 +186,15 @@ class ProcessGroup {
       latch->report(cause);
     }
 
+    void outlive(std::shared_ptr<void> work) noexcept {
+      try {
+        const std::lock_guard lock(kept_mutex);
+        kept.push_back(std::move(work));
+      } catch (...) {
+        // Then it ends now; the others may hear a less good cause.
+      }
+    }
+
     void leave_blocking() {
       left = true;
       participant.leave_blocking(Deadline::after(timeout));
@@ -189,6 +204,8 @@ class ProcessGroup {
     rendezvous::Participant participant;
     typename P::Backend::StreamOwner stream;
     Communicator communicator;
+    std::mutex kept_mutex;
+    std::vector<std::shared_ptr<void>> kept;  ///< goes before what it stands on
     std::atomic<int> channels_opened{0};
     bool left = false;
     int exceptions_at_start = std::uncaught_exceptions();

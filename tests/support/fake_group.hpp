@@ -45,6 +45,7 @@ struct FakeGroupState {
   std::vector<std::string> opened;
   std::vector<std::string> reported;
   std::vector<bool> abandoned;
+  std::vector<std::shared_ptr<void>> kept;
 };
 
 }  // namespace support
@@ -75,6 +76,7 @@ class ProcessGroup<support::FakePolicy> {
     state_->reported.push_back(text);
     failure()->report({CauseKind::exception, rank(), members().host, text});
   }
+  void outlive(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
   void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 
  private:

@@ -68,7 +68,8 @@ class Reducer final : public Step::Target {
       return;
     }
     try {
-      communicator_.abort({CauseKind::exception, context_.rank, context_.host, "its reducer was destroyed in a step"});
+      communicator_.abort(
+          {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"});
       const Deadline deadline = Deadline::after(std::chrono::seconds(5));
       for (std::size_t bucket = 0; bucket < queue_.launched(); ++bucket) {
         static_cast<void>(buckets_[bucket].reduced.block_until_complete(deadline));
@@ -85,6 +86,9 @@ class Reducer final : public Step::Target {
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
   Step begin() {
+    if (under_way_ && !ledger_.is_open()) {
+      context_.latch->block_until_failed(Deadline::after(cause_grace));
+    }
     backend::throw_if_failed(communicator_, *context_.latch);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
@@ -156,6 +160,9 @@ class Reducer final : public Step::Target {
     }
   }
 
+  /// Drops FailureContext::step_abandoned, and with it what that holds. After the last step.
+  void forget_hook() noexcept { context_.step_abandoned = nullptr; }
+
   ReducerStatistics statistics() const noexcept {
     ReducerStatistics now = statistics_;
     now.buckets = buckets_.size();
@@ -169,6 +176,9 @@ class Reducer final : public Step::Target {
 
  private:
   using Allocation = typename Communicator::Allocation;
+
+  /// How long the news that a step was abandoned may be on its way: it says more than what comes after.
+  static constexpr std::chrono::milliseconds cause_grace{500};
 
   std::shared_ptr<Allocation> allocate() {
     if (plan_.arena_bytes == 0) {

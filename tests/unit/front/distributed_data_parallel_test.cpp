@@ -122,6 +122,21 @@ TEST_CASE("an exception of the backward pass is told to the job with its text, o
   CHECK_THROWS_WITH_AS((void)ddp.begin(), doctest::Contains("loss is nan"), dtrain::Error);
 }
 
+TEST_CASE("a wrapper that an exception destroys leaves its channel to the group, any other closes it") {
+  const auto state = one_rank();
+  Model model;
+  { const DistributedDataParallel ddp{model, Group(state)}; }
+  CHECK(state->kept.empty());
+  try {
+    DistributedDataParallel ddp{model, Group(state)};
+    const auto moved = std::move(ddp);
+    throw std::runtime_error("between two steps");
+  } catch (const std::runtime_error&) {
+  }
+  CHECK(state->kept.size() == 1);
+  state->kept.clear();
+}
+
 TEST_CASE("what is thrown need not be a std::exception") {
   const auto state = one_rank();
   Model model;

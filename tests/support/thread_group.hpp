@@ -1,0 +1,59 @@
+#pragma once
+/// @file
+/// A job whose ranks are threads of the test: a real store, real sessions, one process group for each thread.
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/process_group.hpp"
+#include "support/thread_ranks.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+
+namespace support {
+
+/// How a rank's body ended.
+struct RankEnd {
+  std::string text;         ///< of the exception; empty where there was none
+  bool job_failed = false;  ///< it fell because of another rank
+  friend bool operator==(const RankEnd&, const RankEnd&) = default;
+};
+
+/// Runs `body(group)` on every rank of a new job and, as run() does, tells the job what leaves it.
+template <class Policy, class Body>
+std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30)) {
+  rendezvous_test::StoreProcess store(ranks);
+  std::vector<RankEnd> ends(static_cast<std::size_t>(ranks));
+  run_thread_ranks(
+      ranks,
+      [&](RankThread& self) {
+        dtrain::launch::Worker worker;
+        worker.identity.rank = self.rank();
+        worker.identity.world_size = ranks;
+        worker.identity.master_addr = "127.0.0.1";
+        worker.identity.master_port = store.port();
+        worker.timeout = std::chrono::seconds(20);
+        self.doing("joining");
+        const auto group = dtrain::ProcessGroup<Policy>::join(worker);
+        RankEnd& end = ends[static_cast<std::size_t>(self.rank())];
+        self.doing("running the body");
+        try {
+          body(group);
+          self.doing("leaving");
+          group.leave_blocking();
+        } catch (const dtrain::JobFailed& failed) {
+          end = {failed.what(), true};
+        } catch (const std::exception& error) {
+          end = {error.what(), false};
+          group.report_exception(error.what());
+        }
+      },
+      patience);
+  return ends;
+}
+
+}  // namespace support
