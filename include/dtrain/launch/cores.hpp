@@ -16,10 +16,11 @@ namespace DTRAIN_NAMESPACE::launch {
 /// @throws Error (posix) where the system does not tell
 inline int cores_by_affinity() {
   for (std::size_t masks = 1;; masks *= 2) {
-    std::vector<cpu_set_t> set(masks);
     const std::size_t bytes = masks * sizeof(cpu_set_t);
-    if (::sched_getaffinity(0, bytes, set.data()) == 0) {
-      const int count = CPU_COUNT_S(bytes, set.data());
+    std::vector<unsigned long> words(bytes / sizeof(unsigned long));  // nvcc 13 cannot compile a vector<cpu_set_t>
+    cpu_set_t* const set = reinterpret_cast<cpu_set_t*>(words.data());
+    if (::sched_getaffinity(0, bytes, set) == 0) {
+      const int count = CPU_COUNT_S(bytes, set);
       return count < 1 ? 1 : count;
     }
     if (errno != EINVAL || masks > 64) {  // EINVAL: the machine has more cores than the mask has bits
