@@ -361,6 +361,26 @@ TEST_CASE("no line of four workers is torn or lost, however slow the reader") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a launcher whose workers have ended waits for a slow reader, but not against a signal") {
+  const std::string mark = new_mark();
+  const TemporaryDirectory directory;
+  const std::string file = directory.path + "/process";
+  Program program(probe, {mark, "--nproc-per-node=1", "*:join", "*:lines:2000", "0:process:" + file});
+  program.close_input();
+  const dtrain::Deadline deadline = support::soon();
+  while (content(file).empty() && !deadline.passed()) {
+    ::usleep(1000);
+  }
+  while (support::processes_with(mark).size() != 1 && !deadline.passed()) {
+    ::usleep(1000);  // until the worker has ended: nobody reads, and more is to be said than a pipe takes
+  }
+  ::usleep(100000);
+  CHECK(support::processes_with(mark).size() == 1);
+  program.signal(SIGINT);
+  CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
+  CHECK(program.wait().exit_code == 0);
+}
+
 TEST_CASE("stdout and stderr of the workers stay apart, and files keep both without prefixes") {
   const TemporaryDirectory root;
   const std::string directory = root.path + "/a/b";

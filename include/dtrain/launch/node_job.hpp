@@ -82,6 +82,7 @@ class NodeJob {
   /// How long a consumer of the output may take nothing before what is left is given up.
   static constexpr std::chrono::seconds patience{600};
   static constexpr std::chrono::seconds patience_after_failure{5};
+  static constexpr std::chrono::milliseconds no_patience{100};
 
   void start_workers() {
     const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -128,15 +129,19 @@ class NodeJob {
     Supervisor supervisor(loop_, signals_, workers_, std::move(view), host_);
     const int exit_code = co_await supervisor.watch();
     const std::vector<std::string> report = supervisor.report();
-    const auto enough = exit_code == 0 ? patience : patience_after_failure;
+    const std::chrono::milliseconds enough = exit_code == 0 ? patience : patience_after_failure;
+    server_.reset();  // nobody is left to serve; its port is free from here on
     const auto drained = [this] { return workers_.output_is_drained(); };
-    co_await output_.flush(enough, drained);
+    const auto told_again = [&supervisor, before = supervisor.stops_asked()] {
+      return supervisor.stops_asked() != before;
+    };
+    const bool flows = co_await output_.flush(enough, drained, told_again);
     workers_.finish_output();
     for (const std::string& line : report) {
       output_.error().line("dtrain: ", line);
     }
     const auto nothing_more = [] { return true; };
-    co_await output_.flush(enough, nothing_more);
+    co_await output_.flush(flows ? enough : no_patience, nothing_more, told_again);
     co_return exit_code;
   }
 

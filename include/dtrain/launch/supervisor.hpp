@@ -63,6 +63,7 @@ class Supervisor {
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
       co_await changed_.wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
     }
+    co_await bury_orphans();
     const std::optional<WorkerEnd> first = first_failure(ends_, job_.first_cause());
     co_return first ? first->exit_code() : (killed_at_ ? 128 + SIGKILL : 0);
   }
@@ -78,9 +79,21 @@ class Supervisor {
                  : std::vector<std::string>{};
   }
 
+  /// How often SIGINT or SIGTERM has come.
+  int stops_asked() const noexcept { return stops_asked_; }
+
  private:
   static constexpr std::chrono::milliseconds unkillable_patience{300};
   static constexpr std::chrono::milliseconds leave_patience{200};
+
+  /// What the workers left in their groups has been killed, and becomes this process's children one by one.
+  async::Task<void> bury_orphans() {
+    const Deadline deadline = Deadline::after(unkillable_patience);
+    while (!workers_->groups_are_gone() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(workers_->reap());
+    }
+  }
 
   /// A rank leaves before it exits, but the store may not have read that yet.
   async::Task<bool> has_left(int rank) {
@@ -145,6 +158,7 @@ class Supervisor {
     }
     if (signal == SIGTERM || signal == SIGINT) {
       stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
+      ++stops_asked_;
       plan_.stop_asked(Deadline::Clock::now());
     }
     if (signal == SIGTSTP) {
@@ -160,7 +174,8 @@ class Supervisor {
   StopPlan plan_;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;
-  int stop_signal_ = 0;
+  int stop_signal_ = 0;  ///< the first SIGINT or SIGTERM
+  int stops_asked_ = 0;
   async::AutoResetEvent changed_;
   async::Spawned signal_task_;
 };

@@ -28,18 +28,20 @@ class TerminalOutput {
   Console& output() noexcept { return output_; }
   Console& error() noexcept { return is_one_ ? output_ : error_; }
 
-  /// Until everything is written and `done()`, or the consumers have taken nothing for `patience`.
-  template <class Done>
-  async::Task<void> flush(std::chrono::milliseconds patience, Done done) {
+  /// Until everything is written and `done()`, or the consumers have taken nothing for `patience`, or `give_up()`.
+  /// @returns whether everything is written
+  template <class Done, class GiveUp>
+  async::Task<bool> flush(std::chrono::milliseconds patience, Done done, GiveUp give_up) {
     std::uint64_t taken = taken_bytes();
     Deadline deadline = Deadline::after(patience);
-    while (!(output_.empty() && error_.empty() && done()) && !deadline.passed()) {
+    while (!(output_.empty() && error_.empty() && done()) && !deadline.passed() && !give_up()) {
       co_await loop_->sleep_for(std::chrono::milliseconds(1));
       if (taken_bytes() != taken) {
         taken = taken_bytes();
         deadline = Deadline::after(patience);
       }
     }
+    co_return output_.empty() && error_.empty() && done();
   }
 
  private:

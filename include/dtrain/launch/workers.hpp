@@ -47,6 +47,7 @@ class Workers {
     Worker worker;
     worker.rank = rank;
     worker.process = process;
+    worker.group = process;
     worker.output = std::move(output);
     worker.error = std::move(error);
     worker.input = std::move(input);
@@ -96,6 +97,14 @@ class Workers {
     }
   }
 
+  /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to
+  /// go, and stays a zombie until it is reaped. Blocking: no.
+  bool groups_are_gone() const noexcept {
+    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+      return worker.process > 0 || (::kill(-worker.group, 0) != 0 && errno == ESRCH);
+    });
+  }
+
   /// Whether all that the workers have written is on its way to the console.
   bool output_is_drained() const noexcept {
     return std::all_of(workers_.begin(), workers_.end(),
@@ -121,6 +130,7 @@ class Workers {
   struct Worker {
     int rank = 0;
     pid_t process = 0;  ///< 0 once it is reaped
+    pid_t group = 0;    ///< the number that it had
     std::unique_ptr<LineRelay> output;
     std::unique_ptr<LineRelay> error;
     std::unique_ptr<InputPump> input;
