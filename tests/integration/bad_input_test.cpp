@@ -1,0 +1,167 @@
+// ctest: TIMEOUT 120
+// Input that cannot be followed: one sentence that says what, where and what to do, and nothing left behind.
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+namespace {
+
+using support::Program;
+using support::Result;
+using Variables = Program::Variables;
+
+const std::string per_node = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
+const std::string per_process = DTRAIN_EXAMPLES_DIR "/fashion_mnist_per_process";
+const std::string whoami = DTRAIN_EXAMPLES_DIR "/whoami";
+const std::string images = "/usr/share/datasets/fashion-mnist";
+
+bool can_run() {
+  if (!std::filesystem::exists(per_node) || !std::filesystem::exists(images)) {
+    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
+    return false;
+  }
+  return true;
+}
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/dtrain-bad-input-XXXXXX";
+    REQUIRE(::mkdtemp(name) != nullptr);
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+/// A port of this machine that something else listens on, as long as this lives.
+struct TakenPort {
+  TakenPort() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(socket, 1) == 0);
+    REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    number = std::to_string(ntohs(address.sin_port));
+  }
+  ~TakenPort() { ::close(socket); }
+  /// Makes it free for the program that is started next.
+  void release() { ::close(std::exchange(socket, -1)); }
+  int socket;
+  std::string number;
+};
+
+void check_says(const Result& result, int exit_code, const std::vector<std::string>& parts) {
+  INFO(result.output);
+  INFO(result.error);
+  CHECK(result.exit_code == exit_code);
+  for (const std::string& part : parts) {
+    CAPTURE(part);
+    CHECK(result.error.find(part) != std::string::npos);
+  }
+}
+
+/// Starts one process for each set of variables and returns how each ended.
+std::vector<Result> run_ranks(const std::vector<Variables>& ranks) {
+  std::vector<std::unique_ptr<Program>> programs;
+  for (const Variables& variables : ranks) {
+    programs.push_back(std::make_unique<Program>(per_process, std::vector<std::string>{"--epochs=1"}, variables));
+  }
+  std::vector<Result> results;
+  for (const auto& program : programs) {
+    results.push_back(program->wait(support::soon(std::chrono::seconds(60))));
+  }
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("data that is missing, cut short or something else is named with its file and a remedy") {
+  if (!can_run()) return;
+  const Folder folder;
+  check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path + "/nowhere"}), 1,
+             {folder.path + "/nowhere/train-images-idx3-ubyte.gz", "dataset-fashion-mnist"});
+
+  for (const auto& entry : std::filesystem::directory_iterator(images)) {
+    std::filesystem::copy(entry.path(), folder.path + "/" + entry.path().filename().string());
+  }
+  std::filesystem::resize_file(folder.path + "/train-images-idx3-ubyte.gz", 100000);
+  check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path}), 1,
+             {folder.path + "/train-images-idx3-ubyte.gz", "--data"});
+
+  std::ofstream(folder.path + "/train-images-idx3-ubyte.gz") << "not a gzip file";
+  check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path}), 1,
+             {folder.path + "/train-images-idx3-ubyte.gz"});
+  CHECK(support::all_gone(folder.path, support::soon(std::chrono::seconds(2))));
+}
+
+TEST_CASE("an unknown flag is a usage error that rank 0 says once") {
+  if (!can_run()) return;
+  const Result result = support::run(per_node, {"--nproc-per-node=4", "--epoch=1"});
+  check_says(result, 2, {"--epoch"});
+  const std::string sentence = "dtrain: rank 0: ";
+  CHECK(result.error.find(sentence) != std::string::npos);
+  check_says(support::run(per_node, {"--nprocs-per-node=4"}), 2, {"--nprocs-per-node", "--nproc-per-node"});
+  check_says(support::run(per_node, {"--nproc-per-node=0"}), 2, {"--nproc-per-node"});
+}
+
+TEST_CASE("a rank beyond the world size is an identity error") {
+  if (!can_run()) return;
+  const Variables variables{{"RANK", "5"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
+  check_says(support::run(per_process, {"--epochs=1"}, variables), 2, {"RANK", "5", "2"});
+  const Result told = support::run(whoami, {}, variables);
+  CHECK(told.exit_code == 2);
+  CHECK(told.output.find("\"error_code\": \"rank-out-of-range\"") != std::string::npos);
+}
+
+TEST_CASE("ranks that were told different world sizes end with both sizes, each of them") {
+  if (!can_run()) return;
+  TakenPort port;
+  port.release();
+  const Variables meeting{{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port.number}};
+  Variables first = meeting;
+  first.insert({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+  Variables second = meeting;
+  second.insert({{"RANK", "1"}, {"WORLD_SIZE", "3"}});
+  for (const Result& result : run_ranks({first, second})) {
+    INFO(result.error);
+    CHECK((result.exit_code == 1 || result.exit_code == 75));
+    CHECK(result.error.find("rank 1") != std::string::npos);
+    CHECK(result.error.find("3") != std::string::npos);
+    CHECK(result.error.find("2") != std::string::npos);
+    CHECK(result.error.find("world size") != std::string::npos);
+    CHECK(result.time < std::chrono::seconds(30));
+  }
+}
+
+TEST_CASE("a port in use is named, with what to set, by both ways to start") {
+  if (!can_run()) return;
+  const TakenPort port;
+  const Variables variables{
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port.number}};
+  check_says(support::run(per_process, {"--epochs=1"}, variables), 1, {port.number, "in use", "MASTER_PORT"});
+  check_says(support::run(per_node, {"--nproc-per-node=2", "--master-port=" + port.number}), 2,
+             {port.number, "in use", "--master-port"});
+}
+
+TEST_CASE("a master host that does not resolve is named, with what to set") {
+  if (!can_run()) return;
+  const Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no-such-host.invalid"}};
+  const Result result = support::run(per_process, {"--epochs=1"}, variables);
+  check_says(result, 1, {"no-such-host.invalid", "MASTER_ADDR"});
+  CHECK(result.time < std::chrono::seconds(30));
+}

@@ -1,0 +1,150 @@
+// ctest: TIMEOUT 300 RUN_SERIAL ON
+// Trainings of minutes under a sanitizer; the same paths run there with small models and ranks as threads (unit.front).
+// ctest: LABELS no-asan no-tsan
+// What the example promises: it learns, it is one training whatever the ranks, and its summary is right.
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/sha256.hpp"
+#include "support/program.hpp"
+#include "support/skip.hpp"
+#include "support/summary_file.hpp"
+
+namespace {
+
+using support::Program;
+using support::Result;
+using support::SummaryFile;
+
+const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
+const std::string data = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
+
+/// Parameters of the network 784-256-128-10, in bytes: what one step reduces.
+constexpr double gradient_bytes = 4.0 * (784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10);
+constexpr double steps_per_epoch = 235;  // of 256 of 60,000 samples, the last one smaller
+
+bool can_run() {
+  if (!std::filesystem::exists(example)) {
+    dtrain_test::skip("fashion_mnist was not built: it needs Eigen and zlib");
+    return false;
+  }
+  if (!std::filesystem::exists(data)) {
+    dtrain_test::skip("the images are missing: install the package dataset-fashion-mnist");
+    return false;
+  }
+  return true;
+}
+
+/// Removed with all that is in it.
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/dtrain-fashion-XXXXXX";
+    REQUIRE(::mkdtemp(name) != nullptr);
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+struct Trained {
+  SummaryFile summary;
+  std::string parameters;
+};
+
+/// One epoch with `arguments` added. Every run is to succeed.
+Trained train(std::vector<std::string> arguments) {
+  const Folder folder;
+  arguments.insert(arguments.begin(), "--epochs=1");  // a later --epochs wins
+  arguments.push_back("--summary=" + folder.path + "/summary");
+  arguments.push_back("--save-parameters=" + folder.path + "/parameters");
+  Program program(example, arguments);
+  program.close_input();
+  const Result result = program.wait(support::soon(std::chrono::seconds(120)));
+  INFO(result.error);
+  REQUIRE(result.exit_code == 0);
+  return {SummaryFile(folder.path + "/summary"), support::file_content(folder.path + "/parameters")};
+}
+
+std::string sha256_of(const std::string& bytes) {
+  return dtrain::hex(dtrain::Sha256().update(bytes).digest());
+}
+
+}  // namespace
+
+TEST_CASE("three epochs on two ranks reach 0.86 on the test set in under a minute, and the summary is right") {
+  if (!can_run()) return;
+  const Trained trained = train({"--nproc-per-node=2", "--epochs=3"});
+  CHECK(trained.summary.number("test_accuracy") >= 0.86);
+  CHECK(trained.summary.number("world_size") == 2);
+  CHECK(trained.summary.number("epochs") == 3);
+  CHECK(trained.summary.text("samples_per_rank") == "[90000, 90000]");
+  CHECK(trained.summary.number("bytes_reduced") == 3 * steps_per_epoch * gradient_bytes);
+  CHECK(static_cast<double>(trained.parameters.size()) == gradient_bytes);
+  CHECK(trained.summary.text("parameters_digest") == sha256_of(trained.parameters));
+  const double seconds = trained.summary.number("seconds");
+  CHECK(seconds < 60);
+  CHECK(trained.summary.number("samples_per_second") * seconds == doctest::Approx(180000));
+}
+
+TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them reach the same loss") {
+  if (!can_run()) return;
+  const double loss_of_1 = train({"--nproc-per-node=1"}).summary.number("final_loss");
+  for (const char* ranks : {"2", "4"}) {
+    CAPTURE(ranks);
+    const Trained trained = train({std::string("--nproc-per-node=") + ranks});
+    CHECK(std::abs(trained.summary.number("final_loss") - loss_of_1) < 1e-3 * loss_of_1);
+  }
+}
+
+TEST_CASE("four ranks give the same bits again, with small and large buckets and for every progress") {
+  if (!can_run()) return;
+  const Trained first = train({"--nproc-per-node=4"});
+  for (const char* argument :
+       {"--bucket-mib=0.25", "--bucket-mib=25", "--progress=thread", "--progress=inline", "--progress=automatic"}) {
+    CAPTURE(argument);
+    CHECK(train({"--nproc-per-node=4", argument}).summary.text("parameters_digest") ==
+          first.summary.text("parameters_digest"));
+  }
+}
+
+TEST_CASE("one rank's perturbed gradient changes the parameters of all, and alike") {
+  if (!can_run()) return;
+  const std::string undisturbed = train({"--nproc-per-node=2"}).summary.text("parameters_digest");
+  // The program itself compares the ranks' digests before it writes its summary.
+  const std::string perturbed = train({"--nproc-per-node=2", "--perturb-rank=1"}).summary.text("parameters_digest");
+  CHECK(perturbed != undisturbed);
+}
+
+TEST_CASE("the accuracy is that of the test labels: with those shuffled it is chance") {
+  if (!can_run()) return;
+  const double accuracy = train({"--nproc-per-node=2", "--shuffle-test-labels"}).summary.number("test_accuracy");
+  CHECK(accuracy > 0.07);
+  CHECK(accuracy < 0.13);
+}
+
+TEST_CASE("started once for each rank by somebody else, it is the same training") {
+  if (!can_run()) return;
+  const Folder folder;
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (const char* rank : {"0", "1"}) {
+    ranks.push_back(std::make_unique<Program>(
+        DTRAIN_EXAMPLES_DIR "/fashion_mnist_per_process",
+        std::vector<std::string>{"--epochs=1", "--summary=" + folder.path + "/summary"},
+        Program::Variables{
+            {"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29533"}}));
+  }
+  for (const auto& rank : ranks) {
+    const Result result = rank->wait(support::soon(std::chrono::seconds(120)));
+    INFO(result.error);
+    REQUIRE(result.exit_code == 0);
+  }
+  CHECK(SummaryFile(folder.path + "/summary").text("parameters_digest") ==
+        train({"--nproc-per-node=2"}).summary.text("parameters_digest"));
+}

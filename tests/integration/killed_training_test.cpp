@@ -1,0 +1,143 @@
+// ctest: TIMEOUT 240 RUN_SERIAL ON
+// Twenty trainings under a sanitizer take too long; integration.launcher kills workers and launchers there.
+// ctest: LABELS no-asan no-tsan
+// A real training whose worker or launcher is killed at seeded moments from its start to its end.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+namespace {
+
+using support::Program;
+using support::Result;
+using Clock = dtrain::Deadline::Clock;
+
+const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
+constexpr int world_size = 3;
+constexpr int moments = 20;
+
+bool can_run() {
+  if (!std::filesystem::exists(example) || !std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
+    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
+    return false;
+  }
+  return true;
+}
+
+/// The launcher's workers, by rank: in the order in which it started them.
+std::vector<pid_t> workers_of(pid_t launcher) {
+  std::ifstream file("/proc/" + std::to_string(launcher) + "/task/" + std::to_string(launcher) + "/children");
+  std::vector<pid_t> workers;
+  for (pid_t worker = 0; file >> worker;) {
+    workers.push_back(worker);
+  }
+  return workers;
+}
+
+/// Abstract sockets and memory files that dtrain named, on the whole machine.
+std::size_t dtrain_sockets() {
+  std::ifstream file("/proc/net/unix");
+  std::size_t count = 0;
+  for (std::string line; std::getline(file, line);) {
+    count += line.find("dtrain") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+/// `mark` is a flag's value that tells this training's processes from others.
+std::vector<std::string> arguments_for(const std::string& mark) {
+  return {"--nproc-per-node=" + std::to_string(world_size), "--epochs=1", "--summary=/tmp/" + mark};
+}
+
+std::string mark_of(int round) {
+  return "dtrain-killed-" + std::to_string(::getpid()) + "-" + std::to_string(round);
+}
+
+/// How long an undisturbed training takes, from its start to its end.
+std::chrono::milliseconds undisturbed() {
+  const std::string mark = mark_of(-1);
+  const Result result = [&] {
+    Program program(example, arguments_for(mark));
+    program.close_input();
+    return program.wait(support::soon(std::chrono::seconds(120)));
+  }();
+  std::filesystem::remove("/tmp/" + mark);
+  REQUIRE(result.exit_code == 0);
+  return result.time;
+}
+
+/// A moment for each round, spread over the whole time, in an order of its own.
+std::chrono::milliseconds moment(int round, std::chrono::milliseconds whole, std::mt19937& random) {
+  const double within = static_cast<double>(random() % 1000) / 1000;
+  const double share = (round + within) / moments;
+  return std::chrono::milliseconds(static_cast<int>(static_cast<double>(whole.count()) * 0.9 * share));
+}
+
+}  // namespace
+
+TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within two seconds, and says whom it hit") {
+  if (!can_run()) return;
+  std::mt19937 random(20);
+  const std::chrono::milliseconds whole = undisturbed();
+  int ended_before = 0;
+  for (int round = 0; round < moments; ++round) {
+    CAPTURE(round);
+    const std::string mark = mark_of(round);
+    Program program(example, arguments_for(mark));
+    program.close_input();
+    std::this_thread::sleep_for(moment(round, whole, random));
+    std::vector<pid_t> workers = workers_of(program.process());
+    const dtrain::Deadline deadline = support::soon();
+    while (workers.size() < world_size && round < moments / 2 && !deadline.passed()) {
+      workers = workers_of(program.process());
+    }
+    if (workers.size() < world_size) {  // a faster run than the undisturbed one
+      ++ended_before;
+      program.wait(support::soon(std::chrono::seconds(60)));
+      std::filesystem::remove("/tmp/" + mark);
+      continue;
+    }
+    const std::size_t victim = random() % world_size;
+    REQUIRE(::kill(workers[victim], SIGKILL) == 0);
+    const Clock::time_point killed = Clock::now();
+    const Result result = program.wait();
+    INFO(result.error);
+    CHECK(Clock::now() - killed < std::chrono::seconds(2));
+    CHECK(result.exit_code == 137);
+    CHECK(result.error.find("rank " + std::to_string(victim) + " on host ") != std::string::npos);
+    CHECK(result.error.find("killed by signal 9 (SIGKILL)") != std::string::npos);
+    CHECK(support::processes_with(mark).empty());
+    CHECK_FALSE(std::filesystem::exists("/tmp/" + mark));
+  }
+  CHECK(ended_before <= moments / 4);
+  CHECK(dtrain_sockets() == 0);
+}
+
+TEST_CASE("kill -9 of the launcher at any moment of a training leaves no worker") {
+  if (!can_run()) return;
+  std::mt19937 random(21);
+  const std::chrono::milliseconds whole = undisturbed();
+  for (int round = 0; round < moments; round += 4) {
+    CAPTURE(round);
+    const std::string mark = mark_of(100 + round);
+    Program program(example, arguments_for(mark));
+    program.close_input();
+    std::this_thread::sleep_for(moment(round, whole, random));
+    program.signal(SIGKILL);
+    program.wait();
+    CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(2))));
+    std::filesystem::remove("/tmp/" + mark);
+  }
+  CHECK(dtrain_sockets() == 0);
+}
