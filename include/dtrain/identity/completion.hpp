@@ -34,26 +34,27 @@ inline void complete_one_node(ProcessIdentity& who) {
 namespace detail {
 /// `index` < `bound`, where both are known.
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
-                        std::optional<int> bound, const ProcessIdentity& who) {
+                        std::optional<int> bound, const char* variables) {
   if (index && bound && *index >= *bound) {
     throw IdentityError(IdentityErrc::rank_out_of_range, std::string(index_name) + " " + std::to_string(*index) +
                                                              " is not below " + bound_name + " " +
-                                                             std::to_string(*bound) + " (read from [" + who.launcher +
-                                                             "]); set both for the same job, counting from 0");
+                                                             std::to_string(*bound) + " (read from " + variables +
+                                                             "); set both for the same job, counting from 0");
   }
 }
 }  // namespace detail
 
 /// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
-inline void check_ranges(const ProcessIdentity& who) {
-  detail::check_below("rank", who.rank, "world size", who.world_size, who);
-  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, who);
-  detail::check_below("node rank", who.node_rank, "node count", who.node_count, who);
+/// @param variables where the fields were read from, for the sentence
+inline void check_ranges(const ProcessIdentity& who, const char* variables) {
+  detail::check_below("rank", who.rank, "world size", who.world_size, variables);
+  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, variables);
+  detail::check_below("node rank", who.node_rank, "node count", who.node_count, variables);
   if (who.local_world_size && *who.local_world_size > who.world_size) {
     throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
                                                              " is above world size " + std::to_string(who.world_size) +
-                                                             " (read from [" + who.launcher +
-                                                             "]); set both for the same job");
+                                                             " (read from " + variables +
+                                                             "); set both for the same job");
   }
 }
 

@@ -25,7 +25,7 @@ struct DtrainSource {
     who.node_rank = variables.integer("DTRAIN_NODE_RANK");
     who.node_count = variables.count("DTRAIN_NODE_COUNT");
     complete_one_node(who);
-    check_ranges(who);
+    check_ranges(who, "DTRAIN_RANK, DTRAIN_WORLD_SIZE and the other DTRAIN_* variables");
     who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);
     who.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
     return who;

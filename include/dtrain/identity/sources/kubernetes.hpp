@@ -21,7 +21,7 @@ struct KubernetesSource {
     who.launcher = name;
     who.rank = *variables.integer("JOB_COMPLETION_INDEX");
     who.world_size = *variables.integer("WORLD_SIZE");
-    check_ranges(who);
+    check_ranges(who, "JOB_COMPLETION_INDEX and WORLD_SIZE");
     who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
     who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
     return who;

@@ -25,7 +25,7 @@ struct TorchSource {
     read_node(variables, elastic, who);
     complete_one_node(who);
     guess_local_size(variables, who);
-    check_ranges(who);
+    check_ranges(who, "RANK, WORLD_SIZE, LOCAL_RANK and what else the launcher set");
     who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
     who.master_port = read_port(variables);
     return who;
