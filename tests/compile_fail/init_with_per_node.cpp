@@ -10,4 +10,6 @@ using Launcher = dtrain::launch::PerProcess;
 
 using Policy = dtrain::Policy<Launcher, dtrain::backend::SharedMemory>;
 
-auto join() { return dtrain::init_process_group<Policy>(); }
+auto join() {
+  return dtrain::init_process_group<Policy>();
+}

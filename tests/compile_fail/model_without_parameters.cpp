@@ -6,12 +6,18 @@
 
 struct Model {
 #ifdef DTRAIN_COMPILE_FAIL
-  std::vector<dtrain::Parameter> params() { return {}; }
+  std::vector<dtrain::Parameter> params() {
+    return {};
+  }
 #else
-  std::vector<dtrain::Parameter> parameters() { return {}; }
+  std::vector<dtrain::Parameter> parameters() {
+    return {};
+  }
 #endif
 };
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 
-void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group) { dtrain::DistributedDataParallel ddp{model, group}; }
+void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group) {
+  dtrain::DistributedDataParallel ddp{model, group};
+}

@@ -12,6 +12,8 @@
 #include "dtrain/core/device.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
 
 /// A name for messages and summaries.
 template <class B>
@@ -42,5 +44,6 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>
 concept Backend = HasName<B> && SaysDevices<B> && CanOpen<B> && HasCommunicationStream<B>;
+// clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -14,10 +14,13 @@
 
 /// The contract of every operation that takes a stream. Collective: every rank of the channel calls the same operations
 /// in the same order with the same counts, dtypes, roots and reductions; a backend that notices a difference reports
-/// CauseKind::disagreement. Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work. Threads: one thread
-/// at a time for each communicator, abort() excepted. Errors: a precondition broken by the caller throws at the call; what
-/// goes wrong while the work runs fails the communicator (`failure()`), and work enqueued behind it is skipped.
+/// CauseKind::disagreement. Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work. Threads: one
+/// thread at a time for each communicator, abort() excepted. Errors: a precondition broken by the caller throws at the
+/// call; what goes wrong while the work runs fails the communicator (`failure()`), and work enqueued behind it is
+/// skipped.
 namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
 
 /// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
 template <class C>
@@ -100,5 +103,6 @@ concept CanAbort = requires(C c, const C& view, const Cause& cause) {
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;
+// clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend

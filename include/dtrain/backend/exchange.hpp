@@ -14,18 +14,18 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// A store with blocking set and get, as rendezvous::Store has them; a backend needs no more, and its tests no server.
 template <class S>
-concept ExchangesValues =
-    std::copyable<S> && requires(S store, const std::string& key, std::string value, Deadline deadline) {
-      store.set_blocking(key, value, deadline);
-      { store.get_blocking(key, deadline) } -> std::convertible_to<std::string>;
-    };
+concept ExchangesValues = std::copyable<S> &&
+    requires(S store, const std::string& key, std::string value, Deadline deadline) {
+  store.set_blocking(key, value, deadline);
+  { store.get_blocking(key, deadline) } -> std::convertible_to<std::string>;
+};
 
 /// Copyable handle on a store of any type. Threads: as the store's.
 class Exchange {
  public:
   template <class Store>
-    requires(!std::same_as<Store, Exchange> && ExchangesValues<Store>)
-  Exchange(Store store) {  // NOLINT(google-explicit-constructor): a store is one
+  requires(!std::same_as<Store, Exchange> && ExchangesValues<Store>)
+      Exchange(Store store) {  // NOLINT(google-explicit-constructor): a store is one
     const auto shared = std::make_shared<Store>(std::move(store));
     set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
       shared->set_blocking(key, value, deadline);

@@ -13,8 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and the
-/// store has not yet said which cause came first, until it does, 2 s at most.
+/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and
+/// the store has not yet said which cause came first, until it does, 2 s at most.
 /// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
 template <Communicator C>
 void throw_if_failed(const C& communicator, const FailureLatch& failure) {
@@ -37,8 +37,9 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
   const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
   throw_if_failed(communicator, failure);
   if (result == stream::WaitResult::timed_out) {
-    throw Error(Errc::timeout, "waiting for the communication stream took more than twice the timeout; is a step of "
-                               "another thread still using it?");
+    throw Error(Errc::timeout,
+                "waiting for the communication stream took more than twice the timeout; is a step of "
+                "another thread still using it?");
   }
 }
 

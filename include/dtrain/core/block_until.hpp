@@ -11,7 +11,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Blocking: until `ready()` holds or the deadline passes; `lock` is held when it is asked. @returns the last `ready()`.
+/// Blocking: until `ready()` holds or the deadline passes; `lock` is held when it is asked. @returns the last
+/// `ready()`.
 template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {

@@ -21,8 +21,8 @@ namespace DTRAIN_NAMESPACE {
 /// Set once, read by every thread of the rank. Threads: all members may be called concurrently.
 ///
 /// Two ways lead in: `set` by the control plane, which knows the job's first cause, and `report` by whoever on this
-/// rank noticed something. A report goes to the reporter that the group installed (it asks the store, which answers every
-/// rank with the cause that came first); without one it is set at once.
+/// rank noticed something. A report goes to the reporter that the group installed (it asks the store, which answers
+/// every rank with the cause that came first); without one it is set at once.
 class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
  public:
   using Listener = std::function<void(const Cause&)>;

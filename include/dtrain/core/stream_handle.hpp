@@ -6,8 +6,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Names the stream that produced a gradient. For the host `native` is null: the work is already done when the handle is
-/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step it is passed to.
+/// Names the stream that produced a gradient. For the host `native` is null: the work is already done when the handle
+/// is passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step it is passed to.
 struct StreamHandle {
   Device device{};
   void* native = nullptr;

@@ -9,6 +9,8 @@
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::stream {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
 
 /// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
 enum class WaitResult { complete, timed_out };
@@ -75,5 +77,6 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
                             { stream.wait(event, deadline) } -> std::same_as<void>;
                             { event.timed_out() } noexcept -> std::same_as<bool>;
                           };
+// clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::stream

@@ -13,6 +13,8 @@
 /// needs it says twice: `works_on<C>` for concepts, and `require<C>()`, a static_assert with a literal sentence
 /// ("dtrain: topology::Ring needs a backend with send and recv ..."), for whoever puts a policy together.
 namespace DTRAIN_NAMESPACE::topology {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
 
 /// A name for messages and summaries.
 template <class T>
@@ -40,5 +42,6 @@ concept CanAllReduceOn = backend::HasRanks<C> && requires(C& communicator, Const
 /// T can be used with communicator type C.
 template <class T, class C>
 concept WorksOn = Topology<T> && T::template works_on<C> && CanAllReduceOn<T, C>;
+// clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::topology

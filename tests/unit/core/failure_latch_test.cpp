@@ -17,7 +17,9 @@ using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::FailureLatch;
 
-Cause failed(int rank, const std::string& text) { return {CauseKind::exception, rank, "host-a", text}; }
+Cause failed(int rank, const std::string& text) {
+  return {CauseKind::exception, rank, "host-a", text};
+}
 
 }  // namespace
 
@@ -43,7 +45,9 @@ TEST_CASE("every listener hears the cause once: at the failure, or at once when 
 TEST_CASE("a subscription that is gone hears nothing") {
   const auto latch = std::make_shared<FailureLatch>();
   int calls = 0;
-  { const auto gone = latch->subscribe([&](const Cause&) { ++calls; }); }
+  {
+    const auto gone = latch->subscribe([&](const Cause&) { ++calls; });
+  }
   auto kept = latch->subscribe([&](const Cause&) { calls += 10; });
   auto moved = std::move(kept);
   latch->set(failed(0, "x"));

@@ -18,11 +18,13 @@ inline constexpr std::size_t work_item_bytes = 112;
 /// something has `drop()` to give it up when it is never run.
 template <class F>
 concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
-               sizeof(F) <= work_item_bytes && alignof(F) <= alignof(std::max_align_t);
+                   sizeof(F) <= work_item_bytes
+               && alignof(F) <= alignof(std::max_align_t);
 
 template <class F>
 concept DroppableWork = Work<F> && requires(F& work) {
-  { work.drop() } noexcept -> std::same_as<void>;
+  { work.drop() }
+  noexcept->std::same_as<void>;
 };
 
 /// A slot for work; two cache lines, so that neighbours in a ring share none.
