@@ -25,30 +25,75 @@
 
 #pragma once
 
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <climits>
+#include <concepts>
 #include <condition_variable>
+#include <coroutine>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <initializer_list>
+#include <iterator>
+#include <limits>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <variant>
+#include <vector>
 
 // ---- dtrain/core/config.hpp
 
@@ -147,6 +192,29 @@ class Deadline {
 
   Clock::time_point instant_;
 };
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/block_until.hpp
+
+/// @file
+/// Waiting on a condition variable until a deadline, in a form that ThreadSanitizer follows.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Blocking: until `ready()` holds or the deadline passes; `lock` is held when it is asked. @returns the last
+/// `ready()`.
+template <class Ready>
+bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
+  while (!ready() && !deadline.passed()) {
+    if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
+      changed.wait_until(lock, std::chrono::system_clock::now() + deadline.remaining());
+    } else {
+      changed.wait_until(lock, deadline.instant());
+    }
+  }
+  return ready();
+}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -271,6 +339,65 @@ BufferView buffer_view(std::span<T> values) noexcept {
 template <Element T>
 ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/futex.hpp
+
+/// @file
+/// Waiting on a 32-bit word with a deadline, inside a process or across processes (raw futexes).
+
+namespace DTRAIN_NAMESPACE {
+
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free,
+              "dtrain: a futex needs a lock-free 32-bit atomic");
+
+/// Who can wait on a word: threads of one process, or every process that has mapped it. std::atomic::wait knows only
+/// the first kind: it never wakes another process.
+enum class FutexScope : int { process = FUTEX_PRIVATE_FLAG, shared = 0 };
+
+/// `awake` says nothing about why: the caller looks at its condition again.
+enum class FutexResult { awake, timed_out };
+
+/// Blocking: sleeps while `word` equals `expected`, until somebody wakes the word or the deadline passes. Signals of
+/// the operating system do not end the wait. Returns at once where the word differs.
+inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
+                              FutexScope scope) noexcept {
+  using std::chrono::nanoseconds;
+  // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is the steady clock: a retry costs no
+  // arithmetic.
+  const auto instant = std::chrono::duration_cast<nanoseconds>(deadline.instant().time_since_epoch()).count();
+  timespec until{};
+  until.tv_sec = static_cast<time_t>(instant > 0 ? instant / 1'000'000'000 : 0);
+  until.tv_nsec = static_cast<long>(instant > 0 ? instant % 1'000'000'000 : 0);
+  const int operation = FUTEX_WAIT_BITSET | static_cast<int>(scope);
+  while (::syscall(SYS_futex, &word, operation, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY) != 0) {
+    if (errno != EINTR) {
+      return errno == ETIMEDOUT ? FutexResult::timed_out : FutexResult::awake;  // EAGAIN: the word differs
+    }
+  }
+  return FutexResult::awake;
+}
+
+/// Wakes up to `count` sleepers of the word. The word need not be alive: a stray address wakes nobody.
+/// @returns how many were woken.
+inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexScope scope) noexcept {
+  const long woken = ::syscall(SYS_futex, &word, FUTEX_WAKE | static_cast<int>(scope), count, nullptr, nullptr, 0);
+  return woken > 0 ? static_cast<int>(woken) : 0;
+}
+
+inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
+  return futex_wake(word, INT_MAX, scope);
+}
+
+/// Tells the processor that this is a spinning wait.
+inline void spin_pause() noexcept {
+#if DTRAIN_X86
+  __asm__ __volatile__("pause");
+#elif DTRAIN_ARM64
+  __asm__ __volatile__("yield");
+#endif
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -666,8 +793,8 @@ namespace DTRAIN_NAMESPACE {
 /// Set once, read by every thread of the rank. Threads: all members may be called concurrently.
 ///
 /// Two ways lead in: `set` by the control plane, which knows the job's first cause, and `report` by whoever on this
-/// rank noticed something. A report goes to the reporter that the group installed (it asks the store, which answers every
-/// rank with the cause that came first); without one it is set at once.
+/// rank noticed something. A report goes to the reporter that the group installed (it asks the store, which answers
+/// every rank with the cause that came first); without one it is set at once.
 class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
  public:
   using Listener = std::function<void(const Cause&)>;
@@ -736,7 +863,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
   bool block_until_failed(Deadline deadline) const {
     std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, deadline.instant(), [this] { return failed(); });
+    return block_until(changed_, lock, deadline, [this] { return failed(); });
   }
 
   /// Tells the job of a failure noticed on this rank. The job's first cause may be another one.
@@ -802,8 +929,8 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 
 namespace DTRAIN_NAMESPACE {
 
-/// Names the stream that produced a gradient. For the host `native` is null: the work is already done when the handle is
-/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step it is passed to.
+/// Names the stream that produced a gradient. For the host `native` is null: the work is already done when the handle
+/// is passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step it is passed to.
 struct StreamHandle {
   Device device{};
   void* native = nullptr;
@@ -889,6 +1016,13810 @@ struct TensorView {
 template <Element T>
 TensorView tensor_view(T* data, Shape shape) noexcept {
   return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/async/blocked_signals.hpp
+
+/// @file
+/// Threads of the library take no signals.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Blocks every signal in this thread for a scope. A thread started inside inherits that, so handlers and signalfds of
+/// the program work as without it.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    static_cast<void>(::sigfillset(&all));
+    const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    if (error != 0) {
+      throw posix_error(error, "blocking signals to start a thread");
+    }
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/descriptor.hpp
+
+/// @file
+/// A move-only owner of a file descriptor.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Closes its descriptor when destroyed. Whoever creates one passes a close-on-exec flag to the system call, so that no
+/// process that the user starts keeps a socket of this one open.
+/// Lifetime: no coroutine waits for a descriptor (EventLoop::readable) while it is closed.
+class Descriptor {
+ public:
+  Descriptor() noexcept = default;
+
+  /// Takes over `fd`; a negative one owns nothing.
+  explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
+
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = other.release();
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+  /// Gives the descriptor to the caller, who closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+  /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
+  void reset() noexcept {
+    if (fd_ >= 0) {
+      static_cast<void>(::close(std::exchange(fd_, -1)));
+    }
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/intrusive_list.hpp
+
+/// @file
+/// A doubly linked list whose links live in its elements, which can leave it at any time without knowing it.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// An element's links. Destroying an element takes it out of its list.
+class ListNode {
+ public:
+  ListNode() noexcept = default;
+  ListNode(const ListNode&) = delete;
+  ListNode& operator=(const ListNode&) = delete;
+  ~ListNode() { unlink(); }
+
+  bool linked() const noexcept { return next_ != this; }
+
+  void unlink() noexcept {
+    previous_->next_ = next_;
+    next_->previous_ = previous_;
+    next_ = previous_ = this;
+  }
+
+ private:
+  template <class>
+  friend class IntrusiveList;
+
+  ListNode* next_ = this;
+  ListNode* previous_ = this;
+};
+
+/// Elements of T, which derives from ListNode; the list owns none of them. No operation allocates.
+/// Lifetime: elements that are still linked when the list is destroyed are left unlinked.
+template <class T>
+class IntrusiveList {
+ public:
+  IntrusiveList() noexcept = default;
+  IntrusiveList(const IntrusiveList&) = delete;
+  IntrusiveList& operator=(const IntrusiveList&) = delete;
+  ~IntrusiveList() {
+    while (pop_front() != nullptr) {
+    }
+  }
+
+  bool empty() const noexcept { return !ends_.linked(); }
+
+  /// Appends an element, taking it out of the list it was in.
+  void push_back(T& element) noexcept {
+    ListNode& node = element;
+    node.unlink();
+    node.previous_ = ends_.previous_;
+    node.next_ = &ends_;
+    ends_.previous_->next_ = &node;
+    ends_.previous_ = &node;
+  }
+
+  /// The first element, or nullptr.
+  T* front() const noexcept { return empty() ? nullptr : static_cast<T*>(ends_.next_); }
+
+  /// Takes the first element out; nullptr if there is none.
+  T* pop_front() noexcept {
+    T* element = front();
+    if (element != nullptr) {
+      static_cast<ListNode&>(*element).unlink();
+    }
+    return element;
+  }
+
+  /// Moves all elements of `other` to the end of this list, in constant time.
+  void splice_back(IntrusiveList& other) noexcept {
+    if (other.empty()) {
+      return;
+    }
+    ListNode* first = other.ends_.next_;
+    ListNode* last = other.ends_.previous_;
+    other.ends_.next_ = other.ends_.previous_ = &other.ends_;
+    first->previous_ = ends_.previous_;
+    last->next_ = &ends_;
+    ends_.previous_->next_ = first;
+    ends_.previous_ = last;
+  }
+
+ private:
+  ListNode ends_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/post_queue.hpp
+
+/// @file
+/// Functions that other threads hand to an EventLoop, and the eventfd that wakes it.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// A function without parameters or result, move-only ones included.
+class Posted {
+ public:
+  Posted() = default;
+  Posted(const Posted&) = delete;
+  Posted& operator=(const Posted&) = delete;
+  virtual ~Posted() = default;
+  virtual void run() = 0;
+};
+
+/// Threads: push, wake and close from any thread; the rest from the loop's.
+class PostQueue {
+ public:
+  PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wakeup_) {
+      throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
+    }
+  }
+
+  int descriptor() const noexcept { return wakeup_.get(); }
+
+  /// Appends a function; false (and the function destroyed, in this thread) once the queue is closed.
+  template <class F>
+  bool push(F function) {
+    struct Holder final : Posted {
+      explicit Holder(F&& given) : held(std::move(given)) {}
+      void run() override { held(); }
+      F held;
+    };
+    std::unique_ptr<Posted> item = std::make_unique<Holder>(std::move(function));
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) {
+        return false;
+      }
+      items_.push_back(std::move(item));
+      if (items_.size() > 1) {
+        return true;  // whoever pushed the first one has woken the loop
+      }
+    }
+    wake();
+    return true;
+  }
+
+  /// Makes the eventfd readable.
+  void wake() noexcept {
+    const std::uint64_t one = 1;
+    while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+
+  /// Makes the eventfd unreadable and runs what was pushed by now. What a function throws leaves at once; the rest
+  /// stays for the next call.
+  void run_all() {
+    std::uint64_t count = 0;
+    while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      while (!items_.empty()) {
+        taken_.push_back(std::move(items_.front()));
+        items_.pop_front();
+      }
+    }
+    for (std::size_t left = taken_.size(); left > 0; --left) {
+      const std::unique_ptr<Posted> item = std::move(taken_.front());
+      taken_.pop_front();
+      item->run();
+    }
+  }
+
+  /// Whether an exception left functions behind.
+  bool unfinished() const noexcept { return !taken_.empty(); }
+
+  /// Refuses functions from now on and destroys those not yet run.
+  void close() noexcept {
+    std::deque<std::unique_ptr<Posted>> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      dropped.swap(items_);
+    }
+    dropped.clear();
+    taken_.clear();
+  }
+
+ private:
+  Descriptor wakeup_;
+  std::mutex mutex_;
+  std::deque<std::unique_ptr<Posted>> items_;
+  std::deque<std::unique_ptr<Posted>> taken_;  ///< by the loop, and not yet run
+  bool closed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/ready.hpp
+
+/// @file
+/// How a wait of a coroutine ended.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// `ready` wins where both hold.
+enum class Ready : std::uint8_t { ready = 1, timed_out };
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/task.hpp
+
+/// @file
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it.
+
+namespace DTRAIN_NAMESPACE::async {
+
+template <class T>
+class Task;
+
+namespace detail {
+
+/// What every Task's coroutine has: nothing runs before the first await, and completion resumes who awaits.
+class TaskPromiseBase {
+ public:
+  struct FinalAwaiter {
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> finished) const noexcept {
+      const std::coroutine_handle<> parent = finished.promise().continuation;
+      return parent ? parent : std::noop_coroutine();
+    }
+    void await_resume() const noexcept {}
+  };
+
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+  FinalAwaiter final_suspend() const noexcept { return {}; }
+  void unhandled_exception() noexcept { exception = std::current_exception(); }
+
+  std::coroutine_handle<> continuation;
+  std::exception_ptr exception;
+};
+
+template <class T>
+class TaskPromise : public TaskPromiseBase {
+ public:
+  Task<T> get_return_object() noexcept;
+  void return_value(T&& result) { value_.emplace(std::move(result)); }
+  void return_value(const T& result) { value_.emplace(result); }
+  T take() {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+};
+
+template <>
+class TaskPromise<void> : public TaskPromiseBase {
+ public:
+  Task<void> get_return_object() noexcept;
+  void return_void() const noexcept {}
+  void take() const {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+  }
+};
+
+}  // namespace detail
+
+/// The result of a coroutine that has not started: `const T value = co_await std::move(task);`. T is void, a value, or
+/// move-only. An exception that leaves the coroutine is thrown where it is awaited.
+///
+/// Cancellation is destruction. Destroying a Task that is suspended destroys its frame with all locals, hence the tasks
+/// it awaits; every awaiter of this library takes itself out of the loop in its destructor. A coroutine therefore
+/// cleans up with destructors and is never told that it was cancelled. A Task must not be destroyed by code that it
+/// itself runs (Spawned allows it, by destroying a moment later).
+///
+/// A child that completes without suspending returns to its parent like a function: a loop of a million such awaits
+/// uses no stack, with any compiler and flags. Tasks that await each other in depth n use n frames of the stack.
+///
+/// A local that cannot be copied is returned as `co_return std::move(local);`: nvcc does not move by itself.
+///
+/// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task.
+/// Threads: a Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
+template <class T = void>
+class [[nodiscard]] Task {
+  static_assert(!std::is_reference_v<T>, "dtrain: a Task returns a value; return a pointer instead of a reference");
+
+ public:
+  using promise_type = detail::TaskPromise<T>;
+  using value_type = T;
+
+  Task() noexcept = default;
+  Task(Task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      destroy();
+      frame_ = std::exchange(other.frame_, nullptr);
+    }
+    return *this;
+  }
+  ~Task() { destroy(); }
+
+  /// Cancels and frees the coroutine now.
+  void destroy() noexcept {
+    if (frame_) {
+      std::exchange(frame_, nullptr).destroy();
+    }
+  }
+
+  explicit operator bool() const noexcept { return frame_ != nullptr; }
+
+  /// Whether the coroutine has returned or thrown.
+  bool done() const noexcept { return frame_ && frame_.done(); }
+
+  /// For those who drive a task without awaiting it: the coroutine, to resume.
+  std::coroutine_handle<> handle() const noexcept { return frame_; }
+
+  /// The result of a task that is done, and frees the coroutine. @throws what the coroutine threw.
+  T take() {
+    const Task finished(std::move(*this));
+    return finished.frame_.promise().take();
+  }
+
+  class Awaiter;
+  Awaiter operator co_await() && noexcept { return Awaiter(*this); }
+
+ private:
+  friend promise_type;
+  explicit Task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+
+  std::coroutine_handle<promise_type> frame_;
+};
+
+/// Runs the child inside await_suspend and suspends the parent only if the child did not finish at once.
+template <class T>
+class Task<T>::Awaiter {
+ public:
+  explicit Awaiter(Task& task) noexcept : task_(task) {}
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> parent) {
+    const std::coroutine_handle<promise_type> child = task_.frame_;
+    if (!child) {
+      throw Error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+    }
+    child.resume();
+    if (child.done()) {
+      return false;
+    }
+    child.promise().continuation = parent;
+    return true;
+  }
+  T await_resume() { return task_.take(); }
+
+ private:
+  Task& task_;
+};
+
+namespace detail {
+
+template <class T>
+Task<T> TaskPromise<T>::get_return_object() noexcept {
+  return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
+}
+
+inline Task<void> TaskPromise<void>::get_return_object() noexcept {
+  return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
+}
+
+}  // namespace detail
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/outcome.hpp
+
+/// @file
+/// What a task came to, a value or an exception, kept where it is not awaited.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Empty until store_outcome has run.
+template <class T>
+class Outcome {
+ public:
+  bool done() const noexcept { return value_.has_value() || exception_ != nullptr; }
+  bool failed() const noexcept { return exception_ != nullptr; }
+  void succeed(T value) { value_.emplace(std::move(value)); }
+  void fail(std::exception_ptr exception) noexcept { exception_ = std::move(exception); }
+
+  /// The value, once. @throws what the task threw.
+  T take() {
+    if (exception_) {
+      std::rethrow_exception(std::exchange(exception_, nullptr));
+    }
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+  std::exception_ptr exception_;
+};
+
+template <>
+class Outcome<void> {
+ public:
+  bool done() const noexcept { return succeeded_ || exception_ != nullptr; }
+  bool failed() const noexcept { return exception_ != nullptr; }
+  void succeed() noexcept { succeeded_ = true; }
+  void fail(std::exception_ptr exception) noexcept { exception_ = std::move(exception); }
+  void take() {
+    if (exception_) {
+      std::rethrow_exception(std::exchange(exception_, nullptr));
+    }
+  }
+
+ private:
+  bool succeeded_ = false;
+  std::exception_ptr exception_;
+};
+
+/// Runs `task` and stores what it comes to; the task's frame is gone when it does. Lifetime: `outcome` outlives it.
+template <class T>
+Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
+  try {
+    if constexpr (std::is_void_v<T>) {
+      co_await std::move(task);
+      outcome.succeed();
+    } else {
+      T value = co_await std::move(task);
+      outcome.succeed(std::move(value));
+    }
+  } catch (...) {
+    outcome.fail(std::current_exception());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/timer_heap.hpp
+
+/// @file
+/// Timers in a binary heap: the earliest at once, insertion and removal in logarithmic time.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// One timer; it knows its place in the heap, so that a cancelled one leaves at once.
+struct TimerNode {
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+  Deadline::Clock::time_point instant{};
+  std::uint64_t sequence = 0;
+  std::size_t place = nowhere;
+};
+
+/// Timers ordered by instant, equal ones by insertion. Lifetime: a timer is removed before it is destroyed.
+class TimerHeap {
+ public:
+  bool empty() const noexcept { return heap_.empty(); }
+  std::size_t size() const noexcept { return heap_.size(); }
+
+  /// Adds a timer that is in no heap.
+  void insert(TimerNode& timer, Deadline deadline) {
+    heap_.push_back(&timer);
+    timer.instant = deadline.instant();
+    timer.sequence = next_sequence_++;
+    rise(heap_.size() - 1, timer);
+  }
+
+  /// Takes a timer out; one that is not in the heap stays as it is.
+  void remove(TimerNode& timer) noexcept {
+    if (timer.place == TimerNode::nowhere) {
+      return;
+    }
+    const std::size_t hole = timer.place;
+    timer.place = TimerNode::nowhere;
+    TimerNode& last = *heap_.back();
+    heap_.pop_back();
+    if (hole == heap_.size()) {
+      return;  // it was the last one itself
+    }
+    if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
+      rise(hole, last);
+    } else {
+      sink(hole, last);
+    }
+  }
+
+  /// The earliest timer, or nullptr.
+  TimerNode* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
+
+ private:
+  static std::size_t parent_of(std::size_t place) noexcept { return (place - 1) / 2; }
+
+  static bool before(const TimerNode& a, const TimerNode& b) noexcept {
+    return a.instant != b.instant ? a.instant < b.instant : a.sequence < b.sequence;
+  }
+
+  void put(std::size_t place, TimerNode& timer) noexcept {
+    heap_[place] = &timer;
+    timer.place = place;
+  }
+
+  void rise(std::size_t place, TimerNode& timer) noexcept {
+    while (place > 0 && before(timer, *heap_[parent_of(place)])) {
+      put(place, *heap_[parent_of(place)]);
+      place = parent_of(place);
+    }
+    put(place, timer);
+  }
+
+  void sink(std::size_t place, TimerNode& timer) noexcept {
+    for (std::size_t child = 2 * place + 1; child < heap_.size(); child = 2 * place + 1) {
+      if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
+        ++child;
+      }
+      if (!before(*heap_[child], timer)) {
+        break;
+      }
+      put(place, *heap_[child]);
+      place = child;
+    }
+    put(place, timer);
+  }
+
+  std::vector<TimerNode*> heap_;
+  std::uint64_t next_sequence_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/waiter.hpp
+
+/// @file
+/// A suspended coroutine's place in an EventLoop: in one list, and in the timers.
+
+namespace DTRAIN_NAMESPACE::async {
+
+class TaskRoot;
+
+/// The base of the awaiters. It lives in the coroutine's frame, so suspending allocates nothing (the timers' array may
+/// grow). An awaiter calls Scheduler::leave in its destructor.
+class Waiter : public ListNode, public TimerNode {
+ public:
+  std::coroutine_handle<> coroutine;
+  TaskRoot* root = nullptr;  ///< the spawned task that the coroutine belongs to
+  int descriptor = -1;       ///< the descriptor that it waits for, if any
+  Ready outcome = Ready::ready;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/poller.hpp
+
+/// @file
+/// The epoll set of an EventLoop: which coroutines wait for which descriptors.
+
+namespace DTRAIN_NAMESPACE::async {
+
+enum class Interest : std::uint8_t { read = 1, write };
+
+/// A descriptor is in the epoll set exactly while somebody waits for it, so whoever closes one that nobody waits for
+/// has nothing to undo, and a forked copy of it wakes nobody. Events of an earlier registration of the same number are
+/// told apart by a generation.
+class Poller {
+ public:
+  /// `wakeup` is watched for reading as long as the poller lives.
+  explicit Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (!epoll_) {
+      throw errno_error("creating an epoll set", "raise the limit of open files (ulimit -n)");
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = wakeup_mark;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
+      throw errno_error("adding the wake-up descriptor to an epoll set");
+    }
+  }
+
+  /// Puts a waiter in line for a descriptor.
+  /// @throws Error (posix) where epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
+  void add(Waiter& waiter, int descriptor, Interest interest) {
+    if (descriptor < 0) {
+      throw posix_error(EBADF, "waiting for a descriptor that is not open");
+    }
+    const auto index = static_cast<std::size_t>(descriptor);
+    if (index >= entries_.size()) {
+      entries_.resize(index + 1 + index / 2);
+    }
+    if (!entries_[index]) {
+      entries_[index] = std::make_unique<Entry>();
+    }
+    Entry& entry = *entries_[index];
+    (interest == Interest::read ? entry.readers : entry.writers).push_back(waiter);
+    if (!apply(descriptor, entry, true)) {
+      const int reason = errno;
+      waiter.unlink();
+      apply(descriptor, entry, false);
+      throw posix_error(reason, "waiting for descriptor " + std::to_string(descriptor));
+    }
+    waiter.descriptor = descriptor;
+  }
+
+  /// Takes a waiter out of line; one that waits for no descriptor stays as it is.
+  void remove(Waiter& waiter) noexcept {
+    if (waiter.descriptor < 0) {
+      return;
+    }
+    waiter.unlink();
+    const int descriptor = std::exchange(waiter.descriptor, -1);
+    apply(descriptor, *entries_[static_cast<std::size_t>(descriptor)], false);
+  }
+
+  /// Waits up to `timeout_ms` (-1: without end) and calls `wake(Waiter&)` for each whose descriptor is ready; they are
+  /// out of line by then. Returns whether the wake-up descriptor is readable.
+  template <class Wake>
+  bool poll(int timeout_ms, Wake wake) {
+    std::array<epoll_event, 64> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+    if (count < 0 && errno != EINTR) {
+      throw errno_error("waiting for events");
+    }
+    bool woken = false;
+    for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
+      const std::uint64_t mark = events[i].data.u64;
+      if (mark == wakeup_mark) {
+        woken = true;
+        continue;
+      }
+      const auto descriptor = static_cast<int>(mark & 0xffffffffU);
+      Entry& entry = *entries_[static_cast<std::size_t>(descriptor)];
+      if (entry.generation == static_cast<std::uint32_t>(mark >> 32)) {
+        dispatch(descriptor, entry, events[i].events, wake);
+      }
+    }
+    return woken;
+  }
+
+  /// How many descriptors somebody waits for.
+  std::size_t registered_count() const noexcept { return registered_count_; }
+
+ private:
+  static constexpr std::uint64_t wakeup_mark = ~std::uint64_t{0};
+
+  struct Entry {
+    IntrusiveList<Waiter> readers;
+    IntrusiveList<Waiter> writers;
+    std::uint32_t generation = 0;
+    std::uint32_t registered = 0;
+  };
+
+  template <class Wake>
+  void dispatch(int descriptor, Entry& entry, std::uint32_t events, Wake& wake) {
+    const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
+    if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
+      wake_all(entry.readers, wake);
+    }
+    if (failed || (events & EPOLLOUT) != 0) {
+      wake_all(entry.writers, wake);
+    }
+    apply(descriptor, entry, false);
+  }
+
+  template <class Wake>
+  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
+    while (Waiter* waiter = waiters.pop_front()) {
+      waiter->descriptor = -1;
+      wake(*waiter);
+    }
+  }
+
+  /// Makes the epoll set agree with who waits. `fresh`: the number may be a new file since the last call, so the system
+  /// is asked even where nothing seems to change.
+  bool apply(int descriptor, Entry& entry, bool fresh) noexcept {
+    const std::uint32_t wanted = (entry.readers.empty() ? 0U : std::uint32_t{EPOLLIN} | std::uint32_t{EPOLLRDHUP}) |
+                                 (entry.writers.empty() ? 0U : std::uint32_t{EPOLLOUT});
+    if (wanted == entry.registered && !fresh) {
+      return true;
+    }
+    int result = 0;
+    if (wanted == 0) {
+      // A failure means that it was closed meanwhile, which has taken it out of the set.
+      static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
+    } else {
+      const bool anew = entry.registered == 0;
+      result = control(anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, entry, wanted);
+      if (result != 0 && errno == ENOENT) {
+        result = control(EPOLL_CTL_ADD, descriptor, entry, wanted);  // closed and opened again meanwhile
+      } else if (result != 0 && errno == EEXIST) {
+        result = control(EPOLL_CTL_MOD, descriptor, entry, wanted);
+      }
+    }
+    const std::uint32_t now = result == 0 ? wanted : 0;
+    if ((now != 0) != (entry.registered != 0)) {
+      now != 0 ? ++registered_count_ : --registered_count_;
+    }
+    entry.registered = now;
+    return result == 0;
+  }
+
+  /// One change of the epoll set; an added file gets a generation of its own.
+  int control(int operation, int descriptor, Entry& entry, std::uint32_t wanted) noexcept {
+    entry.generation += operation == EPOLL_CTL_ADD ? 1 : 0;
+    epoll_event event{};
+    event.events = wanted;
+    event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
+    return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
+  }
+
+  Descriptor epoll_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::size_t registered_count_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/spawned.hpp
+
+/// @file
+/// Spawned: the owner of a task that an EventLoop runs.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Called on the loop's thread with what left a spawned task.
+using ExceptionHandler = std::function<void(std::exception_ptr)>;
+
+/// Called on the loop's thread once a spawned task's frame is destroyed, however it ended. It must not throw.
+using GoneHandler = std::function<void()>;
+
+/// The loop's record of a spawned task.
+class TaskRoot : public ListNode {
+ public:
+  TaskRoot(Task<void> coroutine, ExceptionHandler handler, GoneHandler gone_handler)
+      : task(std::move(coroutine)), on_exception(std::move(handler)), on_gone(std::move(gone_handler)) {}
+
+  /// Destroys the coroutine, then the record if nobody owns it, then calls on_gone.
+  void end() noexcept {
+    unlink();
+    start.unlink();
+    ending = true;
+    task.destroy();
+    ending = false;
+    gone = true;
+    const GoneHandler handler = std::move(on_gone);
+    if (!owned) {
+      delete this;
+    }
+    if (handler) {
+      handler();
+    }
+  }
+
+  Task<void> task;
+  ExceptionHandler on_exception;
+  GoneHandler on_gone;
+  Waiter start;
+  bool gone = false;       ///< its frame has been destroyed
+  bool running = false;    ///< its own code is what runs now
+  bool owned = true;       ///< by a Spawned; otherwise by the loop
+  bool ending = false;     ///< its frame is being destroyed
+  bool abandoned = false;  ///< its Spawned was destroyed by the task itself
+};
+
+/// Owns a spawned task: destroying it cancels the task, which is then gone, with all its locals. Where the task itself
+/// destroys its owner (a session that takes itself out of the map of sessions), it runs on to its next suspension and
+/// is destroyed there.
+/// Lifetime: may outlive the loop; the loop's end has cancelled the task.
+/// Threads: the loop's thread, or any while no thread runs the loop.
+class Spawned {
+ public:
+  Spawned() noexcept = default;
+  explicit Spawned(TaskRoot* root) noexcept : root_(root) {}
+  Spawned(Spawned&& other) noexcept : root_(std::exchange(other.root_, nullptr)) {}
+  Spawned& operator=(Spawned&& other) noexcept {
+    if (this != &other) {
+      cancel();
+      root_ = std::exchange(other.root_, nullptr);
+    }
+    return *this;
+  }
+  ~Spawned() { cancel(); }
+
+  /// Whether the task has ended; also true where nothing is owned.
+  bool done() const noexcept { return root_ == nullptr || root_->gone; }
+
+  /// Destroys the task now; no effect on one that is done.
+  void cancel() noexcept {
+    TaskRoot* root = std::exchange(root_, nullptr);
+    if (root == nullptr) {
+      return;
+    }
+    if (root->gone) {
+      delete root;
+      return;
+    }
+    root->owned = false;
+    if (root->ending || root->running) {
+      root->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+    } else {
+      root->end();
+    }
+  }
+
+  /// Gives the task to the loop, which runs it to its end or to the loop's.
+  void detach() noexcept {
+    if (TaskRoot* root = std::exchange(root_, nullptr)) {
+      if (root->gone) {
+        delete root;
+      } else {
+        root->owned = false;
+      }
+    }
+  }
+
+ private:
+  TaskRoot* root_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/scheduler.hpp
+
+/// @file
+/// Which coroutines of an EventLoop wait for what, and which runs next.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// The part of an EventLoop that awaiters talk to. Threads: the loop's.
+class Scheduler {
+ public:
+  /// `wakeup` is readable when turn() is to return at once.
+  explicit Scheduler(int wakeup) : poller_(wakeup) {}
+
+  /// @name For awaiters
+  /// @{
+
+  /// Suspends `coroutine` at `waiter` until wake() or the deadline.
+  void enter(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
+    waiter.coroutine = coroutine;
+    waiter.root = current_;
+    timers_.insert(waiter, deadline);
+  }
+
+  /// enter(), and also until the descriptor is ready. @throws Error (posix) where epoll refuses it.
+  void enter(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline, int descriptor, Interest interest) {
+    enter(waiter, coroutine, deadline);
+    poller_.add(waiter, descriptor, interest);
+  }
+
+  /// Lets a waiter run in the next turn, or in this one where it has not come to its coroutines.
+  void wake(Waiter& waiter, Ready outcome = Ready::ready) noexcept {
+    leave(waiter);
+    waiter.outcome = outcome;
+    ready_.push_back(waiter);
+  }
+
+  /// Takes a waiter out of whatever it waits in.
+  void leave(Waiter& waiter) noexcept {
+    timers_.remove(waiter);
+    poller_.remove(waiter);
+    waiter.unlink();
+  }
+  /// @}
+
+  /// Adds a record, which starts in the next turn.
+  void start(TaskRoot& root) noexcept {
+    root.start.coroutine = root.task.handle();
+    root.start.root = &root;
+    roots_.push_back(root);
+    ready_.push_back(root.start);
+  }
+
+  /// Waits for something to do, at most until the next timer or not at all if `hurry`. Descriptors come before timers,
+  /// so that what is ready wins over a deadline that has passed. Returns whether the wake-up descriptor is readable.
+  bool poll(bool hurry) {
+    const bool busy = hurry || !ready_.empty() || !batch_.empty();
+    const bool woken = poller_.poll(busy ? 0 : patience_ms(), [this](Waiter& waiter) { wake(waiter); });
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+      wake(static_cast<Waiter&>(*timer), Ready::timed_out);
+    }
+    return woken;
+  }
+
+  /// Runs those that are ready. Those woken meanwhile wait for the next call, so that no chain starves the others.
+  /// @throws what a task without a handler threw; the rest runs in the next call
+  void resume_ready() {
+    batch_.splice_back(ready_);
+    while (Waiter* waiter = batch_.pop_front()) {
+      resume(*waiter);
+    }
+  }
+
+  /// Destroys all tasks.
+  void end_all() noexcept {
+    while (TaskRoot* root = roots_.front()) {
+      root->end();
+    }
+  }
+
+  std::size_t registered_descriptors() const noexcept { return poller_.registered_count(); }
+  std::size_t pending_timers() const noexcept { return timers_.size(); }
+
+ private:
+  int patience_ms() const {
+    if (timers_.empty()) {
+      return -1;
+    }
+    const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+    const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+    return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+  }
+
+  void resume(Waiter& waiter) {
+    TaskRoot* root = waiter.root;
+    if (root == nullptr) {
+      waiter.coroutine.resume();
+      return;
+    }
+    current_ = root;
+    root->running = true;
+    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: it may be gone from here on
+    root->running = false;
+    current_ = nullptr;
+    if (root->task.done() || root->abandoned) {
+      retire(*root);
+    }
+  }
+
+  static void retire(TaskRoot& root) {
+    std::exception_ptr exception;
+    root.ending = true;  // the frame's parameters may own the Spawned
+    if (root.task.done()) {
+      try {
+        root.task.take();
+      } catch (...) {
+        exception = std::current_exception();
+      }
+    }
+    const ExceptionHandler handler = std::move(root.on_exception);
+    root.end();
+    if (exception && !handler) {
+      std::rethrow_exception(exception);
+    }
+    if (exception) {
+      handler(exception);
+    }
+  }
+
+  Poller poller_;
+  TimerHeap timers_;
+  IntrusiveList<TaskRoot> roots_;
+  IntrusiveList<Waiter> ready_;
+  IntrusiveList<Waiter> batch_;
+  TaskRoot* current_ = nullptr;  ///< whose coroutine runs now
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/awaiters.hpp
+
+/// @file
+/// What a coroutine suspends in while it sleeps or waits for a descriptor.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Ends at its deadline.
+class [[nodiscard]] SleepAwaiter : public Waiter {
+ public:
+  SleepAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
+  ~SleepAwaiter() { scheduler_.leave(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.enter(*this, parent, deadline_); }
+  void await_resume() const noexcept {}
+
+ private:
+  Scheduler& scheduler_;
+  Deadline deadline_;
+};
+
+/// Ends when its descriptor is ready or at its deadline.
+class [[nodiscard]] DescriptorAwaiter : public Waiter {
+ public:
+  DescriptorAwaiter(Scheduler& scheduler, int fd, Interest interest, Deadline deadline) noexcept
+      : scheduler_(scheduler), fd_(fd), interest_(interest), deadline_(deadline) {}
+  ~DescriptorAwaiter() { scheduler_.leave(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.enter(*this, parent, deadline_, fd_, interest_); }
+  Ready await_resume() const noexcept { return outcome; }
+
+ private:
+  Scheduler& scheduler_;
+  int fd_;
+  Interest interest_;
+  Deadline deadline_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/event_loop.hpp
+
+/// @file
+/// async::EventLoop: one thread that runs coroutines.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Runs tasks in the thread that calls run() or run_until(). Others (LoopThread) talk to it through post().
+/// Threads: post, stop and on_loop_thread from any thread; everything else on the thread that runs it, or on any while
+/// none does.
+/// Lifetime: outlives every awaiter, Event and socket made for it; destroying it destroys the tasks it still has.
+class EventLoop {
+ public:
+  EventLoop() : scheduler_(posts_.descriptor()) {}
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+  ~EventLoop() { close(); }
+
+  /// Adds a task; it starts in the loop's next turn, and its owner is the result (Spawned::detach gives it to the
+  /// loop).
+  /// @param on_exception gets what leaves the task; without it, the exception leaves run() or run_until()
+  /// @param on_gone runs after the task's frame is destroyed, however it ended
+  /// @throws Error (cancelled) once the loop is closed
+  [[nodiscard]] Spawned spawn(Task<void> task, ExceptionHandler on_exception = {}, GoneHandler on_gone = {}) {
+    if (closed_) {
+      throw Error(Errc::cancelled, "starting a task: the event loop has ended");
+    }
+    if (!task) {
+      throw Error(Errc::invalid_argument, "starting a task that was moved from");
+    }
+    auto root = std::make_unique<TaskRoot>(std::move(task), std::move(on_exception), std::move(on_gone));
+    scheduler_.start(*root);
+    return Spawned(root.release());
+  }
+
+  /// spawn, kept by the loop.
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
+    spawn(std::move(task), std::move(on_exception)).detach();
+  }
+
+  /// Runs `function()` on the loop's thread, in order of posting. What it throws leaves run(). False, with the function
+  /// destroyed unrun, once the loop is closed; what is posted and not run by then is destroyed unrun too.
+  /// Threads: any. Costs an allocation, a short lock, and a system call where the queue was empty.
+  template <class F>
+  bool post(F function) {
+    return posts_.push(std::move(function));
+  }
+
+  /// Runs until stop(). Blocking: without a deadline, because stop() ends it from any thread.
+  /// @throws Error (invalid_argument) if the loop is running already; what a task without a handler or a posted
+  /// function threw (the loop can then be run again)
+  void run() {
+    drive([] { return false; });
+  }
+
+  /// Makes run() return after the present turn; if it is not running, the next run() returns at once. Threads: any.
+  void stop() noexcept {
+    stop_asked_.store(true);
+    posts_.wake();
+  }
+
+  /// Runs the loop in this thread until `task` has ended.
+  /// Blocking: until the deadline, when the task is cancelled.
+  /// @param doing begins the sentence of a timeout
+  /// @throws what the task threw; Error (timeout); Error (cancelled) after stop(); and what run() throws
+  template <class T>
+  T run_until(Task<T> task, Deadline deadline, std::string_view doing = "running a task") {
+    Outcome<T> outcome;
+    Alarm alarm(scheduler_, deadline);
+    Spawned owner = spawn(store_outcome(std::move(task), outcome));
+    drive([&] { return owner.done() || deadline.passed(); });
+    if (!owner.done()) {
+      owner.cancel();
+      const bool late = deadline.passed();
+      throw Error(late ? Errc::timeout : Errc::cancelled,
+                  std::string(doing) + (late ? ": the deadline passed" : ": the event loop was stopped"));
+    }
+    return outcome.take();
+  }
+
+  /// `co_await loop.sleep_until(deadline)`: always suspends, also for an instant that has passed.
+  SleepAwaiter sleep_until(Deadline deadline) noexcept { return {scheduler_, deadline}; }
+  SleepAwaiter sleep_for(Deadline::Clock::duration time) noexcept { return {scheduler_, Deadline::after(time)}; }
+
+  /// `co_await loop.readable(fd, deadline)`: Ready::ready when a read would not block (also at its end and on errors),
+  /// or Ready::timed_out. Several coroutines may wait for one descriptor. A deadline that has passed asks once.
+  /// Lifetime: the descriptor stays open while a coroutine waits for it.
+  /// @throws Error (posix) at the await where epoll refuses the descriptor
+  DescriptorAwaiter readable(int descriptor, Deadline deadline) noexcept {
+    return {scheduler_, descriptor, Interest::read, deadline};
+  }
+  DescriptorAwaiter writable(int descriptor, Deadline deadline) noexcept {
+    return {scheduler_, descriptor, Interest::write, deadline};
+  }
+
+  /// Whether the caller is inside run() or run_until(). Threads: any.
+  bool on_loop_thread() const noexcept {
+    return running_.load() && ::pthread_equal(thread_.load(), ::pthread_self()) != 0;
+  }
+
+  /// Destroys all tasks and refuses new ones and posts; what the destructor does first. Not from inside run().
+  void close() noexcept {
+    closed_ = true;
+    posts_.close();
+    scheduler_.end_all();
+  }
+
+  /// How many descriptors and timers are waited for: for tests and diagnosis.
+  std::size_t registered_descriptors() const noexcept { return scheduler_.registered_descriptors(); }
+  std::size_t pending_timers() const noexcept { return scheduler_.pending_timers(); }
+
+  /// For those who write awaiters.
+  Scheduler& scheduler() noexcept { return scheduler_; }
+
+ private:
+  /// Wakes the loop at a deadline.
+  struct Alarm : Waiter {
+    Alarm(Scheduler& home, Deadline deadline) : scheduler(home) {
+      scheduler.enter(*this, std::noop_coroutine(), deadline);
+    }
+    ~Alarm() { scheduler.leave(*this); }
+    Scheduler& scheduler;
+  };
+
+  template <class Done>
+  void drive(Done done) {
+    if (running_.exchange(true)) {
+      throw Error(Errc::invalid_argument, "running an event loop that is running already; await the task instead");
+    }
+    thread_.store(::pthread_self());
+    struct Guard {
+      ~Guard() { running.store(false); }
+      std::atomic<bool>& running;
+    } guard{running_};
+    while (!done() && !stop_asked_.exchange(false)) {
+      const bool posted = scheduler_.poll(posts_.unfinished());
+      if (posted || posts_.unfinished()) {
+        posts_.run_all();
+      }
+      scheduler_.resume_ready();
+    }
+  }
+
+  PostQueue posts_;
+  Scheduler scheduler_;
+  std::atomic<bool> stop_asked_{false};
+  std::atomic<bool> running_{false};
+  std::atomic<pthread_t> thread_{};
+  bool closed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/auto_reset_event.hpp
+
+/// @file
+/// async::AutoResetEvent: each set lets one coroutine pass.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// set() wakes the longest waiter, or, where nobody waits, lets the next one through; sets that nobody used count once.
+/// A set given to a waiter that is destroyed before it runs goes to the next one. Lifetime: outlives its waiters.
+/// Threads: the loop's.
+class AutoResetEvent {
+ public:
+  class Awaiter;
+
+  explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  inline void set() noexcept;
+  bool is_set() const noexcept { return set_; }
+
+  /// `co_await event.wait(deadline)`: Ready::ready for one who got a set, or Ready::timed_out.
+  inline Awaiter wait(Deadline deadline) noexcept;
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Awaiter> waiters_;
+  bool set_ = false;
+};
+
+class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
+ public:
+  Awaiter(AutoResetEvent& event, Deadline deadline) noexcept : event_(event), deadline_(deadline) {}
+  ~Awaiter() {
+    event_.scheduler_.leave(*this);
+    if (granted_) {
+      event_.set();
+    }
+  }
+
+  bool await_ready() noexcept { return std::exchange(event_.set_, false); }
+  void await_suspend(std::coroutine_handle<> parent) {
+    event_.scheduler_.enter(*this, parent, deadline_);
+    event_.waiters_.push_back(*this);
+  }
+  Ready await_resume() noexcept {
+    granted_ = false;
+    return outcome;
+  }
+
+ private:
+  friend AutoResetEvent;
+
+  AutoResetEvent& event_;
+  Deadline deadline_;
+  bool granted_ = false;  ///< a set that has not been used
+};
+
+inline void AutoResetEvent::set() noexcept {
+  if (Awaiter* waiter = waiters_.front()) {
+    waiter->granted_ = true;
+    scheduler_.wake(*waiter);
+  } else {
+    set_ = true;
+  }
+}
+
+inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept {
+  return {*this, deadline};
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/blocking_call.hpp
+
+/// @file
+/// One task that a thread runs on another thread's EventLoop and waits for.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that
+/// nothing on the loop's thread refers to it any more.
+template <class T>
+class BlockingCall {
+ public:
+  BlockingCall() = default;
+  BlockingCall(const BlockingCall&) = delete;
+  BlockingCall& operator=(const BlockingCall&) = delete;
+
+  /// Posts the task. `make` outlives it.
+  template <class Make>
+  void start(EventLoop& loop, Make& make) {
+    expect(1);
+    loop.post([guard = Reference(*this), &loop, &make, this]() mutable { begin(loop, make, guard); });
+  }
+
+  /// Whether the task was gone by the deadline. Blocking: until then.
+  bool wait_until(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return references_ == 0; });
+  }
+
+  /// Destroys the task on the loop's thread. Blocking: until that has happened, for as long as a coroutine or a posted
+  /// function keeps that thread busy.
+  void cancel(EventLoop& loop) {
+    expect(1);
+    loop.post([guard = Reference(*this), this] { owner_.cancel(); });
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return references_ == 0; });
+  }
+
+  bool done() const noexcept { return outcome_.done(); }
+  T take() { return outcome_.take(); }
+
+ private:
+  /// What the loop holds while it may still touch the call.
+  class Reference {
+   public:
+    explicit Reference(BlockingCall& call) noexcept : call_(&call) {}
+    Reference(Reference&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
+    Reference& operator=(Reference&&) = delete;
+    ~Reference() { release(); }
+    BlockingCall* hand_over() noexcept { return std::exchange(call_, nullptr); }
+    void release() noexcept {
+      if (BlockingCall* call = hand_over()) {
+        call->dropped();
+      }
+    }
+
+   private:
+    BlockingCall* call_;
+  };
+
+  void expect(int more) {
+    const std::lock_guard lock(mutex_);
+    references_ += more;
+  }
+
+  /// Notifies under the lock: the waiting thread destroys the call as soon as it sees zero.
+  void dropped() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (--references_ == 0) {
+      changed_.notify_all();
+    }
+  }
+
+  template <class Make>
+  void begin(EventLoop& loop, Make& make, Reference& guard) {
+    try {
+      owner_ = loop.spawn(store_outcome(make(loop), outcome_), {}, [this] { gone(); });
+      guard.hand_over();  // the task has it now; gone() drops it
+    } catch (...) {
+      outcome_.fail(std::current_exception());
+    }
+  }
+
+  /// Runs on the loop's thread when the frame is destroyed.
+  void gone() noexcept {
+    owner_.detach();  // frees the record here, not on the waiting thread
+    dropped();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int references_ = 0;  ///< guarded by mutex_
+  Outcome<T> outcome_;  ///< the loop's thread writes it while it holds a reference
+  Spawned owner_;       ///< the loop's thread only
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/event.hpp
+
+/// @file
+/// async::Event: a flag that coroutines of one loop wait for.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Stays set, and wakes every waiter, until reset.
+/// Lifetime: outlives its waiters; a waiter destroyed before takes itself out.
+/// Threads: the loop's; from others, post a function that sets it.
+class Event {
+ public:
+  class Awaiter;
+
+  explicit Event(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  /// Wakes all waiters, in the order of waiting, in the loop's next turn.
+  void set() noexcept {
+    set_ = true;
+    while (Waiter* waiter = waiters_.front()) {
+      scheduler_.wake(*waiter);
+    }
+  }
+  void reset() noexcept { set_ = false; }
+  bool is_set() const noexcept { return set_; }
+  bool has_waiters() const noexcept { return !waiters_.empty(); }
+
+  /// `co_await event.wait(deadline)`: Ready::ready once set (at once if it is), or Ready::timed_out.
+  inline Awaiter wait(Deadline deadline) noexcept;
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Waiter> waiters_;
+  bool set_ = false;
+};
+
+class [[nodiscard]] Event::Awaiter : public Waiter {
+ public:
+  Awaiter(Event& event, Deadline deadline) noexcept
+      : event_(event), scheduler_(event.scheduler_), deadline_(deadline) {}
+  ~Awaiter() { scheduler_.leave(*this); }
+
+  bool await_ready() const noexcept { return event_.set_; }
+  void await_suspend(std::coroutine_handle<> parent) {
+    scheduler_.enter(*this, parent, deadline_);
+    event_.waiters_.push_back(*this);
+  }
+  Ready await_resume() const noexcept { return outcome; }
+
+ private:
+  Event& event_;
+  Scheduler& scheduler_;
+  Deadline deadline_;
+};
+
+inline Event::Awaiter Event::wait(Deadline deadline) noexcept {
+  return {*this, deadline};
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop_thread.hpp
+
+/// @file
+/// async::LoopThread: an EventLoop with a thread of its own, and the blocking way into it.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Owns the loop and runs it until destroyed. Its thread takes no signals, so handlers and signalfds of the program
+/// work as without it. If a task without a handler throws, the loop ends: every task is cancelled and every later call
+/// throws. Threads: run_blocking from any thread but the loop's, several at once. Destroying it stops and joins (from
+/// outside).
+class LoopThread {
+ public:
+  LoopThread() {
+    const BlockedSignals blocked;
+    thread_ = std::jthread([this] { serve(); });
+  }
+  LoopThread(const LoopThread&) = delete;
+  LoopThread& operator=(const LoopThread&) = delete;
+  ~LoopThread() { loop_.stop(); }
+
+  /// To post to; its other functions belong to the loop's thread.
+  EventLoop& loop() noexcept { return loop_; }
+
+  /// Runs `co_await make(loop)` on the loop's thread and returns its value here.
+  /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread, and this returns
+  /// only when that has happened, so that `make` may capture the caller's locals by reference.
+  /// @param make callable with EventLoop&, gives a Task; a coroutine lambda with captures is fine, since it stays alive
+  /// @param doing begins the sentence of a timeout
+  /// @throws what the task threw; Error (timeout); Error (cancelled) if the loop has ended; Error (invalid_argument)
+  /// from the loop's own thread, which would wait for itself
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
+    using T = typename std::remove_cvref_t<std::invoke_result_t<Make&, EventLoop&>>::value_type;
+    if (loop_.on_loop_thread()) {
+      throw Error(Errc::invalid_argument, std::string(doing) + ": called from the event loop's own thread, where it " +
+                                              "would wait for itself; co_await the task instead");
+    }
+    BlockingCall<T> call;
+    call.start(loop_, make);
+    if (!call.wait_until(deadline)) {
+      call.cancel(loop_);
+    }
+    if (!call.done()) {
+      throw_unfinished(deadline, doing);
+    }
+    return call.take();
+  }
+
+ private:
+  void serve() noexcept {
+    try {
+      loop_.run();
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      end_reason_ = error.what();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      end_reason_ = "an exception that is not a std::exception";
+    }
+    loop_.close();
+  }
+
+  [[noreturn]] void throw_unfinished(Deadline deadline, std::string_view doing) {
+    const std::lock_guard lock(mutex_);
+    if (!end_reason_.empty()) {
+      throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
+    }
+    if (deadline.passed()) {
+      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+    }
+    throw Error(Errc::cancelled, std::string(doing) + ": the event loop has ended");
+  }
+
+  EventLoop loop_;
+  std::mutex mutex_;
+  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not stop()
+  std::jthread thread_;     ///< last: joined before the rest is destroyed
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/when_all.hpp
+
+/// @file
+/// Several tasks at once.
+
+namespace DTRAIN_NAMESPACE::async {
+
+namespace detail {
+
+/// What the children of one when_all share.
+struct Join {
+  explicit Join(EventLoop& loop) : over(loop) {}
+  std::size_t pending = 0;
+  std::exception_ptr first_exception;
+  Event over;  ///< all are done, or one has failed
+};
+
+template <class T>
+Task<void> join_one(Task<T> task, Outcome<T>& outcome, Join& join) {
+  Task<void> stored = store_outcome(std::move(task), outcome);
+  co_await std::move(stored);
+  --join.pending;
+  if (outcome.failed() || join.pending == 0) {
+    join.over.set();
+  }
+}
+
+template <class T>
+void rethrow_failed(std::deque<Outcome<T>>& outcomes) {
+  for (Outcome<T>& outcome : outcomes) {
+    if (outcome.failed()) {
+      outcome.take();
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Runs the tasks interleaved on one loop and returns their values in the order given (Task<void> for void ones). The
+/// first exception cancels the others, which are destroyed before it is rethrown; of several in one turn of the loop,
+/// that of the first task in order. A task that fails at its start keeps the later ones from starting.
+/// @param deadline when it passes, the tasks are destroyed
+/// @throws what a task threw; Error (timeout)
+template <class T>
+Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
+    EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
+  detail::Join join(loop);
+  std::deque<Outcome<T>> outcomes(tasks.size());
+  {
+    join.pending = tasks.size();
+    std::vector<Task<void>> children;
+    children.reserve(tasks.size());
+    for (std::size_t i = 0; i < tasks.size() && !join.over.is_set(); ++i) {
+      children.push_back(detail::join_one(std::move(tasks[i]), outcomes[i], join));
+      children.back().handle().resume();
+    }
+    if (!tasks.empty() && co_await join.over.wait(deadline) == Ready::timed_out) {
+      throw Error(Errc::timeout, "waiting for " + std::to_string(join.pending) + " of " + std::to_string(tasks.size()) +
+                                     " tasks: the deadline passed");
+    }
+  }  // destroys the children that still wait
+  detail::rethrow_failed(outcomes);
+  if constexpr (!std::is_void_v<T>) {
+    std::vector<T> values;
+    values.reserve(outcomes.size());
+    for (Outcome<T>& outcome : outcomes) {
+      values.push_back(outcome.take());
+    }
+    co_return std::move(values);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/with_deadline.hpp
+
+/// @file
+/// A task that is given up at a deadline.
+
+namespace DTRAIN_NAMESPACE::async {
+
+namespace detail {
+
+template <class T>
+Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, Event& done) {
+  Task<void> stored = store_outcome(std::move(task), outcome);
+  co_await std::move(stored);
+  done.set();
+}
+
+}  // namespace detail
+
+/// The task's value, or nothing when the deadline came first: the task is then destroyed. For Task<void>: whether it
+/// ended in time. A task that ends in the same turn as the deadline has ended in time.
+/// @throws what the task throws
+template <class T>
+Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_t<std::is_void_v<T>, bool, T>>>>
+with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
+  Outcome<T> outcome;
+  Event done(loop);
+  {
+    const Task<void> child = detail::store_and_set(std::move(task), outcome, done);
+    child.handle().resume();
+    co_await done.wait(deadline);
+  }  // destroys the child where it still waits
+  if constexpr (std::is_void_v<T>) {
+    const bool in_time = outcome.done();
+    outcome.take();
+    co_return in_time;
+  } else {
+    if (!outcome.done()) {
+      co_return std::nullopt;
+    }
+    co_return std::optional<T>(outcome.take());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/net/address.hpp
+
+/// @file
+/// net::Endpoint: a numeric IPv4 or IPv6 address with a port.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// A port in decimal digits, 0..65535; nothing otherwise.
+inline std::optional<std::uint16_t> parse_port(std::string_view text) noexcept {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    return std::nullopt;
+  }
+  return port;
+}
+
+/// A value: 28 bytes, compared by what it names.
+class Endpoint {
+ public:
+  /// 0.0.0.0, port 0.
+  Endpoint() noexcept { storage_.v4.sin_family = AF_INET; }
+
+  static Endpoint any_v4(std::uint16_t port) noexcept { return v4(INADDR_ANY, port); }
+  static Endpoint loopback_v4(std::uint16_t port) noexcept { return v4(INADDR_LOOPBACK, port); }
+  static Endpoint any_v6(std::uint16_t port) noexcept { return v6(in6addr_any, port); }
+  static Endpoint loopback_v6(std::uint16_t port) noexcept { return v6(in6addr_loopback, port); }
+
+  /// Of "192.0.2.1", "2001:db8::1", "[2001:db8::1]" or "fe80::1%eth0"; nothing for a name or anything else.
+  static std::optional<Endpoint> from_numeric(std::string_view host, std::uint16_t port) {
+    if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+      host = host.substr(1, host.size() - 2);
+      if (host.find(':') == std::string_view::npos) {
+        return std::nullopt;
+      }
+    }
+    const std::size_t percent = host.find('%');
+    const std::string address(host.substr(0, percent));
+    if (address.find('\0') != std::string::npos) {
+      return std::nullopt;
+    }
+    in_addr four{};
+    if (percent == std::string_view::npos && ::inet_pton(AF_INET, address.c_str(), &four) == 1) {
+      return v4(ntohl(four.s_addr), port);
+    }
+    in6_addr six{};
+    if (::inet_pton(AF_INET6, address.c_str(), &six) != 1) {
+      return std::nullopt;
+    }
+    Endpoint endpoint = v6(six, port);
+    if (percent != std::string_view::npos) {
+      endpoint.storage_.v6.sin6_scope_id = ::if_nametoindex(std::string(host.substr(percent + 1)).c_str());
+      if (endpoint.storage_.v6.sin6_scope_id == 0) {
+        return std::nullopt;
+      }
+    }
+    return endpoint;
+  }
+
+  /// Of "192.0.2.1:80" or "[2001:db8::1]:80".
+  static std::optional<Endpoint> parse(std::string_view text) {
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string_view::npos || (text.find(':') != colon && text[colon - 1] != ']')) {
+      return std::nullopt;
+    }
+    const std::optional<std::uint16_t> port = parse_port(text.substr(colon + 1));
+    return port ? from_numeric(text.substr(0, colon), *port) : std::nullopt;
+  }
+
+  /// What the system returned; nothing for another family.
+  static std::optional<Endpoint> from_system(const sockaddr* address, socklen_t size) noexcept {
+    Endpoint endpoint;
+    const bool is_v4 = size >= sizeof(sockaddr_in) && address->sa_family == AF_INET;
+    const bool is_v6 = size >= sizeof(sockaddr_in6) && address->sa_family == AF_INET6;
+    if (!is_v4 && !is_v6) {
+      return std::nullopt;
+    }
+    std::memcpy(&endpoint.storage_, address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    return endpoint;
+  }
+
+  bool is_v6() const noexcept { return storage_.any.sa_family == AF_INET6; }
+  int family() const noexcept { return storage_.any.sa_family; }
+  std::uint16_t port() const noexcept { return ntohs(is_v6() ? storage_.v6.sin6_port : storage_.v4.sin_port); }
+
+  Endpoint with_port(std::uint16_t port) const noexcept {
+    Endpoint changed = *this;
+    (is_v6() ? changed.storage_.v6.sin6_port : changed.storage_.v4.sin_port) = htons(port);
+    return changed;
+  }
+
+  /// The whole of 127.0.0.0/8, ::1, and the former written as IPv6.
+  bool is_loopback() const noexcept {
+    if (!is_v6()) {
+      return (ntohl(storage_.v4.sin_addr.s_addr) >> 24) == 127;
+    }
+    const in6_addr& address = storage_.v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
+  }
+
+  /// 0.0.0.0 or ::.
+  bool is_any() const noexcept {
+    return is_v6() ? IN6_IS_ADDR_UNSPECIFIED(&storage_.v6.sin6_addr) != 0 : storage_.v4.sin_addr.s_addr == INADDR_ANY;
+  }
+
+  /// The same endpoint as IPv4 where it is IPv4 written as IPv6 (::ffff:192.0.2.1), as a dual-stack socket sees peers.
+  Endpoint unmapped() const noexcept {
+    if (!is_v6() || !IN6_IS_ADDR_V4MAPPED(&storage_.v6.sin6_addr)) {
+      return *this;
+    }
+    std::uint32_t address = 0;
+    std::memcpy(&address, &storage_.v6.sin6_addr.s6_addr[12], sizeof address);
+    return v4(ntohl(address), port());
+  }
+
+  /// "192.0.2.1", "2001:db8::1", "fe80::1%2".
+  std::string host() const {
+    char text[INET6_ADDRSTRLEN] = {};
+    const void* address = is_v6() ? static_cast<const void*>(&storage_.v6.sin6_addr) : &storage_.v4.sin_addr;
+    if (::inet_ntop(family(), address, text, sizeof text) == nullptr) {
+      return "?";
+    }
+    const bool scoped = is_v6() && storage_.v6.sin6_scope_id != 0;
+    return scoped ? std::string(text) + "%" + std::to_string(storage_.v6.sin6_scope_id) : std::string(text);
+  }
+
+  const sockaddr* data() const noexcept { return &storage_.any; }
+  socklen_t size() const noexcept { return is_v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in); }
+
+  friend bool operator==(const Endpoint& a, const Endpoint& b) noexcept {
+    if (a.family() != b.family() || a.port() != b.port()) {
+      return false;
+    }
+    return a.is_v6() ? std::memcmp(&a.storage_.v6.sin6_addr, &b.storage_.v6.sin6_addr, sizeof(in6_addr)) == 0 &&
+                           a.storage_.v6.sin6_scope_id == b.storage_.v6.sin6_scope_id
+                     : a.storage_.v4.sin_addr.s_addr == b.storage_.v4.sin_addr.s_addr;
+  }
+
+ private:
+  static Endpoint v4(std::uint32_t address, std::uint16_t port) noexcept {
+    Endpoint endpoint;
+    endpoint.storage_.v4.sin_addr.s_addr = htonl(address);
+    endpoint.storage_.v4.sin_port = htons(port);
+    return endpoint;
+  }
+  static Endpoint v6(const in6_addr& address, std::uint16_t port) noexcept {
+    Endpoint endpoint;
+    endpoint.storage_.v6.sin6_family = AF_INET6;
+    endpoint.storage_.v6.sin6_addr = address;
+    endpoint.storage_.v6.sin6_port = htons(port);
+    return endpoint;
+  }
+
+  union {
+    sockaddr any;
+    sockaddr_in v4;
+    sockaddr_in6 v6;
+  } storage_{.v6 = {}};
+};
+
+/// "192.0.2.1:80", "[2001:db8::1]:80".
+inline std::string to_string(const Endpoint& endpoint) {
+  const std::string host = endpoint.is_v6() ? "[" + endpoint.host() + "]" : endpoint.host();
+  return host + ":" + std::to_string(endpoint.port());
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/byte_reader.hpp
+
+/// @file
+/// Decoding of what ByteWriter wrote, from bytes that nobody vouches for.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Reads in order. What is missing or beyond its bound makes ok() false for good; every later read gives zero or
+/// nothing, so that a whole message can be read and checked once at its end: `if (!reader.finished()) ...`. Lifetime:
+/// the bytes outlive the reader and the spans it gives out.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
+
+  std::uint8_t u8() noexcept { return static_cast<std::uint8_t>(little_endian(1)); }
+  std::uint16_t u16() noexcept { return static_cast<std::uint16_t>(little_endian(2)); }
+  std::uint32_t u32() noexcept { return static_cast<std::uint32_t>(little_endian(4)); }
+  std::uint64_t u64() noexcept { return little_endian(8); }
+  std::int64_t i64() noexcept { return static_cast<std::int64_t>(little_endian(8)); }
+
+  /// `count` bytes as they stand.
+  std::span<const std::byte> raw(std::size_t count) noexcept {
+    if (!ok_ || count > left_.size()) {
+      fail();
+      return {};
+    }
+    const std::span<const std::byte> taken = left_.first(count);
+    left_ = left_.subspan(count);
+    return taken;
+  }
+
+  /// A length and that many bytes, at most `most`; nothing is allocated.
+  std::span<const std::byte> bytes(std::size_t most) noexcept {
+    const std::uint32_t count = u32();
+    if (count > most) {
+      fail();
+      return {};
+    }
+    return raw(count);
+  }
+
+  /// A length and that many characters, at most `most`.
+  std::string string(std::size_t most) {
+    const std::span<const std::byte> content = bytes(most);
+    return {reinterpret_cast<const char*>(content.data()), content.size()};
+  }
+
+  /// Marks the message as wrong: for a caller who finds a value that cannot be.
+  void fail() noexcept {
+    ok_ = false;
+    left_ = {};
+  }
+
+  bool ok() const noexcept { return ok_; }
+  std::size_t remaining() const noexcept { return left_.size(); }
+
+  /// Whether all was read, and nothing is left over.
+  bool finished() const noexcept { return ok_ && left_.empty(); }
+
+ private:
+  std::uint64_t little_endian(std::size_t count) noexcept {
+    const std::span<const std::byte> encoded = raw(count);
+    std::uint64_t value = 0;
+    for (std::size_t i = encoded.size(); i > 0; --i) {
+      value = (value << 8) | std::to_integer<std::uint64_t>(encoded[i - 1]);
+    }
+    return value;
+  }
+
+  std::span<const std::byte> left_;
+  bool ok_ = true;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/byte_writer.hpp
+
+/// @file
+/// Encoding of little-endian integers and bounded strings.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Appends to a growing array. The result does not depend on the machine's byte order.
+class ByteWriter {
+ public:
+  ByteWriter& u8(std::uint8_t value) { return little_endian(value, 1); }
+  ByteWriter& u16(std::uint16_t value) { return little_endian(value, 2); }
+  ByteWriter& u32(std::uint32_t value) { return little_endian(value, 4); }
+  ByteWriter& u64(std::uint64_t value) { return little_endian(value, 8); }
+  ByteWriter& i64(std::int64_t value) { return u64(static_cast<std::uint64_t>(value)); }
+
+  /// The bytes alone, without their number.
+  ByteWriter& raw(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    return *this;
+  }
+
+  /// A u32 with the number of bytes, then these. @throws Error (limit) beyond 2^32 - 1 bytes
+  ByteWriter& bytes(std::span<const std::byte> content) {
+    if (content.size() > std::numeric_limits<std::uint32_t>::max()) {
+      throw Error(Errc::limit, "encoding " + std::to_string(content.size()) + " bytes; at most 2^32 - 1 are possible");
+    }
+    u32(static_cast<std::uint32_t>(content.size()));
+    return raw(content);
+  }
+  ByteWriter& string(std::string_view text) { return bytes(std::as_bytes(std::span(text.data(), text.size()))); }
+
+  std::span<const std::byte> view() const noexcept { return bytes_; }
+  std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
+
+ private:
+  ByteWriter& little_endian(std::uint64_t value, int count) {
+    for (int i = 0; i < count; ++i, value >>= 8) {
+      bytes_.push_back(static_cast<std::byte>(value & 0xff));
+    }
+    return *this;
+  }
+
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/descriptor.hpp
+
+/// @file
+/// The owner of a file descriptor, under the name that sockets use.
+
+namespace DTRAIN_NAMESPACE::net {
+
+using async::Descriptor;
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/frame_parser.hpp
+
+/// @file
+/// Frames in a stream of bytes: a little-endian u32 length, then so many bytes.
+
+namespace DTRAIN_NAMESPACE::net {
+
+inline constexpr std::size_t frame_header_bytes = 4;
+inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
+
+/// Takes bytes in any pieces and gives whole frames. Its memory is what was received and not yet taken, so a length
+/// that somebody claims costs nothing. A length above the bound spoils the stream for good.
+class FrameParser {
+ public:
+  /// @param bound of a frame's payload, in bytes
+  explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
+
+  /// Appends what was received; ignored once the stream is spoilt.
+  void feed(std::span<const std::byte> bytes) {
+    if (spoilt_) {
+      return;
+    }
+    if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
+      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
+      taken_ = 0;
+    }
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    check_length();
+  }
+
+  /// The next whole frame's payload, if there is one.
+  std::optional<std::vector<std::byte>> next() {
+    if (spoilt_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
+      return std::nullopt;
+    }
+    const std::span<const std::byte> payload =
+        std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
+    std::vector<std::byte> frame(payload.begin(), payload.end());
+    taken_ += frame_header_bytes + frame.size();
+    if (taken_ == buffer_.size()) {
+      buffer_.clear();
+      taken_ = 0;
+      if (buffer_.capacity() > kept_capacity) {
+        buffer_.shrink_to_fit();
+      }
+    }
+    check_length();
+    return frame;
+  }
+
+  /// Whether a length above the bound has been seen, and which.
+  bool spoilt() const noexcept { return spoilt_; }
+  std::uint32_t refused_length() const noexcept { return refused_length_; }
+
+  /// Bytes received and not yet given out; not zero at the end of the stream means a frame cut short.
+  std::size_t buffered() const noexcept { return buffer_.size() - taken_; }
+  std::size_t bound() const noexcept { return bound_; }
+
+ private:
+  static constexpr std::size_t kept_capacity = std::size_t{64} << 10;
+
+  std::uint32_t length() const noexcept {
+    std::uint32_t value = 0;
+    for (std::size_t i = frame_header_bytes; i > 0; --i) {
+      value = (value << 8) | std::to_integer<std::uint32_t>(buffer_[taken_ + i - 1]);
+    }
+    return value;
+  }
+
+  void check_length() {
+    if (buffered() >= frame_header_bytes && length() > bound_) {
+      spoilt_ = true;
+      refused_length_ = length();
+      std::vector<std::byte>().swap(buffer_);
+      taken_ = 0;
+    }
+  }
+
+  std::size_t bound_;
+  std::vector<std::byte> buffer_;
+  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were given out
+  bool spoilt_ = false;
+  std::uint32_t refused_length_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/io_result.hpp
+
+/// @file
+/// How reading or writing ended: expected outcomes as values.
+
+namespace DTRAIN_NAMESPACE::net {
+
+enum class IoStatus : std::uint8_t {
+  ok = 1,
+  closed,     ///< the connection is gone: closed by the peer, reset, or given up by the system
+  timed_out,  ///< the deadline came first
+};
+
+struct IoResult {
+  IoStatus status = IoStatus::ok;
+  std::size_t bytes = 0;  ///< moved, also where the status is not ok
+  int error = 0;          ///< the errno that ended the connection; 0 where the peer closed it in order
+
+  bool ok() const noexcept { return status == IoStatus::ok; }
+
+  /// "connection closed by the peer", "Connection reset by peer", "the deadline passed".
+  std::string reason() const {
+    switch (status) {
+      case IoStatus::ok: return "ok";
+      case IoStatus::timed_out: return "the deadline passed";
+      case IoStatus::closed: break;
+    }
+    return error == 0 ? "connection closed by the peer" : std::generic_category().message(error);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/connection.hpp
+
+/// @file
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Sends small messages at once (TCP_NODELAY), has keepalive on, and never raises SIGPIPE. One coroutine may read while
+/// another writes.
+/// Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives it. Buffers
+/// outlive the task that uses them. Threads: the loop's.
+class Connection {
+ public:
+  /// Takes over a connected, non-blocking socket. @throws Error (posix) where an option is refused
+  Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
+    set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+    set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  }
+
+  /// Reads what is there without waiting; nothing where that would block.
+  std::optional<IoResult> try_read(std::span<std::byte> buffer) {
+    for (;;) {
+      const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+      if (count > 0 || buffer.empty()) {
+        return IoResult{IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
+      }
+      if (count == 0) {
+        return IoResult{IoStatus::closed, 0, 0};
+      }
+      if (errno != EINTR) {
+        return failure(errno, "reading from ");
+      }
+    }
+  }
+
+  /// Writes what fits without waiting; nothing where not a byte does.
+  std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
+    for (;;) {
+      const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count >= 0) {
+        return IoResult{IoStatus::ok, static_cast<std::size_t>(count), 0};
+      }
+      if (errno != EINTR) {
+        return failure(errno, "writing to ");
+      }
+    }
+  }
+
+  /// Reads at least one byte, or finds the end. A read of nothing is ok at once.
+  async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
+    for (;;) {
+      const std::optional<IoResult> result = try_read(buffer);
+      if (result) {
+        co_return *result;
+      }
+      const async::Ready ready = co_await readable(deadline);
+      if (ready == async::Ready::timed_out) {
+        co_return IoResult{IoStatus::timed_out, 0, 0};
+      }
+    }
+  }
+
+  /// Writes all of it, or says how much had gone when the deadline or the end of the connection came.
+  async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const std::optional<IoResult> result = try_write(bytes.subspan(done));
+      if (result && !result->ok()) {
+        co_return IoResult{result->status, done, result->error};
+      }
+      if (result) {
+        done += result->bytes;
+        continue;
+      }
+      const async::Ready ready = co_await loop_->writable(socket_.get(), deadline);
+      if (ready == async::Ready::timed_out) {
+        co_return IoResult{IoStatus::timed_out, done, 0};
+      }
+    }
+    co_return IoResult{IoStatus::ok, done, 0};
+  }
+
+  /// `co_await connection.readable(deadline)`: as EventLoop::readable.
+  async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
+
+  /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
+  /// answer.
+  void set_keepalive(std::chrono::seconds idle, std::chrono::seconds interval, int probes) {
+    set_option(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(idle.count()), "TCP_KEEPIDLE");
+    set_option(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(interval.count()), "TCP_KEEPINTVL");
+    set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
+  }
+
+  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT).
+  void set_user_timeout(std::chrono::milliseconds timeout) {
+    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()), "TCP_USER_TIMEOUT");
+  }
+
+  /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
+  Endpoint peer() const noexcept { return endpoint(&::getpeername); }
+  Endpoint local() const noexcept { return endpoint(&::getsockname); }
+
+  /// The peer reads its end after what was written; reading goes on.
+  void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
+
+  /// Ends both directions; coroutines that wait on it see it closed.
+  void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
+
+  int descriptor() const noexcept { return socket_.get(); }
+  async::EventLoop& loop() const noexcept { return *loop_; }
+
+ private:
+  /// Errors that the network or the peer can cause; anything else is a mistake in this program.
+  static bool is_gone(int error) noexcept {
+    switch (error) {
+      case ECONNRESET:
+      case ECONNABORTED:
+      case ECONNREFUSED:
+      case EPIPE:
+      case ETIMEDOUT:
+      case EHOSTUNREACH:
+      case EHOSTDOWN:
+      case ENETUNREACH:
+      case ENETDOWN:
+      case ENETRESET:
+      case ENOTCONN: return true;
+      default: return false;
+    }
+  }
+
+  std::optional<IoResult> failure(int error, const char* doing) const {
+    if (is_gone(error)) {
+      return IoResult{IoStatus::closed, 0, error};
+    }
+    if (error != EAGAIN && error != EWOULDBLOCK) {
+      throw posix_error(error, doing + to_string(peer()));
+    }
+    return std::nullopt;
+  }
+
+  void set_option(int level, int option, int value, const char* name) {
+    if (::setsockopt(socket_.get(), level, option, &value, sizeof value) != 0) {
+      throw errno_error(std::string("setting ") + name + " to " + std::to_string(value) + " on a connection");
+    }
+  }
+
+  Endpoint endpoint(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      return {};
+    }
+    return Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size).value_or(Endpoint{}).unmapped();
+  }
+
+  async::EventLoop* loop_;
+  Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/frame.hpp
+
+/// @file
+/// Frames over a Connection.
+
+namespace DTRAIN_NAMESPACE::net {
+
+enum class FrameStatus : std::uint8_t {
+  ok = 1,
+  closed,     ///< at the end of a frame
+  cut_short,  ///< the connection ended inside a frame
+  timed_out,  ///< what was received so far is kept: reading may go on
+  too_long,   ///< the peer announced more than the bound: the stream cannot be followed any more
+};
+
+struct FrameResult {
+  FrameStatus status = FrameStatus::ok;
+  std::vector<std::byte> payload{};
+  std::string reason{};  ///< a clause for a sentence where the status is not ok
+
+  bool ok() const noexcept { return status == FrameStatus::ok; }
+};
+
+/// Lifetime: the connection outlives it; neither moves while a task reads. One coroutine reads at a time.
+class FrameReader {
+ public:
+  explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
+      : connection_(&connection), parser_(bound) {}
+
+  /// The next frame.
+  async::Task<FrameResult> read_frame(Deadline deadline) {
+    FrameResult result;
+    for (;;) {
+      if (auto frame = parser_.next()) {
+        result.payload = std::move(*frame);
+        co_return std::move(result);
+      }
+      if (parser_.spoilt()) {
+        result.status = FrameStatus::too_long;
+        result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
+                        " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
+        co_return std::move(result);
+      }
+      const IoResult io = receive();
+      if (io.status == IoStatus::timed_out) {
+        const async::Ready ready = co_await connection_->readable(deadline);
+        if (ready == async::Ready::ready) {
+          continue;
+        }
+      }
+      if (!io.ok()) {
+        const bool inside = parser_.buffered() > 0;
+        result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
+                        : inside                         ? FrameStatus::cut_short
+                                                         : FrameStatus::closed;
+        result.reason = io.reason() + (inside ? " inside a frame" : "");
+        co_return std::move(result);
+      }
+    }
+  }
+
+ private:
+  /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
+  IoResult receive() {
+    std::array<std::byte, 16384> buffer;
+    const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
+    return io;
+  }
+
+  Connection* connection_;
+  FrameParser parser_;
+};
+
+/// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
+/// meanwhile, and what they queue goes with the same flush.
+class FrameWriter {
+ public:
+  static constexpr std::size_t default_queue_bound = std::size_t{64} << 20;
+
+  explicit FrameWriter(Connection& connection, std::size_t bound = default_frame_bound,
+                       std::size_t queue_bound = default_queue_bound) noexcept
+      : connection_(&connection), bound_(bound), queue_bound_(queue_bound) {}
+
+  /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
+  /// read.
+  /// @throws Error (limit) for a payload above the frame's bound
+  [[nodiscard]] bool queue(std::span<const std::byte> payload) {
+    if (payload.size() > bound_) {
+      throw Error(Errc::limit, "sending a message of " + std::to_string(payload.size()) + " bytes; at most " +
+                                   std::to_string(bound_) + " are possible");
+    }
+    if (queued_bytes() + frame_header_bytes + payload.size() > queue_bound_) {
+      return false;
+    }
+    for (std::size_t i = 0; i < frame_header_bytes; ++i) {
+      queue_.push_back(static_cast<std::byte>((payload.size() >> (8 * i)) & 0xff));
+    }
+    queue_.insert(queue_.end(), payload.begin(), payload.end());
+    return true;
+  }
+
+  /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
+  async::Task<IoResult> flush(Deadline deadline) {
+    IoResult total;
+    while (queued_bytes() > 0) {
+      if (written_ == writing_.size()) {
+        writing_.clear();
+        written_ = 0;
+        writing_.swap(queue_);
+      }
+      const IoResult io = co_await connection_->write_all(std::span(writing_).subspan(written_), deadline);
+      written_ += io.bytes;
+      total.bytes += io.bytes;
+      if (!io.ok()) {
+        total.status = io.status;
+        total.error = io.error;
+        break;
+      }
+    }
+    co_return total;
+  }
+
+  /// queue and flush. @throws Error (limit) also where the queue is full
+  async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
+    if (!queue(payload)) {
+      throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
+                                   "does not read");
+    }
+    const IoResult result = co_await flush(deadline);
+    co_return result;
+  }
+
+  std::size_t queued_bytes() const noexcept { return queue_.size() + writing_.size() - written_; }
+
+ private:
+  Connection* connection_;
+  std::size_t bound_;
+  std::size_t queue_bound_;
+  std::vector<std::byte> queue_;    ///< what waits for the next write
+  std::vector<std::byte> writing_;  ///< what is being written, from written_ on
+  std::size_t written_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/listener.hpp
+
+/// @file
+/// net::Listener: a TCP socket that accepts connections.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Lifetime: outlives the tasks of accept(), and does not move while they run; the loop outlives it. Threads: the
+/// loop's.
+class Listener {
+ public:
+  /// Listens at an address of this machine; port 0 is one that the system chooses (see local()). SO_REUSEADDR is set.
+  /// @throws Error (posix), whose sentence names the port and what to set
+  static Listener bind(async::EventLoop& loop, const Endpoint& endpoint, int backlog = default_backlog) {
+    return open(loop, endpoint, backlog, false);
+  }
+
+  /// Listens at every address, IPv4 and IPv6 on one socket; IPv4 alone on a machine without IPv6.
+  static Listener bind_any(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
+    try {
+      return open(loop, Endpoint::any_v6(port), backlog, true);
+    } catch (const Error& error) {
+      const int reason = error.code().value();
+      if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL && reason != EPROTONOSUPPORT) {
+        throw;
+      }
+    }
+    return open(loop, Endpoint::any_v4(port), backlog, false);
+  }
+
+  /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
+  /// the process or the system is out of descriptors, it tries again every 20 ms.
+  /// @throws Error (posix) for what is a mistake in this program
+  async::Task<std::optional<Connection>> accept(Deadline deadline) {
+    for (;;) {
+      Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      const int error = errno;
+      if (socket) {
+        co_return Connection(*loop_, std::move(socket));
+      }
+      async::Ready ready = async::Ready::ready;
+      if (error == EAGAIN || error == EWOULDBLOCK) {
+        ready = co_await loop_->readable(socket_.get(), deadline);
+      } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(20));
+        ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
+      } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
+        throw posix_error(error, "accepting a connection");
+      }
+      if (ready == async::Ready::timed_out) {
+        co_return std::nullopt;
+      }
+    }
+  }
+
+  /// Where it listens, with the port that the system chose.
+  Endpoint local() const noexcept { return local_; }
+  std::uint16_t port() const noexcept { return local_.port(); }
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
+
+  Listener(async::EventLoop& loop, Descriptor socket, const Endpoint& local)
+      : loop_(&loop), socket_(std::move(socket)), local_(local) {}
+
+  static Listener open(async::EventLoop& loop, const Endpoint& endpoint, int backlog, bool dual_stack) {
+    const std::string doing =
+        "listening at " +
+        (dual_stack ? "port " + std::to_string(endpoint.port()) + " of every address" : to_string(endpoint));
+    Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+    if (!socket) {
+      throw errno_error(doing);
+    }
+    const int on = 1;
+    const int v6_only = dual_stack ? 0 : 1;
+    if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        (endpoint.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
+      throw errno_error(doing);
+    }
+    if (::bind(socket.get(), endpoint.data(), endpoint.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
+      throw errno_error(doing, remedy(errno));
+    }
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      throw errno_error(doing);
+    }
+    const auto local = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+    return {loop, std::move(socket), local.value_or(endpoint)};
+  }
+
+  static const char* remedy(int error) noexcept {
+    switch (error) {
+      case EADDRINUSE: return "another program uses this port: choose another with MASTER_PORT or --master-port";
+      case EADDRNOTAVAIL: return "the address is not one of this machine's: set MASTER_ADDR to one that is";
+      case EACCES: return "ports below 1024 need privileges: choose another with MASTER_PORT or --master-port";
+      default: return "";
+    }
+  }
+
+  async::EventLoop* loop_;
+  Descriptor socket_;
+  Endpoint local_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/poll_descriptor.hpp
+
+/// @file
+/// Blocking waits for a descriptor, with a deadline.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Returns when `events` (POLLIN, POLLOUT), an error or the other side's end is there. A deadline that has passed asks
+/// once. Blocking: until the deadline.
+/// @param doing begins the sentence of an error
+/// @throws Error (timeout, posix)
+inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
+  for (;;) {
+    const bool last = deadline.passed();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    pollfd entry{descriptor, events, 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min(left, std::chrono::milliseconds(60'000)).count()));
+    if (count > 0) {
+      return;
+    }
+    if (count < 0 && errno != EINTR) {
+      throw errno_error(doing);
+    }
+    if (count == 0 && last) {
+      throw Error(Errc::timeout, doing + ": the deadline passed");
+    }
+  }
+}
+
+/// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
+inline void pause_before_retry(Deadline deadline, const std::string& doing) {
+  if (deadline.passed()) {
+    throw Error(Errc::timeout, doing + ": the deadline passed");
+  }
+  if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
+    throw errno_error(doing);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/resolve.hpp
+
+/// @file
+/// Names to addresses, with a deadline that getaddrinfo does not have.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Addresses in the order to try them, or why there are none.
+struct Resolution {
+  std::vector<Endpoint> endpoints;
+  std::string reason;  ///< empty where there are endpoints
+};
+
+/// The Error for a host that does not resolve.
+inline Error unresolved_error(const std::string& host, const std::string& reason) {
+  return {Errc::refused, "resolving host '" + host + "': " + reason +
+                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+}
+
+namespace detail {
+
+/// What getaddrinfo says. Blocking: as long as the system's resolver likes.
+inline Resolution ask_system(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  const int result = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
+  const int number = errno;
+  Resolution resolution;
+  if (result != 0) {
+    resolution.reason = result == EAI_SYSTEM ? std::generic_category().message(number) : ::gai_strerror(result);
+    return resolution;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, &::freeaddrinfo);
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    if (const auto endpoint = Endpoint::from_system(entry->ai_addr, entry->ai_addrlen)) {
+      resolution.endpoints.push_back(endpoint->with_port(port));
+    }
+  }
+  if (resolution.endpoints.empty()) {
+    resolution.reason = "it has no IPv4 or IPv6 address";
+  }
+  return resolution;
+}
+
+/// What the helper thread and the waiting coroutine share; whichever is last frees it.
+class Lookup {
+ public:
+  explicit Lookup(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
+
+  /// On the helper thread. The loop is alive while the coroutine has not abandoned the lookup.
+  void deliver(const std::shared_ptr<Lookup>& self, Resolution found) {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      found_ = std::move(found);
+      loop_->post([self] { self->announce(); });
+    }
+  }
+
+  /// On the loop's thread.
+  void abandon() noexcept {
+    const std::lock_guard lock(mutex_);
+    loop_ = nullptr;
+  }
+  async::Event& done() noexcept { return done_; }
+  Resolution take() {
+    const std::lock_guard lock(mutex_);
+    return std::move(found_);
+  }
+
+ private:
+  void announce() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      done_.set();
+    }
+  }
+
+  std::mutex mutex_;
+  async::EventLoop* loop_;  ///< guarded by mutex_; null once abandoned
+  Resolution found_;        ///< guarded by mutex_
+  async::Event done_;       ///< the loop's thread only
+};
+
+inline std::shared_ptr<Lookup> start_lookup(async::EventLoop& loop, std::string host, std::uint16_t port) {
+  auto lookup = std::make_shared<Lookup>(loop);
+  const async::BlockedSignals blocked;
+  try {
+    std::thread([lookup, host = std::move(host), port] {
+      Resolution found;
+      try {
+        found = ask_system(host, port);
+        lookup->deliver(lookup, std::move(found));
+      } catch (...) {  // out of memory: the coroutine's deadline ends the wait
+      }
+    }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(error.code(), std::string("starting a thread to resolve a host name: ") + error.what());
+  }
+  return lookup;
+}
+
+}  // namespace detail
+
+/// The addresses of `host`. Numeric ones and "localhost" are known at once; others are asked of the system on a helper
+/// thread, which is left to itself at the deadline or when the task is destroyed.
+/// @throws Error (posix) if no thread can be started
+inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                       Deadline deadline) {
+  Resolution resolution;
+  if (const auto numeric = Endpoint::from_numeric(host, port)) {
+    resolution.endpoints.push_back(*numeric);
+    co_return std::move(resolution);
+  }
+  if (host == "localhost") {
+    resolution.endpoints = {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)};
+    co_return std::move(resolution);
+  }
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    resolution.reason = "a host name has 1 to 255 characters";
+    co_return std::move(resolution);
+  }
+  struct Abandon {
+    ~Abandon() { lookup->abandon(); }
+    std::shared_ptr<detail::Lookup> lookup;
+  };
+  const Abandon scope{detail::start_lookup(loop, std::move(host), port)};
+  const async::Ready ready = co_await scope.lookup->done().wait(deadline);
+  if (ready == async::Ready::ready) {
+    co_return scope.lookup->take();
+  }
+  resolution.reason = "the name service did not answer in time";
+  co_return std::move(resolution);
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/connect.hpp
+
+/// @file
+/// Connecting: one try to one address, and the patience that a rendezvous needs.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// A connection, or the errno that kept it from being (ETIMEDOUT at the deadline).
+struct ConnectResult {
+  std::optional<Connection> connection;
+  int error = 0;
+};
+
+/// How connect_with_backoff waits between tries.
+struct Backoff {
+  std::chrono::milliseconds first{10};
+  std::chrono::milliseconds longest{1000};
+  std::chrono::milliseconds one_try{5000};         ///< for an address that does not answer at all
+  std::chrono::milliseconds unresolved_for{5000};  ///< how long a name may stay unknown
+};
+
+/// One try. @throws Error (posix) if no socket can be made
+inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpoint, Deadline deadline) {
+  ConnectResult result;
+  Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!socket) {
+    result.error = errno;
+    if (result.error != EAFNOSUPPORT) {
+      throw posix_error(result.error, "making a socket to connect to " + to_string(endpoint));
+    }
+    co_return std::move(result);
+  }
+  result.error = ::connect(socket.get(), endpoint.data(), endpoint.size()) == 0 ? 0 : errno;
+  if (result.error == EINPROGRESS || result.error == EINTR) {
+    const async::Ready ready = co_await loop.writable(socket.get(), deadline);
+    socklen_t size = sizeof result.error;
+    if (ready == async::Ready::timed_out) {
+      result.error = ETIMEDOUT;
+    } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &result.error, &size) != 0) {
+      result.error = errno;
+    }
+  }
+  if (result.error == 0) {
+    Connection connection(loop, std::move(socket));
+    if (connection.local() == connection.peer()) {
+      result.error = ECONNREFUSED;  // TCP's simultaneous open with itself, from a port that happened to be the same
+    } else {
+      result.connection.emplace(std::move(connection));
+    }
+  }
+  co_return std::move(result);
+}
+
+namespace detail {
+
+/// Reasons that the next moment may change: the server is not there yet, or the way to it.
+inline bool worth_retrying(int error) noexcept {
+  switch (error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EADDRNOTAVAIL:
+    case EAFNOSUPPORT:
+    case EAGAIN: return true;
+    default: return false;
+  }
+}
+
+inline std::string seconds_text(Deadline::Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace detail
+
+/// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
+/// growing delay, until the deadline.
+/// @throws Error (refused) for a name that stays unknown; Error (posix), with the host, the port, the last reason and
+/// the time spent, when the deadline passes or at once for what trying again cannot change
+inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                                    Deadline deadline, Backoff backoff = {}) {
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const Deadline name_deadline = earlier(deadline, Deadline::at(begin + backoff.unresolved_for));
+  int last_error = ETIMEDOUT;
+  bool known = false;
+  std::chrono::milliseconds delay = backoff.first;
+  for (;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<Resolution> lookup = resolve(loop, host, port, known ? deadline : name_deadline);
+    const Resolution resolution = co_await std::move(lookup);
+    known = known || !resolution.endpoints.empty();
+    if (!known && Deadline::Clock::now() + delay >= name_deadline.instant()) {
+      throw unresolved_error(host, resolution.reason);
+    }
+    for (const Endpoint& endpoint : resolution.endpoints) {
+      const Deadline try_deadline = earlier(deadline, Deadline::after(backoff.one_try));
+      ConnectResult result = co_await connect(loop, endpoint, try_deadline);
+      if (result.connection) {
+        co_return std::move(*result.connection);
+      }
+      // "::1 is not there" says less about localhost than "127.0.0.1 refused"
+      const bool telling = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
+      last_error = telling || &endpoint == resolution.endpoints.data() ? result.error : last_error;
+    }
+    const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
+    if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
+      const std::string spent = detail::seconds_text(Deadline::Clock::now() - begin);
+      throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
+                        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    }
+    co_await loop.sleep_for(delay);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/unix_socket.hpp
+
+/// @file
+/// Unix sockets in the abstract namespace, to hand descriptors to processes on the same host.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Who is at the other end, as the kernel saw it when the connection was made.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+/// A message, and the descriptor that came with it, if any.
+struct ReceivedDescriptor {
+  Descriptor descriptor;
+  std::vector<std::byte> bytes;
+};
+
+namespace detail {
+
+/// A name of 1 to 107 bytes; its address has no file, and is gone with its socket.
+struct AbstractAddress {
+  explicit AbstractAddress(std::string_view name) {
+    if (name.empty() || name.size() > sizeof address.sun_path - 1) {
+      throw Error(Errc::invalid_argument,
+                  "a Unix socket's name has 1 to 107 bytes, not " + std::to_string(name.size()));
+    }
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+
+inline Descriptor unix_socket(const std::string& doing) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    throw errno_error(doing);
+  }
+  return socket;
+}
+
+}  // namespace detail
+
+/// One end of a connection that keeps the boundaries of messages.
+/// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
+class UnixConnection {
+ public:
+  static constexpr std::size_t max_message_bytes = 4096;
+
+  explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+
+  /// @throws Error (posix): ECONNREFUSED where nobody listens under that name
+  static UnixConnection connect(std::string_view name, Deadline deadline) {
+    const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
+    const detail::AbstractAddress address(name);
+    Descriptor socket = detail::unix_socket(doing);
+    while (::connect(socket.get(), address.data(), address.size) != 0) {
+      if (errno != EAGAIN && errno != EINTR) {
+        throw errno_error(doing, "the process that listens there must run on this host, in the same network namespace");
+      }
+      pause_before_retry(deadline, doing);  // its backlog is full
+    }
+    return UnixConnection(std::move(socket));
+  }
+
+  /// Sends a message with a descriptor; the receiver gets a copy of it. The caller keeps `descriptor`.
+  /// @throws Error (timeout, closed, posix)
+  void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    send_message(message, bytes, deadline);
+  }
+
+  /// Sends a message alone: 1 to 4096 bytes. @throws Error (timeout, closed, posix)
+  void send(std::span<const std::byte> bytes, Deadline deadline) {
+    msghdr message{};
+    send_message(message, bytes, deadline);
+  }
+
+  /// The next message and its descriptor, which is close-on-exec.
+  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
+  /// or longer than 4096 bytes (what came with it is closed)
+  ReceivedDescriptor receive_descriptor(Deadline deadline) {
+    ReceivedDescriptor received = receive_message(deadline);
+    if (!received.descriptor) {
+      throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
+    }
+    return received;
+  }
+
+  /// The next message alone. @throws as receive_descriptor, and Error (protocol) if a descriptor came with it
+  std::vector<std::byte> receive(Deadline deadline) {
+    ReceivedDescriptor received = receive_message(deadline);
+    if (received.descriptor) {
+      throw Error(Errc::protocol, "receiving a message: a descriptor came with it");
+    }
+    return std::move(received.bytes);
+  }
+
+  /// @throws Error (posix)
+  PeerCredentials peer_credentials() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      throw errno_error("asking who is at the other end of a Unix socket");
+    }
+    return {credentials.pid, credentials.uid, credentials.gid};
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
+    if (bytes.empty() || bytes.size() > max_message_bytes) {
+      throw Error(Errc::invalid_argument,
+                  "a Unix socket's message has 1 to 4096 bytes, not " + std::to_string(bytes.size()));
+    }
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
+      const int error = errno;
+      if (error == EPIPE || error == ECONNRESET) {
+        throw Error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
+      }
+      if (error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
+      } else if (error != EINTR) {
+        throw posix_error(error, "sending to a process on this host");
+      }
+    }
+  }
+
+  ReceivedDescriptor receive_message(Deadline deadline) {
+    ReceivedDescriptor received;
+    received.bytes.resize(max_message_bytes);
+    std::vector<Descriptor> descriptors;
+    descriptors.reserve(max_control_descriptors);
+    iovec part{received.bytes.data(), received.bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
+    msghdr message{};
+    ssize_t count = -1;
+    while (count < 0) {
+      message = {};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+      const int error = errno;
+      if (count < 0 && error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (count < 0 && error != EINTR && error != ECONNRESET) {
+        throw posix_error(error, "receiving from a process on this host");
+      } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
+        throw Error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
+      }
+    }
+    received.bytes.resize(static_cast<std::size_t>(count));
+    adopt_descriptors(message, descriptors);  // first, so that none stays open
+    if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
+      throw Error(Errc::protocol,
+                  "receiving from a process on this host: the message is too long or carries more than "
+                  "one descriptor");
+    }
+    if (!descriptors.empty()) {
+      received.descriptor = std::move(descriptors.front());
+    }
+    return received;
+  }
+
+  /// Allocates nothing: no exception can come between a descriptor and its owner.
+  static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+        continue;
+      }
+      const std::size_t number = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < number; ++i) {
+        int descriptor = -1;
+        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
+        descriptors.emplace_back(descriptor);
+      }
+    }
+  }
+
+  static constexpr std::size_t max_control_descriptors = 8;
+
+  Descriptor socket_;
+};
+
+/// Listens under a name that processes of this host (in one network namespace) can connect to.
+class UnixListener {
+ public:
+  /// @throws Error (posix): EADDRINUSE where the name is taken
+  explicit UnixListener(std::string_view name) {
+    const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
+    const detail::AbstractAddress address(name);
+    socket_ = detail::unix_socket(doing);
+    if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
+      throw errno_error(doing);
+    }
+  }
+
+  /// The next connection. Blocking: until the deadline. @throws Error (timeout, posix)
+  UnixConnection accept(Deadline deadline) {
+    const std::string doing = "accepting a process on this host";
+    for (;;) {
+      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (accepted) {
+        return UnixConnection(std::move(accepted));
+      }
+      if (errno == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, doing);
+      } else if (errno != EINTR && errno != ECONNABORTED) {
+        throw errno_error(doing);
+      }
+    }
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/stream/host/progress.hpp
+
+/// @file
+/// Whether a helper thread drives communication while the user computes.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// `thread` overlaps communication with computing; `inline_` runs it in the thread that waits for it. Waking a thread
+/// for little, or where no core is free, costs more than it hides: `automatic` asks for a free core.
+enum class Progress { automatic, thread, inline_ };
+
+/// "automatic", "thread" or "inline". @throws Error (usage) for anything else.
+inline Progress progress_from(std::string_view text) {
+  if (text == "automatic") return Progress::automatic;
+  if (text == "thread") return Progress::thread;
+  if (text == "inline") return Progress::inline_;
+  throw Error(Errc::usage, "progress \"" + std::string(text.substr(0, 64)) +
+                               "\" is not known; possible are automatic, thread and inline");
+}
+
+constexpr const char* name(Progress progress) noexcept {
+  switch (progress) {
+    case Progress::automatic: return "automatic";
+    case Progress::thread: return "thread";
+    case Progress::inline_: return "inline";
+  }
+  return "unknown progress";
+}
+
+/// What `wanted` means for this many ranks on this host and cores that a rank may run on: `thread` or `inline_`.
+constexpr Progress decide(Progress wanted, int cores, int local_world_size) noexcept {
+  if (wanted != Progress::automatic) {
+    return wanted;
+  }
+  return cores > local_world_size ? Progress::thread : Progress::inline_;
+}
+
+/// The cores that the calling thread may run on; 1 where the system does not say.
+inline int cores_by_affinity() noexcept {
+  cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
+  if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
+    return 1;
+  }
+  const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
+  return cores > 0 ? cores : 1;
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/work_item.hpp
+
+/// @file
+/// One piece of queued work: a small callable stored in place.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Bytes that a callable may capture. More belongs behind a pointer.
+inline constexpr std::size_t work_item_bytes = 112;
+
+/// What a queue stores: no allocation, no exceptions, nothing to destroy. A callable that holds a reference to
+/// something has `drop()` to give it up when it is never run.
+template <class F>
+concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
+                   sizeof(F) <= work_item_bytes
+               && alignof(F) <= alignof(std::max_align_t);
+
+template <class F>
+concept DroppableWork = Work<F> && requires(F& work) {
+  { work.drop() }
+  noexcept->std::same_as<void>;
+};
+
+/// A slot for work; two cache lines, so that neighbours in a ring share none.
+class alignas(64) WorkItem {
+ public:
+  template <Work F>
+  void store(const F& work) noexcept {
+    ::new (static_cast<void*>(storage_)) F(work);
+    act_ = [](std::byte* storage, bool run) noexcept {
+      F& stored = *std::launder(reinterpret_cast<F*>(storage));
+      if (run) {
+        stored();
+      } else if constexpr (DroppableWork<F>) {
+        stored.drop();
+      }
+    };
+  }
+
+  void run() noexcept { act_(storage_, true); }
+  void drop() noexcept { act_(storage_, false); }
+
+ private:
+  alignas(std::max_align_t) std::byte storage_[work_item_bytes];
+  void (*act_)(std::byte*, bool) noexcept = nullptr;
+};
+
+static_assert(sizeof(WorkItem) == 128, "dtrain: a work item is two cache lines");
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/stream.hpp
+
+/// @file
+/// The concepts Event, ExternalEvent and Stream: ordered work, and the points in it that others wait for.
+
+namespace DTRAIN_NAMESPACE::stream {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
+enum class WaitResult { complete, timed_out };
+
+/// `is_complete()` asks without blocking, from any thread. An event never recorded is complete, as on CUDA.
+template <class E>
+concept CanPoll = requires(const E event) {
+  { event.is_complete() } noexcept -> std::same_as<bool>;
+};
+
+/// Blocking: `block_until_complete(deadline)` waits in the calling thread (on a host stream it runs the queued work).
+template <class E>
+concept CanBlock = requires(E event, Deadline deadline) {
+  { event.block_until_complete(deadline) } -> std::same_as<WaitResult>;
+};
+
+/// A point in a stream. Recording moves the point; reuse allocates nothing.
+template <class E>
+concept Event = std::movable<E> && CanPoll<E> && CanBlock<E>;
+
+/// `signal()` completes the event from any host thread, without a stream; `reset()` makes it incomplete again.
+template <class E>
+concept CanSignal = requires(E event) {
+  { event.signal() } noexcept -> std::same_as<void>;
+  { event.reset() } noexcept -> std::same_as<void>;
+};
+
+/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream cannot
+/// be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+template <class E>
+concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
+
+template <class S>
+concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
+
+/// `record(event)` enqueues: the event completes when all work enqueued before it has.
+template <class S>
+concept CanRecord = HasEvent<S> && requires(S stream, typename S::Event& event) {
+  { stream.record(event) } -> std::same_as<void>;
+};
+
+/// `wait(event)` enqueues: later work of this stream starts after the event's latest record; the host does not block.
+template <class S>
+concept CanWaitEvent = HasEvent<S> && requires(S stream, const typename S::Event& event) {
+  { stream.wait(event) } -> std::same_as<void>;
+};
+
+template <class S>
+concept HasDevice = requires(const S stream) {
+  { stream.device() } noexcept -> std::same_as<Device>;
+};
+
+/// Work in order. A model of Stream is a copyable reference; an owner outlives its references and all enqueued work.
+/// Threads: one thread enqueues at a time; events may be polled and waited for by any.
+template <class S>
+concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
+
+/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline
+/// passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
+template <class S>
+concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &&
+                          ExternalEvent<typename S::ExternalEvent> &&
+                          requires(S stream, typename S::ExternalEvent& event, Deadline deadline) {
+                            { stream.wait(event, deadline) } -> std::same_as<void>;
+                            { event.timed_out() } noexcept -> std::same_as<bool>;
+                          };
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::stream
+
+// ---- dtrain/stream/host/external_event.hpp
+
+/// @file
+/// An event that the host completes and a host stream waits for.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Incomplete until signal(). Threads: all members from any thread. Lifetime: pinned; outlives the work that waits for
+/// it. signal() does not touch the event after it has become complete, so whoever saw it complete may destroy it.
+class ExternalEvent {
+ public:
+  ExternalEvent() = default;
+  ExternalEvent(const ExternalEvent&) = delete;
+  ExternalEvent& operator=(const ExternalEvent&) = delete;
+
+  bool is_complete() const noexcept { return state_.load(std::memory_order_acquire) >= signalled; }
+
+  /// Whether a stream's wait gave up at its deadline before anybody signalled.
+  bool timed_out() const noexcept { return state_.load(std::memory_order_acquire) == expired; }
+
+  void signal() noexcept { complete_as(signalled); }
+
+  /// Makes it incomplete again. Not while somebody waits.
+  void reset() noexcept { state_.store(idle, std::memory_order_release); }
+
+  WaitResult block_until_complete(Deadline deadline) const noexcept {
+    std::uint32_t state = state_.load(std::memory_order_acquire);
+    while (state < signalled) {
+      if (state == idle && !state_.compare_exchange_strong(state, awaited, std::memory_order_acquire)) {
+        continue;
+      }
+      const FutexResult result = futex_wait(state_, awaited, deadline, FutexScope::process);
+      state = state_.load(std::memory_order_acquire);
+      if (result == FutexResult::timed_out && state < signalled) {
+        return WaitResult::timed_out;
+      }
+    }
+    return WaitResult::complete;
+  }
+
+ private:
+  friend class StreamRef;
+  enum State : std::uint32_t { idle, awaited, signalled, expired };
+
+  void complete_as(State final_state) noexcept {
+    std::uint32_t state = state_.load(std::memory_order_relaxed);
+    while (state < signalled && !state_.compare_exchange_weak(state, final_state, std::memory_order_acq_rel)) {
+    }
+    if (state == awaited) {
+      futex_wake_all(state_, FutexScope::process);
+    }
+  }
+
+  mutable std::atomic<std::uint32_t> state_{idle};
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/queue.hpp
+
+/// @file
+/// The caller-runs queue: work in order, run by whoever waits for it.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+class StreamRef;
+
+/// Owns a ring of work. Work gets a ticket (1, 2, ...) when it is enqueued and runs in that order, one at a time, in a
+/// thread that waits for it or in a HelperThread.
+///
+/// Between producers and the runner there is no lock: a producer writes an item and publishes its ticket (release), the
+/// runner reads the ticket (acquire) and then the item. What the work reads must therefore be ordered before its
+/// enqueue, and ThreadSanitizer sees it where it is not.
+///
+/// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own.
+/// Lifetime: pinned; outlives its references, events and HelperThread. Work not yet run at the end is dropped.
+class Queue {
+ public:
+  /// Items that fit. Enqueueing to a full ring runs, or waits for, its oldest work instead of growing.
+  static constexpr std::uint64_t capacity = 256;
+
+  Queue() = default;
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  ~Queue() {
+    for (std::uint64_t ticket = completed_.load(); ticket < published_.load(); ++ticket) {
+      slot(ticket).drop();
+    }
+  }
+
+  StreamRef ref() noexcept;
+
+  /// Blocking: no, unless the ring is full. Wakes a parked HelperThread.
+  /// @throws Error (limit) where the ring is full and the caller is itself work of this queue.
+  template <Work F>
+  void enqueue(const F& work) {
+    while (!try_enqueue(work)) {
+      block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_patience));
+    }
+    wake_helper();
+  }
+
+  /// The ticket of the latest work.
+  std::uint64_t published() const noexcept { return published_.load(std::memory_order_acquire); }
+
+  bool is_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
+
+  /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
+  /// the other thread stops running. The deadline is looked at between two pieces of work.
+  /// @throws Error (invalid_argument) where the caller is itself work of this queue, which would wait for ever.
+  WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline) {
+    while (!is_complete(ticket)) {
+      if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
+        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+      }
+      if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+        throw Error(
+            Errc::invalid_argument,
+            "work that runs on a host stream waited for later work of the same stream, which cannot start before "
+            "it returns; enqueue instead of waiting, or use another stream");
+      }
+      if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
+        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+      }
+    }
+    return WaitResult::complete;
+  }
+
+ private:
+  friend class HelperThread;
+
+  static constexpr std::uint64_t nobody_waits = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::chrono::minutes full_ring_patience{1};  // then it tries again: work ends by its own deadline
+  enum Role : std::uint32_t { free_role, taken_role };
+  enum HelperState : std::uint32_t { helper_awake, helper_parked };
+
+  WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
+
+  template <Work F>
+  bool try_enqueue(const F& work) {
+    const std::lock_guard gate(producers_);
+    const std::uint64_t index = published_.load(std::memory_order_relaxed);
+    if (index - completed_.load(std::memory_order_acquire) >= capacity) {
+      return false;
+    }
+    slot(index).store(work);
+    published_.store(index + 1);  // seq_cst, as are the other words here: see wake_helper and sleep_until_progress
+    return true;
+  }
+
+  /// Runs work while there is some up to `ticket` and `may_continue()` says so. @returns false if another thread runs.
+  template <class F>
+  bool run_up_to(std::uint64_t ticket, F may_continue) noexcept {
+    std::uint32_t expected = free_role;
+    if (!role_.compare_exchange_strong(expected, taken_role)) {
+      return false;
+    }
+    runner_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    std::uint64_t done = completed_.load(std::memory_order_relaxed);
+    while (done < ticket && done < published() && may_continue()) {
+      slot(done).run();
+      completed_.store(++done);
+      if (done >= wanted_.load()) {
+        wake_waiters();
+      }
+    }
+    runner_thread_.store(std::thread::id(), std::memory_order_relaxed);
+    role_.store(free_role);
+    if (wanted_.load() != nobody_waits) {
+      wake_waiters();  // one of them takes over
+    }
+    if (done < published_.load()) {
+      wake_helper();
+    }
+    return true;
+  }
+
+  /// Sleeps until `ticket` is complete or nobody runs; may return early. A waiter announces the ticket it wants, reads
+  /// the words again and sleeps; the runner changes them and reads the announcement: in one total order one sees the
+  /// other.
+  FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
+    const auto progressed = [&] { return completed_.load() >= ticket || role_.load() == free_role; };
+    for (int spins = 0; spins < 200; ++spins) {
+      if (progressed()) {
+        return FutexResult::awake;
+      }
+      spin_pause();
+    }
+    const std::uint32_t seen = signal_.load();
+    std::uint64_t lowest = wanted_.load();
+    while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
+    }
+    return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
+  }
+
+  void wake_waiters() noexcept {
+    wanted_.store(nobody_waits);
+    signal_.fetch_add(1);
+    futex_wake_all(signal_, FutexScope::process);
+  }
+
+  /// One wake at most for each time the helper parked.
+  void wake_helper() noexcept {
+    std::uint32_t expected = helper_parked;
+    if (helper_.load() == helper_parked && helper_.compare_exchange_strong(expected, helper_awake)) {
+      futex_wake(helper_, 1, FutexScope::process);
+    }
+  }
+
+  /// The helper's sleep: until there is work that nobody runs, or it is to stop.
+  void park_helper() noexcept {
+    helper_.store(helper_parked);
+    const bool has_work = completed_.load() < published_.load() && role_.load() == free_role;
+    if (!has_work && !helper_stops_.load()) {
+      futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+    }
+    helper_.store(helper_awake);
+  }
+
+  alignas(64) std::mutex producers_;
+  std::atomic<std::uint64_t> published_{0};
+  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  std::atomic<std::uint32_t> role_{free_role};
+  std::atomic<std::thread::id> runner_thread_{};
+  alignas(64) std::atomic<std::uint64_t> wanted_{nobody_waits};  ///< the lowest ticket that somebody sleeps for
+  std::atomic<std::uint32_t> signal_{0};
+  std::atomic<std::uint32_t> helper_{helper_awake};
+  std::atomic<bool> helper_stops_{false};
+  std::array<WorkItem, capacity> ring_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/event.hpp
+
+/// @file
+/// A point in a host stream.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// A queue and a ticket; an event never recorded is complete. Threads: polled and waited for by any thread; not while
+/// another thread records it. Lifetime: the queue outlives it.
+class Event {
+ public:
+  bool is_complete() const noexcept { return queue_ == nullptr || queue_->is_complete(ticket_); }
+
+  /// Blocking: see Queue::block_until_complete. Each piece of work ends by a deadline of its own.
+  WaitResult block_until_complete(Deadline deadline) const {
+    return queue_ == nullptr ? WaitResult::complete : queue_->block_until_complete(ticket_, deadline);
+  }
+
+ private:
+  friend class StreamRef;
+
+  Queue* queue_ = nullptr;
+  std::uint64_t ticket_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/helper_thread.hpp
+
+/// @file
+/// A thread that drains a host queue while the user computes.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Sleeps while there is nothing to run; an enqueue wakes it with one futex call, and only if it sleeps. One for each
+/// queue. Destruction lets the work that runs end and leaves the rest to whoever waits. Lifetime: the queue outlives
+/// it.
+class HelperThread {
+ public:
+  /// @throws Error where the system gives no more threads.
+  explicit HelperThread(Queue& queue) : queue_(queue) {
+    queue_.helper_stops_.store(false);
+    // The user's signal handlers run in the user's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::jthread([this] { main(); });
+    } catch (const std::system_error& failure) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
+                                      "; progress = inline needs no thread");
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  HelperThread(const HelperThread&) = delete;
+  HelperThread& operator=(const HelperThread&) = delete;
+  ~HelperThread() {
+    queue_.helper_stops_.store(true);
+    queue_.wake_helper();
+  }
+
+ private:
+  void main() noexcept {
+    const auto goes_on = [this] { return !queue_.helper_stops_.load(); };
+    while (goes_on()) {
+      queue_.run_up_to(Queue::nobody_waits, goes_on);
+      queue_.park_helper();
+    }
+  }
+
+  Queue& queue_;
+  std::jthread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/stream_ref.hpp
+
+/// @file
+/// The reference to a host queue that models Stream.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Borrows a Queue. Threads: as Queue. Lifetime: the queue outlives it and all work enqueued through it.
+class StreamRef {
+ public:
+  using Event = host::Event;
+  using ExternalEvent = host::ExternalEvent;
+
+  explicit StreamRef(Queue& queue) noexcept : queue_(&queue) {}
+  StreamRef(int) = delete;
+  StreamRef(std::nullptr_t) = delete;
+
+  Device device() const noexcept { return {}; }
+
+  /// The event completes when all work enqueued so far has.
+  void record(Event& event) const noexcept {
+    event.queue_ = queue_;
+    event.ticket_ = queue_->published();
+  }
+
+  /// Later work of this stream starts after the event's latest record. The work of the other stream is run by whoever
+  /// runs this one, if nobody else does. Enqueued; the host does not block.
+  void wait(const Event& event) const {
+    if (event.queue_ == queue_ || event.is_complete()) {
+      return;
+    }
+    const auto wait_for_other = [event]() noexcept {
+      // Bounded, although it tries again: each piece of work of the other stream ends by a deadline of its own.
+      while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
+      }
+    };
+    queue_->enqueue(wait_for_other);
+  }
+
+  /// Later work starts after `event.signal()`, or at the deadline, which then completes the event with `timed_out()`.
+  /// Enqueued; the host does not block. Lifetime: the event outlives this work.
+  void wait(ExternalEvent& event, Deadline deadline) const {
+    const auto wait_for_host = [target = &event, deadline]() noexcept {
+      if (target->block_until_complete(deadline) == WaitResult::timed_out) {
+        target->complete_as(ExternalEvent::expired);
+      }
+    };
+    queue_->enqueue(wait_for_host);
+  }
+
+  /// Runs `work` after what is enqueued so far. Enqueued; see Queue::enqueue.
+  template <Work F>
+  void enqueue(const F& work) const {
+    queue_->enqueue(work);
+  }
+
+  friend bool operator==(StreamRef, StreamRef) = default;
+
+ private:
+  Queue* queue_;
+};
+
+inline StreamRef Queue::ref() noexcept {
+  return StreamRef(*this);
+}
+
+static_assert(stream::Stream<StreamRef>);
+static_assert(CanWaitExternal<StreamRef>);
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/communication_stream.hpp
+
+/// @file
+/// The host stream that a group or a DDP instance runs its communication on.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Owns a Queue and, once asked for, the thread that drains it. Movable; references stay valid.
+/// Lifetime: outlives its references; work not yet run is dropped at the end.
+class CommunicationStream {
+ public:
+  CommunicationStream() : state_(std::make_unique<State>()) {}
+
+  StreamRef ref() const noexcept { return state_->queue.ref(); }
+
+  /// From now on a thread runs the work; a second call does nothing. @throws Error where no thread can be had.
+  void start_helper() {
+    if (!state_->helper) {
+      state_->helper.emplace(state_->queue);
+    }
+  }
+
+  /// Blocking: until the work that runs has ended. Whoever waits runs the rest.
+  void stop_helper() noexcept { state_->helper.reset(); }
+
+  bool has_helper() const noexcept { return state_->helper.has_value(); }
+
+ private:
+  struct State {
+    Queue queue;
+    std::optional<HelperThread> helper;
+  };
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/identity/identity_error.hpp
+
+/// @file
+/// What can be wrong with an environment that should say who a process is.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Each has a name that scripts rely on: `whoami` prints it as error_code.
+enum class IdentityErrc : std::uint8_t {
+  bad_integer = 1,
+  bad_port,
+  bad_hostlist,
+  bad_tasks_per_node,
+  ambiguous_address,
+  conflict_rank,
+  conflict_local_rank,
+  rank_out_of_range,
+  no_rank,
+  no_world_size,
+  no_master_addr,
+  node_level_env,
+  pmix_only,
+  many_launchers,
+  tf_malformed,
+  tf_no_task,
+  tf_not_trainer,
+  tf_bad_index,
+  sm_host,
+  elastic_range,
+  unknown_launcher,
+};
+
+constexpr std::string_view name(IdentityErrc code) noexcept {
+  switch (code) {
+    case IdentityErrc::bad_integer: return "bad-integer";
+    case IdentityErrc::bad_port: return "bad-port";
+    case IdentityErrc::bad_hostlist: return "bad-hostlist";
+    case IdentityErrc::bad_tasks_per_node: return "bad-tasks-per-node";
+    case IdentityErrc::ambiguous_address: return "ambiguous-address";
+    case IdentityErrc::conflict_rank: return "conflict-rank";
+    case IdentityErrc::conflict_local_rank: return "conflict-local-rank";
+    case IdentityErrc::rank_out_of_range: return "rank-out-of-range";
+    case IdentityErrc::no_rank: return "no-rank";
+    case IdentityErrc::no_world_size: return "no-world-size";
+    case IdentityErrc::no_master_addr: return "no-master-addr";
+    case IdentityErrc::node_level_env: return "node-level-env";
+    case IdentityErrc::pmix_only: return "pmix-only";
+    case IdentityErrc::many_launchers: return "many-launchers";
+    case IdentityErrc::tf_malformed: return "tf-malformed";
+    case IdentityErrc::tf_no_task: return "tf-no-task";
+    case IdentityErrc::tf_not_trainer: return "tf-not-trainer";
+    case IdentityErrc::tf_bad_index: return "tf-bad-index";
+    case IdentityErrc::sm_host: return "sm-host";
+    case IdentityErrc::elastic_range: return "elastic-range";
+    case IdentityErrc::unknown_launcher: return "unknown-launcher";
+  }
+  return "unknown";
+}
+
+/// The sentence says which variable, its value, and what to set.
+class IdentityError : public Error {
+ public:
+  IdentityError(IdentityErrc reason, std::string sentence, SourceLocation where = SourceLocation::current())
+      : Error(Errc::identity, std::move(sentence), where), reason_(reason) {}
+
+  IdentityErrc reason() const noexcept { return reason_; }
+
+ private:
+  IdentityErrc reason_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/process_identity.hpp
+
+/// @file
+/// Who a process is, as far as its environment tells.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Where nothing else gives a port.
+inline constexpr int default_master_port = 29500;
+
+/// What is not set is learnt by exchange after connecting; what `provisional` names is a guess that it confirms.
+struct ProcessIdentity {
+  int rank = 0;
+  int world_size = 1;
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::optional<int> node_count;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;
+  std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
+  std::vector<std::string> provisional;  ///< names of fields
+  std::vector<std::string> warnings;     ///< sentences
+
+  bool is_provisional(std::string_view field) const {
+    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+  }
+
+  friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
+};
+
+/// One line for people: "rank 1 of 4 (local rank 1 of 2, node 0 of 2), store at h0:29500, from torch".
+inline std::string to_string(const ProcessIdentity& who) {
+  const auto number = [](const std::optional<int>& field) { return field ? std::to_string(*field) : std::string("?"); };
+  std::string line = "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) + " (local rank " +
+                     number(who.local_rank) + " of " + number(who.local_world_size) + ", node " +
+                     number(who.node_rank) + " of " + number(who.node_count) + "), store at " +
+                     who.master_addr.value_or("?") + ":" + number(who.master_port) + ", from " + who.launcher;
+  for (const std::string& warning : who.warnings) {
+    line += "; " + warning;
+  }
+  return line;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/variables.hpp
+
+/// @file
+/// Typed, strict reading of environment variables out of a map.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A whole environment, as a value.
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+/// `NAME='value'` for a sentence: control bytes replaced, at most 64 bytes of the value.
+inline std::string quoted(std::string_view variable, std::string_view value) {
+  constexpr std::size_t shown = 64;
+  std::string text(variable);
+  text += "='";
+  for (const char byte : value.substr(0, shown)) {
+    text += byte >= ' ' && byte < '\x7f' ? byte : '?';
+  }
+  return text + (value.size() > shown ? "...'" : "'");
+}
+
+/// Decimal digits only, at most 2147483647; nothing for anything else.
+inline std::optional<int> parse_integer(std::string_view text) noexcept {
+  if (text.empty() || text.size() > 10) {
+    return std::nullopt;
+  }
+  long long number = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') {
+      return std::nullopt;
+    }
+    number = number * 10 + (digit - '0');
+  }
+  return number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(number));
+}
+
+/// 1..65535 in decimal digits; nothing for anything else.
+inline std::optional<int> parse_port(std::string_view text) noexcept {
+  const std::optional<int> number = parse_integer(text);
+  return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
+}
+
+/// Reads an Environment. An empty value counts as unset. Lifetime: the environment outlives it.
+class Variables {
+ public:
+  explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
+
+  std::optional<std::string> text(std::string_view variable) const {
+    const auto found = environment_->find(variable);
+    return found == environment_->end() || found->second.empty() ? std::nullopt : std::optional(found->second);
+  }
+
+  bool has(std::string_view variable) const { return text(variable).has_value(); }
+
+  /// @throws IdentityError (bad-integer) for a value that is not decimal digits.
+  std::optional<int> integer(std::string_view variable) const {
+    const std::optional<std::string> value = text(variable);
+    if (!value) {
+      return std::nullopt;
+    }
+    const std::optional<int> number = parse_integer(*value);
+    if (!number) {
+      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, *value) +
+                                                         " is not a non-negative integer; set it to decimal digits or "
+                                                         "unset it");
+    }
+    return number;
+  }
+
+  /// An integer that counts something, so at least 1. @throws IdentityError (bad-integer).
+  std::optional<int> count(std::string_view variable) const {
+    const std::optional<int> number = integer(variable);
+    if (number && *number == 0) {
+      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, "0") + " is not a count; set it to 1 or more");
+    }
+    return number;
+  }
+
+  /// @throws IdentityError (bad-port) for a value that is not in 1..65535.
+  std::optional<int> port(std::string_view variable) const {
+    const std::optional<std::string> value = text(variable);
+    if (!value) {
+      return std::nullopt;
+    }
+    const std::optional<int> number = parse_port(*value);
+    if (!number) {
+      throw IdentityError(IdentityErrc::bad_port,
+                          quoted(variable, *value) + " is not a port; set it to a number from 1 to 65535");
+    }
+    return number;
+  }
+
+ private:
+  const Environment* environment_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/completion.hpp
+
+/// @file
+/// What every source does with the facts it read: complete them on one node, check them, find the master.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// One node = local size equals world size, or node count is 1, or world size is 1.
+inline bool on_one_node(const ProcessIdentity& who) noexcept {
+  return who.world_size == 1 || who.node_count == 1 || who.local_world_size == who.world_size;
+}
+
+/// On one node: node rank 0 of 1, and a missing local size is the world size. A world size of 1 also gives local rank
+/// 0. What it sets follows from certain facts, so sources call it before they guess.
+inline void complete_one_node(ProcessIdentity& who) {
+  if (!on_one_node(who)) {
+    return;
+  }
+  who.node_rank = 0;
+  who.node_count = 1;
+  if (!who.local_world_size) {
+    who.local_world_size = who.world_size;
+  }
+  if (who.world_size == 1 && !who.local_rank) {
+    who.local_rank = 0;
+  }
+}
+
+namespace detail {
+/// `index` < `bound`, where both are known.
+inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
+                        std::optional<int> bound, const char* variables) {
+  if (index && bound && *index >= *bound) {
+    throw IdentityError(IdentityErrc::rank_out_of_range, std::string(index_name) + " " + std::to_string(*index) +
+                                                             " is not below " + bound_name + " " +
+                                                             std::to_string(*bound) + " (read from " + variables +
+                                                             "); set both for the same job, counting from 0");
+  }
+}
+}  // namespace detail
+
+/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
+/// @param variables where the fields were read from, for the sentence
+inline void check_ranges(const ProcessIdentity& who, const char* variables) {
+  detail::check_below("rank", who.rank, "world size", who.world_size, variables);
+  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, variables);
+  detail::check_below("node rank", who.node_rank, "node count", who.node_count, variables);
+  if (who.local_world_size && *who.local_world_size > who.world_size) {
+    throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
+                                                             " is above world size " + std::to_string(who.world_size) +
+                                                             " (read from " + variables +
+                                                             "); set both for the same job");
+  }
+}
+
+/// The value of `variable`, else the loopback address on one node.
+/// @throws IdentityError (no-master-addr), which says what to set.
+inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
+                                           const ProcessIdentity& who) {
+  if (const std::optional<std::string> given = variables.text(variable)) {
+    return *given;
+  }
+  if (on_one_node(who)) {
+    return "127.0.0.1";
+  }
+  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
+                                                        " does not say that all " + std::to_string(who.world_size) +
+                                                        " processes run on one node; set " + variable +
+                                                        " on every process to the host of rank 0");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/environment.hpp
+
+/// @file
+/// The one reader of the process's real environment.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A copy of ::environ. Entries without a name are left out; the first of two with one name counts, as for getenv.
+/// Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond 65,536 variables.
+inline Environment snapshot_environment() {
+  constexpr std::size_t most = 65536;
+  Environment environment;
+  std::size_t seen = 0;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (++seen > most) {
+      throw Error(Errc::limit, "reading the environment: it has more than 65536 variables; start with fewer");
+    }
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string_view::npos && equals > 0) {
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return environment;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/incomplete.hpp
+
+/// @file
+/// Environments that say half of what is needed, and the sentences that help.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// The variables that say "one of several processes" under launchers that no source of this version reads.
+struct UnreadLauncher {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+};
+inline constexpr std::array<UnreadLauncher, 7> unread_launchers{{
+    {"horovod", "HOROVOD_RANK", "HOROVOD_SIZE"},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
+    {"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+    {"pmi", "PMI_RANK", "PMI_SIZE"},
+    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+}};
+
+/// Slurm's names for steps that start no tasks (batch, extern, interactive, pending) are the numbers 4294967290 to
+/// ..93.
+inline bool is_real_slurm_step(const Variables& variables) {
+  const std::string step = variables.text("SLURM_STEP_ID").value_or("");
+  return !step.empty() && !(step >= "4294967290" && step <= "4294967293" && step.size() == 10);
+}
+
+}  // namespace detail
+
+/// One of several processes of such a launcher must not train alone, silently, beside its siblings.
+/// @throws IdentityError (unknown-launcher), which says what to set.
+inline void check_unread_launchers(const Variables& variables) {
+  for (const detail::UnreadLauncher& unread : detail::unread_launchers) {
+    const std::optional<int> size = parse_integer(variables.text(unread.size).value_or(""));
+    if (!variables.has(unread.rank) || !size || *size < 2 ||
+        (std::string(unread.launcher) == "slurm" && !detail::is_real_slurm_step(variables))) {
+      continue;
+    }
+    throw IdentityError(IdentityErrc::unknown_launcher,
+                        std::string(unread.rank) + "=" + *variables.text(unread.rank) + " of " + unread.size + "=" +
+                            std::to_string(*size) + " says that " + unread.launcher +
+                            " started this process, which this version does not read; set RANK, WORLD_SIZE, LOCAL_RANK "
+                            "and MASTER_ADDR from it, or DTRAIN_LAUNCHER=none for a single process");
+  }
+}
+
+/// Called where no source counts. @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size.
+inline void check_incomplete(const Variables& variables) {
+  const std::optional<std::string> nodes = variables.text("PET_NNODES");
+  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
+  if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
+    throw IdentityError(IdentityErrc::node_level_env,
+                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
+                            " describes a node, not a process; start the program through the per-node launcher "
+                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
+  }
+  check_unread_launchers(variables);
+  if (const std::optional<std::string> rank = variables.text("PMIX_RANK")) {
+    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *rank) +
+                                                     " is set but no variable gives the number of processes; set "
+                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
+  }
+  const std::optional<int> size = variables.integer("WORLD_SIZE");
+  const std::optional<std::string> rank = variables.text("RANK");
+  if (size && *size > 1 && !rank) {
+    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
+                                                   " is set but RANK is not; set RANK to 0.." +
+                                                   std::to_string(*size - 1) + ", another on each process");
+  }
+  if (rank && !size) {
+    throw IdentityError(
+        IdentityErrc::no_world_size,
+        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/local_rank_argument.hpp
+
+/// @file
+/// The argument that torch.distributed.launch adds to a program: --local_rank=N, in all its spellings.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A program's argv, the program's name included.
+using Arguments = std::span<const char* const>;
+
+namespace detail {
+inline bool is_local_rank_flag(std::string_view text) noexcept {
+  return text == "--local_rank" || text == "--local-rank";
+}
+}  // namespace detail
+
+/// N of --local_rank=N, --local-rank=N, or either with a separate value; nothing after "--" is looked at.
+/// @throws IdentityError (bad-integer; conflict-local-rank where it is given twice with different values).
+inline std::optional<int> local_rank_argument(Arguments arguments) {
+  std::optional<int> found;
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument == "--") {
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::string_view flag = argument.substr(0, equals);
+    if (!detail::is_local_rank_flag(flag)) {
+      continue;
+    }
+    std::string_view value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    const std::optional<int> number = parse_integer(value);
+    if (!number) {
+      throw IdentityError(IdentityErrc::bad_integer, "the argument " + quoted(flag, value) +
+                                                         " is not a non-negative integer; give it as --local_rank=N");
+    }
+    if (found && *found != *number) {
+      throw IdentityError(IdentityErrc::conflict_local_rank, "the argument --local_rank is given twice, as " +
+                                                                 std::to_string(*found) + " and " +
+                                                                 std::to_string(*number) + "; give it once");
+    }
+    found = number;
+  }
+  return found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/dtrain.hpp
+
+/// @file
+/// Source [dtrain]: the variables that the per-node launcher writes for its workers, taken whole.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct DtrainSource {
+  static constexpr const char* name = "dtrain";
+
+  static bool present(const Variables& variables) {
+    return variables.has("DTRAIN_RANK") && variables.has("DTRAIN_WORLD_SIZE");
+  }
+
+  /// Nothing else is consulted: a worker inherits whatever its launcher was started with.
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("DTRAIN_RANK");
+    who.world_size = *variables.integer("DTRAIN_WORLD_SIZE");
+    who.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
+    who.local_world_size = variables.integer("DTRAIN_LOCAL_WORLD_SIZE");
+    who.node_rank = variables.integer("DTRAIN_NODE_RANK");
+    who.node_count = variables.count("DTRAIN_NODE_COUNT");
+    complete_one_node(who);
+    check_ranges(who, "DTRAIN_RANK, DTRAIN_WORLD_SIZE and the other DTRAIN_* variables");
+    who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);
+    who.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/kubernetes.hpp
+
+/// @file
+/// Source [k8s]: a pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct KubernetesSource {
+  static constexpr const char* name = "k8s";
+
+  /// An index without a size is not a distributed job.
+  static bool present(const Variables& variables) {
+    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") &&
+           variables.integer("WORLD_SIZE").value_or(1) > 1;
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("JOB_COMPLETION_INDEX");
+    who.world_size = *variables.integer("WORLD_SIZE");
+    check_ranges(who, "JOB_COMPLETION_INDEX and WORLD_SIZE");
+    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
+    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/single.hpp
+
+/// @file
+/// Source [single]: rank 0 of 1, where nothing says otherwise.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SingleSource {
+  static constexpr const char* name = "single";
+
+  static bool present(const Variables&) { return true; }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    complete_one_node(who);
+    who.master_addr = "127.0.0.1";
+    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
+    const std::optional<int> tasks = parse_integer(variables.text("SLURM_NTASKS").value_or(""));
+    if (variables.has("SLURM_JOB_ID") && tasks && *tasks > 1) {
+      who.warnings.push_back("Slurm job of " + std::to_string(*tasks) +
+                             " tasks, not started with srun: this is one process; start the program with srun for all");
+    }
+    for (const char* unread : {"TF_CONFIG", "CLUSTER_SPEC", "SM_HOSTS"}) {
+      if (variables.text(unread).value_or("").find(',') != std::string::npos) {
+        who.warnings.push_back(
+            std::string(unread) +
+            " is set, which this version does not read: this is one process; set RANK, WORLD_SIZE and "
+            "MASTER_ADDR to make it one of several");
+      }
+    }
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/torch.hpp
+
+/// @file
+/// Source [torch]: RANK and WORLD_SIZE, as torchrun, DeepSpeed, Azure ML, Kubeflow, Ray and hand-written scripts set
+/// them.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct TorchSource {
+  static constexpr const char* name = "torch";
+
+  static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments arguments) {
+    const bool elastic = variables.has("TORCHELASTIC_RUN_ID");
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("RANK");
+    who.world_size = *variables.integer("WORLD_SIZE");
+    read_local(variables, arguments, elastic, who);
+    read_node(variables, elastic, who);
+    complete_one_node(who);
+    guess_local_size(variables, who);
+    check_ranges(who, "RANK, WORLD_SIZE, LOCAL_RANK and what else the launcher set");
+    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
+    who.master_port = read_port(variables);
+    return who;
+  }
+
+  /// torchrun listens on MASTER_PORT itself (bind gives EADDRINUSE) when its agent store is in use: the next one, then.
+  static int read_port(const Variables& variables) {
+    constexpr int last = 65535;
+    constexpr int first_above_ephemeral = 61440;
+    const int port = variables.port("MASTER_PORT").value_or(default_master_port);
+    if (variables.text("TORCHELASTIC_USE_AGENT_STORE") != "True") {
+      return port;
+    }
+    return port == last ? first_above_ephemeral : port + 1;
+  }
+
+ private:
+  static void read_local(const Variables& variables, Arguments arguments, bool elastic, ProcessIdentity& who) {
+    const std::optional<int> variable = variables.integer("LOCAL_RANK");
+    const std::optional<int> argument = local_rank_argument(arguments);
+    if (variable && argument && *variable != *argument) {
+      throw IdentityError(IdentityErrc::conflict_local_rank,
+                          "LOCAL_RANK=" + std::to_string(*variable) +
+                              " but the argument --local_rank=" + std::to_string(*argument) + "; unset one of them");
+    }
+    who.local_rank = variable ? variable : argument;
+    who.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
+    if (!who.local_world_size && variables.has("CROSS_SIZE")) {
+      who.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
+    }
+    if (!who.local_rank && !elastic) {
+      read_pod(variables, who);
+    }
+  }
+
+  /// Kubeflow's RANK is the pod's while its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
+  static void read_pod(const Variables& variables, ProcessIdentity& who) {
+    const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
+    if (!processes) {
+      return;
+    }
+    if (*processes != "1") {
+      throw IdentityError(IdentityErrc::node_level_env,
+                          "RANK=" + std::to_string(who.rank) + " of WORLD_SIZE=" + std::to_string(who.world_size) +
+                              " with " + quoted("PET_NPROC_PER_NODE", *processes) +
+                              " describes a node, not a process; start the program through the per-node launcher "
+                              "(dtrain::launch::PerNode), or set LOCAL_RANK for every process");
+    }
+    who.local_rank = 0;
+    who.local_world_size = 1;
+    who.node_rank = who.rank;
+    who.node_count = who.world_size;
+  }
+
+  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& who) {
+    const auto fill = [&variables](std::optional<int>& field, const char* variable) {
+      if (!field) {
+        field = variables.integer(variable);
+      }
+    };
+    if (elastic) {
+      fill(who.node_rank, "GROUP_RANK");
+      fill(who.node_count, "GROUP_WORLD_SIZE");
+    }
+    fill(who.node_rank, "NODE_RANK");
+    fill(who.node_rank, "CROSS_RANK");  // DeepSpeed's
+    fill(who.node_count, "CROSS_SIZE");
+    fill(who.node_count, "AZUREML_NODE_COUNT");
+  }
+
+  /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
+  static void guess_local_size(const Variables& variables, ProcessIdentity& who) {
+    const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
+    if (!who.local_world_size && nodes && who.world_size % *nodes == 0) {
+      who.local_world_size = who.world_size / *nodes;
+      who.provisional.emplace_back("local_world_size");
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/resolve.hpp
+
+/// @file
+/// The order of the sources, and the pure function that turns an environment into a ProcessIdentity.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A launcher's traces: its name, whether they give both rank and world size, and what they say.
+struct Source {
+  std::string_view name;
+  bool (*present)(const Variables&);
+  ProcessIdentity (*read)(const Variables&, Arguments);
+};
+
+template <class S>
+constexpr Source source_of() noexcept {
+  return {S::name, &S::present, &S::read};
+}
+
+/// The first that is present wins. The last always is.
+inline constexpr std::array<Source, 4> sources{
+    source_of<DtrainSource>(),
+    source_of<TorchSource>(),
+    source_of<KubernetesSource>(),
+    source_of<SingleSource>(),
+};
+
+namespace detail {
+
+/// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
+inline const Source& forced_source(const Variables& variables, const std::string& wanted) {
+  if (wanted == "none") {
+    return sources.back();
+  }
+  std::string there;
+  for (const Source& source : sources) {
+    if (!source.present(variables)) {
+      continue;
+    }
+    if (source.name == wanted) {
+      return source;
+    }
+    there += std::string(source.name) + ", ";
+  }
+  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
+                                                          " names no launcher whose variables are set; there are: " +
+                                                          there + "none; set one of them, or unset it");
+}
+
+inline const Source& first_source(const Variables& variables) {
+  for (const Source& source : sources) {
+    if (source.name != SingleSource::name && source.present(variables)) {
+      return source;
+    }
+  }
+  check_incomplete(variables);
+  return sources.back();
+}
+
+}  // namespace detail
+
+/// Who the process with this environment and these arguments is. Pure: the same values give the same answer, whatever
+/// the real environment.
+/// @throws IdentityError where the environment contradicts itself or says only half.
+inline ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {}) {
+  const Variables variables(environment);
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
+  ProcessIdentity who = source.read(variables, arguments);
+  if (!DtrainSource::present(variables) && (variables.has("DTRAIN_RANK") || variables.has("DTRAIN_WORLD_SIZE"))) {
+    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+  }
+  return who;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/node_identity.hpp
+
+/// @file
+/// Which node a per-node launcher runs on, among how many: a pure function of flags and environment.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+struct NodeIdentity {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr = "127.0.0.1";
+  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+};
+
+namespace detail {
+
+/// The flags as variables of their own, so that they are read and named like any other.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError (elastic-range for "1:4", bad-integer).
+inline std::optional<int> node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw IdentityError(IdentityErrc::elastic_range,
+                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+  }
+  return variables.count(variable);
+}
+
+/// The process rules with the process as the node: one launcher was started where a process would have been.
+inline void read_process_as_node(const Environment& environment, const Variables& variables, NodeIdentity& node) {
+  Environment process = environment;
+  process.erase("PET_NNODES");  // what describes a node is right here
+  process.erase("PET_NPROC_PER_NODE");
+  for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
+    if (const std::optional<std::string> address = variables.text(given)) {
+      process["MASTER_ADDR"] = *address;
+    }
+  }
+  const ProcessIdentity who = process_identity(process);
+  node.node_rank = who.rank;
+  node.node_count = who.world_size;
+  node.launcher = who.launcher;
+  node.warnings = who.warnings;
+}
+
+/// Node rank and count of the first pair that is whole. @returns whether there was one.
+inline bool read_pair(const Variables& variables, const char* rank_name, const char* count_name, const char* launcher,
+                      NodeIdentity& node) {
+  if (!variables.has(rank_name) || !variables.has(count_name)) {
+    return false;
+  }
+  node.node_rank = *variables.integer(rank_name);
+  node.node_count = *node_count(variables, count_name);
+  node.launcher = launcher;
+  return true;
+}
+
+inline void read_node_pair(const Environment& environment, const Variables& variables, NodeIdentity& node) {
+  const bool flags_are_whole =
+      read_pair(variables, "--node-rank", "--nnodes", "node", node) || node_count(variables, "--nnodes") == 1;
+  if (flags_are_whole) {
+    node.launcher = "node";
+    return;
+  }
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const auto pair = [&](const char* rank_name, const char* count_name, const char* launcher) {
+    return (!wanted || *wanted == launcher) && read_pair(variables, rank_name, count_name, launcher, node);
+  };
+  const bool environment_is_whole =
+      pair("DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "node") || pair("PET_NODE_RANK", "PET_NNODES", "pet") ||
+      pair("NODE_RANK", "AZUREML_NODE_COUNT", "node") || pair("NODE_RANK", "NNODES", "node");
+  if (!environment_is_whole) {
+    read_process_as_node(environment, variables, node);
+  }
+  node.node_rank = variables.integer("--node-rank").value_or(node.node_rank);
+  node.node_count = node_count(variables, "--nnodes").value_or(node.node_count);
+}
+
+}  // namespace detail
+
+/// Which node the launcher with these flags and this environment is. Pure.
+/// @throws IdentityError where they contradict themselves or say only half.
+inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
+  const Environment joined = detail::with_flags(environment, flags);
+  const Variables variables(joined);
+  NodeIdentity node;
+  detail::read_node_pair(joined, variables, node);
+  if (node.node_rank >= node.node_count) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        "node rank " + std::to_string(node.node_rank) + " is not below node count " +
+                            std::to_string(node.node_count) + "; set both (--node-rank, --nnodes), counting from 0");
+  }
+  const bool one_node = node.node_count == 1;
+  std::optional<std::string> address;
+  for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
+    address = address ? address : variables.text(variable);
+  }
+  if (!address && !one_node) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
+                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
+  }
+  node.master_addr = address.value_or("127.0.0.1");
+  for (const char* variable : {"--master-port", "PET_MASTER_PORT", "MASTER_PORT"}) {
+    node.master_port = node.master_port ? node.master_port : variables.port(variable);
+  }
+  if (!node.master_port && !one_node) {
+    node.master_port = default_master_port;
+  }
+  for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
+    if (!node.nproc_per_node && variables.has(variable) && variables.text(variable) != "auto") {
+      variables.count(variable);
+    }
+    node.nproc_per_node = node.nproc_per_node ? node.nproc_per_node : variables.text(variable);
+  }
+  return node;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/rendezvous/control.hpp
+
+/// @file
+/// The way from any thread to a rank's control loop, which ends safely before the loop does.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The deadline of a blocking call around a task that keeps the given one itself, and then says what it waited for.
+inline Deadline a_moment_after(Deadline deadline) {
+  constexpr std::chrono::seconds moment(3);
+  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
+  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
+}
+
+/// Shared by those who may outlive the loop's owner: after close(), they are told so instead of reaching a loop that is
+/// gone. Threads: all members from any thread; close from none that is inside run_blocking.
+class Control {
+ public:
+  explicit Control(async::LoopThread& thread) noexcept : thread_(&thread) {}
+
+  /// LoopThread::run_blocking. @throws also Error (closed) after close()
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing) {
+    const Visit visit(*this);
+    if (visit.thread == nullptr) {
+      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+    }
+    return visit.thread->run_blocking(std::forward<Make>(make), deadline, doing);
+  }
+
+  /// EventLoop::post; false after close().
+  template <class F>
+  bool post(F function) {
+    const Visit visit(*this);
+    return visit.thread != nullptr && visit.thread->loop().post(std::move(function));
+  }
+
+  /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
+  /// wait for.
+  void close() {
+    std::unique_lock lock(mutex_);
+    thread_ = nullptr;
+    changed_.wait(lock, [this] { return visitors_ == 0; });
+  }
+
+ private:
+  struct Visit {
+    explicit Visit(Control& home) : control(home) {
+      const std::lock_guard lock(control.mutex_);
+      thread = control.thread_;
+      ++control.visitors_;
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    ~Visit() {
+      const std::lock_guard lock(control.mutex_);
+      if (--control.visitors_ == 0) {
+        control.changed_.notify_all();
+      }
+    }
+    Control& control;
+    async::LoopThread* thread = nullptr;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  async::LoopThread* thread_;  ///< guarded by mutex_; null once closed
+  int visitors_ = 0;           ///< guarded by mutex_
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/limits.hpp
+
+/// @file
+/// The bounds of everything that the store keeps or accepts.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// @name Bounds of the protocol: both sides refuse what exceeds them.
+/// @{
+inline constexpr std::size_t max_key_bytes = 1024;
+inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
+inline constexpr std::size_t max_keys_of_a_wait = 1024;
+inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
+inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
+inline constexpr int max_world_size = 1 << 20;
+/// The largest frame that either side reads: a value with its key, or the keys of one wait.
+inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
+/// The largest frame that is read from a connection before it has joined.
+inline constexpr std::size_t max_hello_bytes = std::size_t{4} << 10;
+/// @}
+
+/// What one server spends at most.
+struct Limits {
+  std::size_t keys = std::size_t{1} << 20;
+  std::size_t store_bytes = std::size_t{256} << 20;    ///< of all keys and values
+  std::size_t pending_requests = 1024;                 ///< of one session, not yet answered
+  std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
+  std::size_t unjoined_connections = 256;              ///< beyond it the oldest one is closed
+  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole hello
+  std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/host_identity.hpp
+
+/// @file
+/// Which host a process runs on, told by what two containers on one machine do not share.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct HostIdentity {
+  std::string id;    ///< equal on two ranks exactly where they share a host
+  std::string name;  ///< for messages only: names repeat, and differ between views of one machine
+};
+
+/// The identity that follows from its two parts: what makes it testable without several machines.
+inline std::string host_id_of(std::string_view boot_id, std::string_view network_namespace) {
+  const std::size_t end = boot_id.find_last_not_of(" \t\r\n");
+  std::string id(boot_id.substr(0, end == std::string_view::npos ? 0 : end + 1));
+  id.append("/net:").append(network_namespace);
+  return id;
+}
+
+namespace detail {
+
+/// The first bytes of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_small_file(const char* path) {
+  int fd = -1;
+  do {
+    fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    return {};
+  }
+  char text[128];
+  ssize_t count = -1;
+  do {
+    count = ::read(fd, text, sizeof text);
+  } while (count < 0 && errno == EINTR);
+  static_cast<void>(::close(fd));  // read only: nothing can be lost
+  return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
+}
+
+}  // namespace detail
+
+/// The boot id, which all containers and namespaces of a machine share, with the inode of the network namespace, which
+/// two containers do not. Where the system tells neither, the host's name stands in.
+/// @param override_id DTRAIN_HOST_ID, where it is set: taken as it is; the caller reads the environment
+/// @throws Error (posix) if the system does not tell its name; Error (invalid_argument) for an override that is too
+/// long
+inline HostIdentity host_identity(const std::optional<std::string>& override_id = std::nullopt) {
+  struct ::utsname system {};
+  if (::uname(&system) != 0) {
+    throw errno_error("asking for the name of this host");
+  }
+  HostIdentity host;
+  host.name = static_cast<const char*>(system.nodename);
+  host.name.resize(std::min(host.name.size(), max_name_bytes));
+  if (override_id && !override_id->empty()) {
+    if (override_id->size() > max_name_bytes) {
+      throw Error(Errc::invalid_argument, "DTRAIN_HOST_ID has " + std::to_string(override_id->size()) +
+                                              " characters; at most " + std::to_string(max_name_bytes) +
+                                              " are allowed");
+    }
+    host.id = *override_id;
+    return host;
+  }
+  const std::string boot_id = detail::read_small_file("/proc/sys/kernel/random/boot_id");
+  struct ::stat space {};
+  const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
+  host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
+                       has_namespace ? std::to_string(space.st_ino) : "name:" + host.name);
+  return host;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/key_space.hpp
+
+/// @file
+/// The keys and values of a job, and who waits for which of them: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a request that awaits its answer: the session, and the number that the session gave the request.
+struct RequestKey {
+  std::uint64_t session = 0;
+  std::uint64_t request = 0;
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
+
+class KeySpace {
+ public:
+  /// A wait that ended because its last key came to be.
+  struct Released {
+    RequestKey who;
+    std::optional<std::string> value;  ///< where it asked for the value
+  };
+
+  /// What add did: the sum, or the sentence of the refusal.
+  struct Sum {
+    std::int64_t value = 0;
+    std::optional<std::string> refusal;
+  };
+
+  explicit KeySpace(const Limits& limits) : limits_(limits) {}
+
+  const std::string* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  /// Sets or replaces a value and releases those who waited for the key. @returns the sentence of a refusal
+  std::optional<std::string> set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const auto found = values_.find(key);
+    const bool is_new = found == values_.end();
+    const std::size_t freed = is_new ? 0 : key.size() + found->second.size();
+    if (is_new && values_.size() >= limits_.keys) {
+      return "the store holds " + std::to_string(limits_.keys) + " keys, its limit; reuse keys";
+    }
+    if (bytes_ - freed + key.size() + value.size() > limits_.store_bytes) {
+      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+    }
+    bytes_ = bytes_ - freed + key.size() + value.size();
+    values_[key] = std::move(value);
+    if (is_new) {
+      release(key, released);
+    }
+    return std::nullopt;
+  }
+
+  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
+  Sum add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+    std::int64_t present = 0;
+    if (const std::string* text = find(key)) {
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, present);
+      if (error != std::errc() || stop != end) {
+        return {0, "it holds no integer; add works on keys that add alone has written"};
+      }
+    }
+    Sum sum;
+    if (__builtin_add_overflow(present, delta, &sum.value)) {
+      return {0, "the sum does not fit into 64 bits"};
+    }
+    sum.refusal = set(key, std::to_string(sum.value), released);
+    return sum;
+  }
+
+  /// Registers a wait for all of `keys`. @returns whether they all exist already: then nothing is registered
+  /// @param wants_value the answer carries the value of the only key
+  bool wait(RequestKey who, const std::vector<std::string>& keys, bool wants_value) {
+    Wait wait{{}, wants_value};
+    for (const std::string& key : keys) {
+      if (find(key) == nullptr) {
+        wait.missing.insert(key);
+      }
+    }
+    if (wait.missing.empty()) {
+      return true;
+    }
+    for (const std::string& key : wait.missing) {
+      waiting_[key].insert(who);
+    }
+    waits_.emplace(who, std::move(wait));
+    return false;
+  }
+
+  /// Takes a wait back. @returns the keys that are missing still; nothing if there is no such wait (any more)
+  std::optional<std::vector<std::string>> cancel(RequestKey who) {
+    const auto found = waits_.find(who);
+    if (found == waits_.end()) {
+      return std::nullopt;
+    }
+    std::vector<std::string> missing(found->second.missing.begin(), found->second.missing.end());
+    for (const std::string& key : missing) {
+      const auto place = waiting_.find(key);
+      place->second.erase(who);
+      if (place->second.empty()) {
+        waiting_.erase(place);
+      }
+    }
+    waits_.erase(found);
+    return missing;
+  }
+
+  /// How many keys the waits of a session have not yet seen, and the first of them.
+  std::pair<std::size_t, std::string> waited_by(std::uint64_t session) const {
+    std::pair<std::size_t, std::string> result;
+    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session; ++it) {
+      if (result.first == 0) {
+        result.second = *it->second.missing.begin();
+      }
+      result.first += it->second.missing.size();
+    }
+    return result;
+  }
+
+  /// Takes back all waits of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
+      const RequestKey who = (it++)->first;
+      cancel(who);
+    }
+  }
+
+  std::size_t size() const noexcept { return values_.size(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t waits() const noexcept { return waits_.size(); }
+
+ private:
+  struct Wait {
+    std::set<std::string> missing;
+    bool wants_value = false;
+  };
+
+  void release(const std::string& key, std::vector<Released>& released) {
+    const auto place = waiting_.find(key);
+    if (place == waiting_.end()) {
+      return;
+    }
+    const std::set<RequestKey> waiters = std::move(place->second);
+    waiting_.erase(place);
+    for (const RequestKey who : waiters) {
+      const auto found = waits_.find(who);
+      found->second.missing.erase(key);
+      if (found->second.missing.empty()) {
+        released.push_back({who, std::nullopt});
+        if (found->second.wants_value) {
+          released.back().value = values_.at(key);
+        }
+        waits_.erase(found);
+      }
+    }
+  }
+
+  Limits limits_;
+  std::size_t bytes_ = 0;
+  std::unordered_map<std::string, std::string> values_;
+  std::map<RequestKey, Wait> waits_;
+  std::unordered_map<std::string, std::set<RequestKey>> waiting_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/barriers.hpp
+
+/// @file
+/// Who has arrived at which barrier: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every rank passes each barrier once in a round. A completed barrier is forgotten, so that the next arrival at its
+/// name opens the next round, and names that are no longer used cost nothing.
+class Barriers {
+ public:
+  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there };
+
+  /// A barrier that somebody gave up: who is there, and who is not.
+  struct Unfinished {
+    std::string name;
+    std::vector<int> arrived;  ///< with the one who gave up
+    std::vector<int> missing;
+  };
+
+  explicit Barriers(int world_size) : world_size_(world_size) {}
+
+  /// @param released gets every request of the round when the last rank arrives, this one included
+  Arrival arrive(const std::string& name, int rank, RequestKey who, std::vector<RequestKey>& released) {
+    std::map<int, RequestKey>& arrived = rounds_[name];
+    if (!arrived.emplace(rank, who).second) {
+      return Arrival::already_there;
+    }
+    if (arrived.size() < static_cast<std::size_t>(world_size_)) {
+      names_.emplace(who, std::make_pair(name, rank));
+      return Arrival::waiting;
+    }
+    for (const auto& [arrived_rank, request] : arrived) {
+      released.push_back(request);
+      names_.erase(request);
+    }
+    rounds_.erase(name);
+    return Arrival::completed;
+  }
+
+  /// Takes an arrival back; nothing if there is no such (any more).
+  std::optional<Unfinished> cancel(RequestKey who) {
+    const auto found = names_.find(who);
+    if (found == names_.end()) {
+      return std::nullopt;
+    }
+    Unfinished result;
+    const int rank = found->second.second;
+    result.name = std::move(found->second.first);
+    names_.erase(found);
+    const auto round = rounds_.find(result.name);
+    for (int each = 0; each < world_size_; ++each) {
+      (round->second.contains(each) ? result.arrived : result.missing).push_back(each);
+    }
+    round->second.erase(rank);
+    if (round->second.empty()) {
+      rounds_.erase(round);
+    }
+    return result;
+  }
+
+  /// The barrier that a session waits in; nothing if in none.
+  std::optional<std::string> waited_by(std::uint64_t session) const {
+    const auto found = names_.lower_bound({session, 0});
+    if (found == names_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    return found->second.first;
+  }
+
+  /// Takes back all arrivals of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = names_.lower_bound({session, 0}); it != names_.end() && it->first.session == session;) {
+      const RequestKey who = (it++)->first;
+      cancel(who);
+    }
+  }
+
+  /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
+  std::vector<std::pair<RequestKey, std::string>> clear() {
+    std::vector<std::pair<RequestKey, std::string>> all;
+    for (auto& [who, place] : names_) {
+      all.emplace_back(who, std::move(place.first));
+    }
+    names_.clear();
+    rounds_.clear();
+    return all;
+  }
+
+  std::size_t size() const noexcept { return rounds_.size(); }
+
+ private:
+  int world_size_;
+  std::map<std::string, std::map<int, RequestKey>> rounds_;
+  std::map<RequestKey, std::pair<std::string, int>> names_;  ///< of those who wait: the barrier, and their rank
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/link.hpp
+
+/// @file
+/// A connection between a rank and its store: how soon a dead one is noticed, and a place that does not move.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lets the system notice a host or a link that is gone: probes while nothing is sent, a bound while something is.
+inline void watch_liveness(net::Connection& connection, std::chrono::milliseconds unacknowledged) {
+  connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+  connection.set_user_timeout(unacknowledged);
+}
+
+/// The rank's end of a connection.
+struct Link {
+  explicit Link(net::Connection connected)
+      : connection(std::move(connected)), reader(connection, max_frame_bytes), writer(connection, max_frame_bytes) {
+    watch_liveness(connection, std::chrono::seconds(60));
+  }
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  net::Connection connection;
+  net::FrameReader reader;
+  net::FrameWriter writer;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/listen.hpp
+
+/// @file
+/// Where rank 0 listens for the others of its job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
+inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
+                                               const std::optional<net::Endpoint>& endpoint, std::uint16_t port) {
+  try {
+    return endpoint ? net::Listener::bind(loop, *endpoint) : net::Listener::bind_any(loop, port);
+  } catch (const Error& error) {
+    if (error.code().value() == EADDRNOTAVAIL && endpoint) {
+      return std::nullopt;
+    }
+    if (error.code().value() == EADDRINUSE) {
+      throw Error(error.code(),
+                  "port " + std::to_string(port) + " on " + host +
+                      " is in use by another program, and rank 0 is to open the job's store there; choose " +
+                      "another with MASTER_PORT or --master-port");
+    }
+    throw;
+  }
+}
+
+}  // namespace detail
+
+/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
+/// of its addresses that is local and not loopback; else at all interfaces, because a name may mean the loopback
+/// address on this machine and another one on the others.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve
+inline async::Task<net::Listener> listen_for_ranks(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                                   Deadline deadline) {
+  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
+  if (resolution.endpoints.empty()) {
+    throw net::unresolved_error(host, resolution.reason);
+  }
+  const bool written_as_loopback =
+      host == "localhost" || (net::Endpoint::from_numeric(host, port) && resolution.endpoints.front().is_loopback());
+  for (const net::Endpoint& endpoint : resolution.endpoints) {
+    if (endpoint.is_loopback() && !written_as_loopback) {
+      continue;
+    }
+    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint, port);
+    if (listener) {
+      co_return *std::move(listener);
+    }
+  }
+  co_return *detail::try_listen(loop, host, std::nullopt, port);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/membership.hpp
+
+/// @file
+/// Who a rank is among the others, once all have joined.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Complete: what the launcher left open was learnt when all ranks joined. A node is a host as its ranks' host
+/// identities tell it (boot id and network namespace), not a host name.
+struct Membership {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int node_count = 1;
+  std::string host;  ///< this rank's host name, for messages
+  std::string job;   ///< hexadecimal, drawn by the store for this job and generation; the same on every rank
+  /// The first rank that is on another host than this one, and that host's name; -1 where all share this host.
+  int other_host_rank = -1;
+  std::string other_host;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/node_groups.hpp
+
+/// @file
+/// From what all ranks said of themselves to who each is among the others: a pure function.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a rank knows of itself when it joins. What its launcher stated as certain is checked; what is open or a guess
+/// of the launcher is left empty and learnt.
+struct RankFacts {
+  int rank = 0;
+  std::string host_id;
+  std::string host;  ///< its name, for messages
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::optional<int> node_count;
+};
+
+namespace detail {
+
+/// The sentence about one stated value that is wrong; nothing where it is right or was not stated.
+inline std::optional<std::string> stated_wrong(const RankFacts& facts, std::string_view name, std::optional<int> stated,
+                                               int computed, std::string_view why) {
+  if (!stated || *stated == computed) {
+    return std::nullopt;
+  }
+  std::string text = "rank " + std::to_string(facts.rank) + " on host " + facts.host + " was told ";
+  text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
+  text.append(std::to_string(computed)).append(": ").append(why);
+  return text + "; correct the variable or flag that states it, or leave it out";
+}
+
+}  // namespace detail
+
+/// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
+/// @param ranks one entry for each rank, in order
+/// @param job the name of the job that every rank gets
+/// @returns a Membership for each rank, or the first disagreement between what a rank stated and what is so
+inline std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankFacts>& ranks,
+                                                                    const std::string& job) {
+  std::unordered_map<std::string_view, std::size_t> node_of_host;
+  std::vector<std::vector<int>> nodes;
+  std::vector<Membership> members(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
+    if (node == nodes.size()) {
+      nodes.emplace_back();
+    }
+    members[i].local_rank = static_cast<int>(nodes[node].size());
+    members[i].node_rank = static_cast<int>(node);
+    nodes[node].push_back(ranks[i].rank);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankFacts& facts = ranks[i];
+    Membership& member = members[i];
+    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
+    member.rank = facts.rank;
+    member.world_size = static_cast<int>(ranks.size());
+    member.local_world_size = static_cast<int>(own_node.size());
+    member.node_count = static_cast<int>(nodes.size());
+    member.host = facts.host;
+    member.job = job;
+    if (nodes.size() > 1) {
+      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
+      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
+    }
+    const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
+                                                    : std::to_string(own_node.size()) + " ranks share its host";
+    const std::string hosts = "the ranks run on " + std::to_string(nodes.size()) +
+                              (nodes.size() == 1 ? " host" : " hosts") + ", numbered in the order of their first ranks";
+    std::optional<std::string> wrong =
+        detail::stated_wrong(facts, "local_world_size", facts.local_world_size, member.local_world_size, shared);
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "local_rank", facts.local_rank, member.local_rank,
+                                   shared + ", and their local ranks follow their ranks");
+    }
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "node_count", facts.node_count, member.node_count, hosts);
+    }
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "node_rank", facts.node_rank, member.node_rank, hosts);
+    }
+    if (wrong) {
+      return Cause{CauseKind::disagreement, facts.rank, facts.host, *std::move(wrong)};
+    }
+  }
+  return members;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/message.hpp
+
+/// @file
+/// The messages between a rank and the store of its job; this comment is the description of the protocol.
+///
+/// One TCP connection for each rank, held for the rank's life. Both sides send frames (net/frame.hpp: a length, then
+/// that many bytes); the first byte of a frame is its MessageKind, the rest its fields in the order of the structs
+/// below, integers little-endian, strings as a 32-bit length and their bytes. Every length is bounded (limits.hpp), and
+/// a frame with bytes left over is malformed.
+///
+///   rank                                 store
+///   Hello                        ->              one, within the handshake deadline; then nothing until Welcome
+///                                <-      Accepted, at once; or Refused with a sentence, and the connection is closed
+///                                <-      Welcome once all ranks have joined: who this rank is
+///                                 or     Failure the job's first cause
+///   Request (id)                 ->
+///                                <-      Response (id)   in any order; get, wait and barrier answer when they can
+///   Cancel (id)                  ->              its deadline passed: answered by the Response, whichever it became
+///   Report (cause)               ->
+///                                <-      Failure         to every rank, once: the first cause of the job
+///   Leave                        ->
+///                                <-      Left            then the rank closes
+///
+/// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
+/// connections that say nothing closes the oldest. After it, a connection that closes without Leave is a lost rank.
+/// After a failure every request is answered Status::failed. What every version keeps: the kind, magic, protocol and
+/// version of a Hello, and all of Refused; so two versions can tell each other apart. The nonces are for a proof of the
+/// job's secret, which this version does not ask for.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
+inline constexpr std::uint16_t protocol_version = 1;
+
+/// What begins a frame. Numbers are never given to another meaning.
+enum class MessageKind : std::uint8_t {
+  hello = 1,
+  welcome = 2,
+  refused = 3,
+  failure = 4,
+  request = 5,
+  response = 6,
+  cancel = 7,
+  report = 8,
+  leave = 9,
+  left = 10,
+  accepted = 11,
+};
+
+/// Who says hello. Others than ranks are for later versions.
+enum class Role : std::uint8_t { rank = 1 };
+
+using Nonce = std::array<std::uint8_t, 16>;
+
+struct Hello {
+  std::string version;  ///< of dtrain; the same on all ranks of a job
+  Role role = Role::rank;
+  Nonce nonce{};
+  RankFacts facts;
+  int world_size = 1;
+  std::int64_t process = 0;       ///< its process id, for messages
+  std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
+};
+
+/// The rank sits in its place and waits for the others.
+struct Accepted {
+  Nonce nonce{};  ///< the Hello's
+};
+
+struct Welcome {
+  Membership membership;
+};
+
+struct Refused {
+  std::string sentence;
+};
+
+/// The first cause, to a rank; the same fields as a Report, which goes to the store.
+struct Failure {
+  Cause cause;
+};
+
+struct Report {
+  Cause cause;
+};
+
+enum class Operation : std::uint8_t {
+  set = 1,  ///< keys[0], value
+  get,      ///< keys[0]: waits until it exists
+  try_get,  ///< keys[0]
+  add,      ///< keys[0], number
+  wait,     ///< keys: waits until all exist
+  barrier,  ///< keys[0]: its name
+};
+
+struct Request {
+  std::uint64_t id = 0;  ///< ascending on a connection
+  Operation operation = Operation::set;
+  std::vector<std::string> keys;
+  std::string value;
+  std::int64_t number = 0;
+};
+
+struct Cancel {
+  std::uint64_t id = 0;
+};
+
+enum class Status : std::uint8_t {
+  ok = 1,
+  missing,  ///< try_get of a key that does not exist
+  refused,  ///< text says why
+  gave_up,  ///< cancelled; text says what was waited for in vain
+  failed,   ///< the job has failed; Failure has the cause
+};
+
+struct Response {
+  std::uint64_t id = 0;
+  Status status = Status::ok;
+  std::string text;         ///< a value, or a sentence
+  std::int64_t number = 0;  ///< what add came to
+};
+
+struct Leave {};
+struct Left {};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/random.hpp
+
+/// @file
+/// Bytes that nobody can guess: nonces and the names of jobs.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Blocking: only early in the boot of a machine. @throws Error (posix)
+inline Nonce random_nonce() {
+  Nonce nonce{};
+  std::size_t done = 0;
+  while (done < nonce.size()) {
+    const ssize_t count = ::getrandom(nonce.data() + done, nonce.size() - done, 0);
+    if (count < 0 && errno != EINTR) {
+      throw errno_error("asking the system for random bytes");
+    }
+    done += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  return nonce;
+}
+
+/// 32 hexadecimal digits.
+inline std::string random_job_id() {
+  constexpr const char* digits = "0123456789abcdef";
+  std::string text;
+  for (const unsigned byte : random_nonce()) {
+    text += digits[byte >> 4];
+    text += digits[byte & 15U];
+  }
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/rank_list.hpp
+
+/// @file
+/// Ranks in a sentence: "rank 3", "ranks 0-2 and 7".
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// @param ranks ascending
+/// Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000 ranks can be read.
+inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  std::vector<std::pair<int, int>> runs;
+  for (const int rank : ranks) {
+    if (!runs.empty() && runs.back().second + 1 == rank) {
+      runs.back().second = rank;
+    } else {
+      runs.emplace_back(rank, rank);
+    }
+  }
+  std::vector<std::string> parts;
+  std::size_t named = 0;
+  for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i) {
+    const auto& [first, last] = runs[i];
+    named += static_cast<std::size_t>(last - first) + 1;
+    parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last));
+  }
+  if (named < ranks.size()) {
+    parts.push_back(std::to_string(ranks.size() - named) + " more");
+  }
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/seats.hpp
+
+/// @file
+/// The places of a job, one for each rank: who may sit down, who sits, who has got up. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a connection of the server's; never used twice.
+using SessionId = std::uint64_t;
+
+class Seats {
+ public:
+  enum class State : std::uint8_t { empty = 1, joined, left, lost };
+
+  struct Seat {
+    State state = State::empty;
+    SessionId session = 0;
+    RankFacts facts;
+    std::int64_t process = 0;
+
+    std::string who() const {
+      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
+             ")";
+    }
+  };
+
+  /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
+  Seats(int world_size, std::string owner) : owner_(std::move(owner)), seats_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const noexcept { return static_cast<int>(seats_.size()); }
+  const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
+
+  /// Nothing where the rank has sat down; Refused where only this one is wrong; a Cause where the job cannot be formed.
+  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Hello& hello) {
+    const int rank = hello.facts.rank;
+    if (hello.world_size != world_size()) {
+      return Cause{CauseKind::disagreement, rank, hello.facts.host,
+                   "rank " + std::to_string(rank) + " on host " + hello.facts.host + " says that the world has " +
+                       std::to_string(hello.world_size) + " ranks, " + owner_ + " that it has " +
+                       std::to_string(world_size()) + "; start all ranks with one world size"};
+    }
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
+                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
+    }
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    if (seat.state != State::empty) {
+      const char* state = seat.state == State::joined ? ""
+                          : seat.state == State::left ? ", which has left"
+                                                      : ", which was lost";
+      return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
+                     "; give each process its own rank"};
+    }
+    seat = Seat{State::joined, session, hello.facts, hello.process};
+    ++taken_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// A rank that sits gets up. @param how left or lost
+  void rise(int rank, State how) {
+    seats_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+    left_ += how == State::left ? 1 : 0;
+  }
+
+  /// Whether every rank has sat down at some time.
+  bool complete() const noexcept { return taken_ == seats_.size(); }
+
+  /// How many sit now.
+  std::size_t present() const noexcept { return present_; }
+
+  bool anyone_left() const noexcept { return left_ > 0; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> in(State state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
+  /// What all said of themselves, in order of rank.
+  std::vector<RankFacts> facts() const {
+    std::vector<RankFacts> all;
+    all.reserve(seats_.size());
+    for (const Seat& seat : seats_) {
+      all.push_back(seat.facts);
+    }
+    return all;
+  }
+
+ private:
+  std::string owner_;
+  std::vector<Seat> seats_;
+  std::size_t taken_ = 0;
+  std::size_t present_ = 0;
+  std::size_t left_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/effect.hpp
+
+/// @file
+/// What may be said to and by a rank that has joined, and what a Job wants its server to do.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a connection is to be sent.
+using ToRank = std::variant<Accepted, Welcome, Refused, Failure, Response, Left>;
+
+/// What a connection that has joined may send.
+using FromRank = std::variant<Request, Cancel, Report, Leave>;
+
+/// @name Effects: what the server is to do, in order.
+/// @{
+struct Send {
+  SessionId session = 0;
+  ToRank message;
+};
+/// Close the connection once what was sent to it is out.
+struct CloseAfterSending {
+  SessionId session = 0;
+};
+struct Joined {
+  int rank = 0;
+  std::string host;
+};
+struct HasLeft {
+  int rank = 0;
+};
+/// The job has its first cause.
+struct HasFailed {
+  Cause cause;
+};
+using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/job.hpp
+
+/// @file
+/// What the store knows of its job, as a state machine without sockets and clocks: messages in, effects out.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Threads: one. Bounded by its Limits whatever it is told.
+class Job {
+ public:
+  /// @param id the name of the job that every rank gets
+  Job(int world_size, std::string owner, std::string id, const Limits& limits)
+      : limits_(limits),
+        id_(std::move(id)),
+        seats_(world_size, std::move(owner)),
+        keys_(limits),
+        barriers_(world_size) {}
+
+  /// The effects since the last call.
+  std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
+
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  bool formed() const noexcept { return formed_; }
+  const Seats& seats() const noexcept { return seats_; }
+  const KeySpace& keys() const noexcept { return keys_; }
+
+  /// Nobody is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
+  bool over() const noexcept { return (formed_ || cause_) && seats_.present() == 0; }
+
+  bool has_joined(SessionId session) const { return ranks_.contains(session); }
+
+  /// A connection said hello. @pre it has not joined
+  void hello(SessionId session, const Hello& hello) {
+    if (cause_) {
+      send(session, Failure{*cause_});
+      return close(session);
+    }
+    auto verdict = seats_.sit(session, hello);
+    if (const Refused* refused = std::get_if<Refused>(&verdict)) {
+      return refuse(session, *refused);
+    }
+    if (const Cause* cause = std::get_if<Cause>(&verdict)) {
+      send(session, Failure{*cause});
+      close(session);
+      return post(*cause);
+    }
+    ranks_.emplace(session, Member{hello.facts.rank, {}});
+    send(session, Accepted{hello.nonce});
+    effects_.emplace_back(Joined{hello.facts.rank, hello.facts.host});
+    if (seats_.complete()) {
+      form();
+    }
+  }
+
+  /// Only this connection is wrong. The sentence is kept for those who wait in vain for the rank it might have been.
+  void refuse(SessionId session, Refused refused) {
+    last_refusal_ = refused.sentence;
+    send(session, std::move(refused));
+    close(session);
+  }
+
+  /// A connection that has joined sent a message.
+  void receive(SessionId session, FromRank message) {
+    std::visit([&](auto& each) { on(session, each); }, message);
+  }
+
+  /// A connection is gone. @returns the loss, for post, if it had joined and not left
+  std::optional<Cause> closed(SessionId session, const std::string& how) {
+    const auto found = ranks_.find(session);
+    if (found == ranks_.end()) {
+      return std::nullopt;
+    }
+    const int rank = found->second.rank;
+    const Cause cause{CauseKind::lost, rank, seats_.at(rank).facts.host, how + " " + doing(session)};
+    remove(session, Seats::State::lost);
+    return cause;
+  }
+
+  /// The first cause wins; it goes to every rank at once.
+  void post(const Cause& cause) {
+    if (cause_) {
+      return;
+    }
+    cause_ = cause;
+    effects_.emplace_back(HasFailed{cause});
+    for (const auto& [session, member] : ranks_) {
+      send(session, Failure{cause});
+      keys_.forget(session);
+    }
+    barriers_.clear();
+    for (auto& [session, member] : ranks_) {
+      member.pending.clear();
+    }
+  }
+
+  /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
+  void formation_late(const std::string& patience) {
+    if (formed_ || cause_) {
+      return;
+    }
+    std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
+                       std::to_string(seats_.world_size()) + " joined, " + rank_list(seats_.in(Seats::State::empty)) +
+                       " did not; see whether they run and know the address of the store";
+    if (!last_refusal_.empty()) {
+      text += " (a process was refused: " + last_refusal_ + ")";
+    }
+    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
+  }
+
+ private:
+  struct Member {
+    int rank = 0;
+    std::map<std::uint64_t, Operation> pending;  ///< requests without an answer
+  };
+
+  void send(SessionId session, ToRank message) { effects_.emplace_back(Send{session, std::move(message)}); }
+  void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
+
+  void form() {
+    auto formed = form_membership(seats_.facts(), id_);
+    if (const Cause* cause = std::get_if<Cause>(&formed)) {
+      return post(*cause);
+    }
+    formed_ = true;
+    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
+      const SessionId session = seats_.at(membership.rank).session;
+      send(session, Welcome{std::move(membership)});
+    }
+  }
+
+  void remove(SessionId session, Seats::State how) {
+    seats_.rise(ranks_.at(session).rank, how);
+    keys_.forget(session);
+    barriers_.forget(session);
+    ranks_.erase(session);
+  }
+
+  /// What a rank was doing, as far as the store can tell.
+  std::string doing(SessionId session) const {
+    if (!formed_) {
+      return "while the ranks were joining";
+    }
+    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
+      return "while it waited in barrier '" + *barrier + "'";
+    }
+    const auto [count, key] = keys_.waited_by(session);
+    return count == 0 ? "while it worked" : "while it waited for key '" + key + "'";
+  }
+
+  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
+    const auto found = ranks_.find(who.session);
+    if (found != ranks_.end()) {
+      found->second.pending.erase(who.request);
+      send(who.session, Response{who.request, status, std::move(text), number});
+    }
+  }
+
+  void answer(std::vector<KeySpace::Released>& released) {
+    for (KeySpace::Released& each : released) {
+      answer(each.who, Status::ok, std::move(each.value).value_or(std::string()));
+    }
+  }
+
+  void on(SessionId session, Request& request) {
+    const RequestKey who{session, request.id};
+    Member& member = ranks_.at(session);
+    if (cause_) {
+      return answer(who, Status::failed, cause_->sentence());
+    }
+    if (!formed_) {
+      return answer(who, Status::refused, "not all ranks have joined yet");
+    }
+    if (member.pending.size() >= limits_.pending_requests) {
+      return answer(who, Status::refused,
+                    "this rank has " + std::to_string(member.pending.size()) +
+                        " requests without an answer, the limit; await some first");
+    }
+    if (!member.pending.emplace(request.id, request.operation).second) {
+      return;  // an id that is used twice: its first use will be answered
+    }
+    serve(who, member.rank, request);
+  }
+
+  void serve(RequestKey who, int rank, Request& request) {
+    std::vector<KeySpace::Released> released;
+    const std::string& key = request.keys.front();
+    switch (request.operation) {
+      case Operation::set: {
+        const std::optional<std::string> refusal = keys_.set(key, std::move(request.value), released);
+        answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""));
+        break;
+      }
+      case Operation::add: {
+        const KeySpace::Sum sum = keys_.add(key, request.number, released);
+        answer(who, sum.refusal ? Status::refused : Status::ok, sum.refusal.value_or(""), sum.value);
+        break;
+      }
+      case Operation::try_get: {
+        const std::string* value = keys_.find(key);
+        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
+        break;
+      }
+      case Operation::get:
+      case Operation::wait: wait(who, request); break;
+      case Operation::barrier: arrive(who, rank, key); break;
+    }
+    answer(released);
+  }
+
+  void wait(RequestKey who, const Request& request) {
+    const bool wants_value = request.operation == Operation::get;
+    if (keys_.waited_by(who.session).first + request.keys.size() > limits_.waited_keys) {
+      return answer(who, Status::refused,
+                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
+    }
+    if (keys_.wait(who, request.keys, wants_value)) {
+      answer(who, Status::ok, wants_value ? *keys_.find(request.keys.front()) : std::string());
+    }
+  }
+
+  void arrive(RequestKey who, int rank, const std::string& name) {
+    if (seats_.anyone_left()) {
+      return answer(who, Status::refused, cannot_complete());
+    }
+    std::vector<RequestKey> released;
+    if (barriers_.arrive(name, rank, who, released) == Barriers::Arrival::already_there) {
+      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+    }
+    for (const RequestKey each : released) {
+      answer(each, Status::ok);
+    }
+  }
+
+  std::string cannot_complete() const {
+    return "it cannot complete: " + rank_list(seats_.in(Seats::State::left)) + " left the job";
+  }
+
+  void on(SessionId session, const Cancel& cancel) {
+    const RequestKey who{session, cancel.id};
+    if (const auto missing = keys_.cancel(who)) {
+      std::string text;
+      for (std::size_t i = 0; i < missing->size() && text.size() < max_sentence_bytes / 4; ++i) {
+        text += (i == 0 ? "'" : ", '") + (*missing)[i] + "'";
+      }
+      answer(who, Status::gave_up,
+             "no rank set " + text + (missing->size() > 1 ? " (" + std::to_string(missing->size()) + " keys)" : ""));
+    } else if (const auto barrier = barriers_.cancel(who)) {
+      answer(who, Status::gave_up,
+             std::to_string(barrier->arrived.size()) + " of " + std::to_string(seats_.world_size()) +
+                 " ranks arrived; " + rank_list(barrier->missing) + " did not");
+    }
+  }
+
+  void on(SessionId, const Report& report) { post(report.cause); }
+
+  void on(SessionId session, const Leave&) {
+    const int rank = ranks_.at(session).rank;
+    const std::string host = seats_.at(rank).facts.host;
+    send(session, Left{});
+    close(session);
+    remove(session, Seats::State::left);
+    effects_.emplace_back(HasLeft{rank});
+    if (!formed_) {
+      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
+    }
+    for (const auto& [who, name] : barriers_.clear()) {
+      answer(who, Status::refused, cannot_complete());
+    }
+  }
+
+  Limits limits_;
+  std::string id_;
+  Seats seats_;
+  KeySpace keys_;
+  Barriers barriers_;
+  std::map<SessionId, Member> ranks_;  ///< the connections that have joined and not left
+  std::optional<Cause> cause_;
+  bool formed_ = false;
+  std::string last_refusal_;
+  std::vector<Effect> effects_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_options.hpp
+
+/// @file
+/// What a store is to know of its job before anybody joins.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct ServerOptions {
+  int world_size = 1;
+  /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
+  std::string owner = "the store";
+  Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
+  Limits limits{};
+  /// How long a closed connection waits before it becomes the job's failure, so that a launcher can post what it knows
+  /// better ("killed by signal 9"), which arrives a little later.
+  std::chrono::milliseconds loss_grace{0};
+
+  /// @name Called on the loop's thread. They must not throw, nor destroy the server.
+  /// @{
+  std::function<void(const Cause&)> on_failure{};
+  std::function<void(int rank, const std::string& host)> on_joined{};
+  std::function<void(int rank)> on_left{};
+  /// @}
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/text.hpp
+
+/// @file
+/// Texts for sentences: cut to a bound, durations, the version.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
+inline std::string_view cut(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+/// "0.1.0"
+inline std::string version_text() {
+  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
+}
+
+/// "0.3 s", "600.0 s".
+inline std::string seconds_text(Deadline::Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/fields.hpp
+
+/// @file
+/// FieldWriter and FieldReader: one description of a message's fields serves both directions.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Appends fields; a text that is too long for the other side is cut.
+class FieldWriter {
+ public:
+  void number(std::uint16_t value) { out_.u16(value); }
+  void number(std::uint32_t value) { out_.u32(value); }
+  void number(std::uint64_t value) { out_.u64(value); }
+  void number(std::int64_t value) { out_.i64(value); }
+
+  /// An integer that is one of first..last.
+  void number(int value, int, int) { out_.u32(static_cast<std::uint32_t>(value)); }
+  void number(const std::optional<int>& value, int, int) { out_.u32(static_cast<std::uint32_t>(value.value_or(-1))); }
+
+  template <class E>
+  void choice(E value, E, E) {
+    out_.u8(static_cast<std::uint8_t>(value));
+  }
+  void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
+  void texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
+    out_.u32(static_cast<std::uint32_t>(values.size()));
+    for (const std::string& value : values) {
+      text(value, longest);
+    }
+  }
+  void nonce(const Nonce& value) { out_.raw(std::as_bytes(std::span(value))); }
+
+  std::vector<std::byte> take() { return out_.take(); }
+
+ private:
+  net::ByteWriter out_;
+};
+
+/// Reads fields from bytes that nobody vouches for; after the first one that cannot be, finished() is false for good.
+class FieldReader {
+ public:
+  explicit FieldReader(std::span<const std::byte> bytes) : in_(bytes) {}
+
+  void number(std::uint16_t& value) { value = in_.u16(); }
+  void number(std::uint32_t& value) { value = in_.u32(); }
+  void number(std::uint64_t& value) { value = in_.u64(); }
+  void number(std::int64_t& value) { value = in_.i64(); }
+
+  void number(int& value, int first, int last) {
+    const auto found = static_cast<std::int32_t>(in_.u32());
+    require(found >= first && found <= last);
+    value = in_.ok() ? found : first;
+  }
+  void number(std::optional<int>& value, int first, int last) {
+    const auto found = static_cast<std::int32_t>(in_.u32());
+    require(found == -1 || (found >= first && found <= last));
+    value = in_.ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+  }
+
+  template <class E>
+  void choice(E& value, E first, E last) {
+    const std::uint8_t found = in_.u8();
+    require(found >= static_cast<std::uint8_t>(first) && found <= static_cast<std::uint8_t>(last));
+    value = in_.ok() ? static_cast<E>(found) : first;
+  }
+  void text(std::string& value, std::size_t longest) { value = in_.string(longest); }
+
+  /// At least one text and at most `most`. What is allocated follows what is there, not what is announced.
+  void texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
+    const std::uint32_t count = in_.u32();
+    require(count >= 1 && count <= most);
+    for (std::uint32_t i = 0; i < count && in_.ok(); ++i) {
+      values.push_back(in_.string(longest));
+    }
+  }
+  void nonce(Nonce& value) {
+    const std::span<const std::byte> bytes = in_.raw(value.size());
+    std::transform(bytes.begin(), bytes.end(), value.begin(),
+                   [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
+  }
+
+  bool ok() const noexcept { return in_.ok(); }
+  bool finished() const noexcept { return in_.finished(); }
+
+ private:
+  void require(bool holds) {
+    if (!holds) {
+      in_.fail();
+    }
+  }
+
+  net::ByteReader in_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/codec.hpp
+
+/// @file
+/// Messages to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+using Frame = std::vector<std::byte>;
+
+namespace detail {
+
+/// @name The kind of each message, and its fields in their order on the wire.
+/// @{
+inline constexpr MessageKind kind_of(const Accepted*) {
+  return MessageKind::accepted;
+}
+inline constexpr MessageKind kind_of(const Welcome*) {
+  return MessageKind::welcome;
+}
+inline constexpr MessageKind kind_of(const Refused*) {
+  return MessageKind::refused;
+}
+inline constexpr MessageKind kind_of(const Failure*) {
+  return MessageKind::failure;
+}
+inline constexpr MessageKind kind_of(const Report*) {
+  return MessageKind::report;
+}
+inline constexpr MessageKind kind_of(const Request*) {
+  return MessageKind::request;
+}
+inline constexpr MessageKind kind_of(const Response*) {
+  return MessageKind::response;
+}
+inline constexpr MessageKind kind_of(const Cancel*) {
+  return MessageKind::cancel;
+}
+inline constexpr MessageKind kind_of(const Leave*) {
+  return MessageKind::leave;
+}
+inline constexpr MessageKind kind_of(const Left*) {
+  return MessageKind::left;
+}
+
+inline constexpr int max_int = std::numeric_limits<int>::max();
+
+/// What follows the kind, magic, protocol and version of a Hello.
+template <class Fields>
+void fields(Fields& of, Hello& message) {
+  of.choice(message.role, Role::rank, Role::rank);
+  of.nonce(message.nonce);
+  of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
+  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
+  of.text(message.facts.host_id, max_name_bytes);
+  of.text(message.facts.host, max_name_bytes);
+  of.number(message.facts.local_rank, 0, max_int);
+  of.number(message.facts.local_world_size, 0, max_int);
+  of.number(message.facts.node_rank, 0, max_int);
+  of.number(message.facts.node_count, 0, max_int);
+  of.number(message.process);
+  of.number(message.patience_ms);
+}
+
+template <class Fields>
+void fields(Fields& of, Accepted& message) {
+  of.nonce(message.nonce);
+}
+
+template <class Fields>
+void fields(Fields& of, Welcome& message) {
+  of.number(message.membership.rank, 0, max_world_size);
+  of.number(message.membership.world_size, 1, max_world_size);
+  of.number(message.membership.local_rank, 0, max_world_size);
+  of.number(message.membership.local_world_size, 1, max_world_size);
+  of.number(message.membership.node_rank, 0, max_world_size);
+  of.number(message.membership.node_count, 1, max_world_size);
+  of.text(message.membership.host, max_name_bytes);
+  of.text(message.membership.job, max_name_bytes);
+  of.number(message.membership.other_host_rank, -1, max_world_size);
+  of.text(message.membership.other_host, max_name_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Refused& message) {
+  of.text(message.sentence, max_sentence_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Cause& cause) {
+  of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
+  of.number(cause.rank, -1, max_int);
+  of.text(cause.host, max_name_bytes);
+  of.text(cause.text, max_sentence_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Failure& message) {
+  fields(of, message.cause);
+}
+
+template <class Fields>
+void fields(Fields& of, Report& message) {
+  fields(of, message.cause);
+}
+
+template <class Fields>
+void fields(Fields& of, Request& message) {
+  of.number(message.id);
+  of.choice(message.operation, Operation::set, Operation::barrier);
+  const bool several = message.operation == Operation::wait;
+  of.texts(message.keys, several ? max_keys_of_a_wait : 1, max_key_bytes);
+  if (message.operation == Operation::set) {
+    of.text(message.value, max_value_bytes);
+  }
+  if (message.operation == Operation::add) {
+    of.number(message.number);
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Response& message) {
+  of.number(message.id);
+  of.choice(message.status, Status::ok, Status::failed);
+  of.text(message.text, max_value_bytes);
+  of.number(message.number);
+}
+
+template <class Fields>
+void fields(Fields& of, Cancel& message) {
+  of.number(message.id);
+}
+
+template <class Fields>
+void fields(Fields&, Leave&) {}
+
+template <class Fields>
+void fields(Fields&, Left&) {}
+/// @}
+
+template <class Message, class Any>
+std::optional<Any> decode_as(FieldReader& reader) {
+  Message message;
+  fields(reader, message);
+  return reader.finished() ? std::optional<Any>(std::move(message)) : std::nullopt;
+}
+
+}  // namespace detail
+
+/// The frame of any message but Hello. @pre keys and values within their bounds: they would be cut
+template <class Message>
+Frame encode(Message message) {
+  FieldWriter writer;
+  const MessageKind kind = detail::kind_of(&message);
+  writer.choice(kind, kind, kind);
+  detail::fields(writer, message);
+  return writer.take();
+}
+
+inline Frame encode(ToRank message) {
+  return std::visit([](auto& each) { return encode(std::move(each)); }, message);
+}
+
+/// @param protocol another than this version's only in tests
+inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
+  FieldWriter writer;
+  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
+  writer.number(protocol_magic);
+  writer.number(protocol);
+  writer.text(message.version, max_name_bytes);
+  detail::fields(writer, message);
+  return writer.take();
+}
+
+/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
+/// @param version the store's version of dtrain
+inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
+                                                                const std::string& version) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  std::uint32_t magic = 0;
+  std::uint16_t protocol = 0;
+  Hello hello;
+  reader.choice(kind, MessageKind::hello, MessageKind::hello);
+  reader.number(magic);
+  reader.number(protocol);
+  reader.text(hello.version, max_name_bytes);
+  if (!reader.ok() || magic != protocol_magic) {
+    return std::nullopt;
+  }
+  if (protocol != protocol_version || hello.version != version) {
+    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
+                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
+                   "); run one build on all ranks"};
+  }
+  detail::fields(reader, hello);
+  if (!reader.finished()) {
+    return std::nullopt;
+  }
+  return hello;
+}
+
+/// What a store sent; nothing if it does not follow the protocol.
+inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::accepted);
+  switch (kind) {
+    case MessageKind::accepted: return detail::decode_as<Accepted, ToRank>(reader);
+    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
+    case MessageKind::refused: return detail::decode_as<Refused, ToRank>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
+    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
+    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+/// What a rank that has joined sent; nothing if it does not follow the protocol.
+inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::accepted);
+  switch (kind) {
+    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
+    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
+    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
+    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/exchange.hpp
+
+/// @file
+/// A rank's side of its connection to the store: questions out, answers and the job's failure in.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Shared by the Session, which ends it, and the tasks that wait for answers.
+/// Lifetime: the loop outlives it. Threads: the loop's.
+class Exchange {
+ public:
+  /// What a question came to: an answer, or nothing in time.
+  using Answer = std::optional<Response>;
+
+  /// @param link on which the store has welcomed this rank
+  Exchange(async::EventLoop& loop, std::unique_ptr<Link> link, int rank, std::string store,
+           std::shared_ptr<FailureLatch> failure)
+      : loop_(loop),
+        link_(std::move(link)),
+        rank_(rank),
+        store_(std::move(store)),
+        failure_(std::move(failure)),
+        to_write_(loop),
+        left_(loop),
+        told_(loop) {
+    const async::ExceptionHandler broken = [this](const std::exception_ptr& reason) { lose(reason); };
+    reading_ = loop_.spawn(read_all(), broken);
+    writing_ = loop_.spawn(write_all(), broken);
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange() { end("the session with the store ended"); }
+
+  /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
+  /// store to say what was missing.
+  /// @param doing begins every sentence: "waiting for key 'a' of the store"
+  /// @throws the job's first cause; Error (closed) after leave or end; Error (limit) where too much waits to be sent
+  async::Task<Answer> ask(Request request, const std::string& doing, Deadline deadline) {
+    require_open(doing);
+    Question question(*this, request.id = ++last_id_);
+    post(encode(std::move(request)), doing);
+    async::Ready ready = co_await question.over.wait(deadline);
+    if (ready == async::Ready::timed_out) {
+      question.take_back();
+      ready = co_await question.over.wait(Deadline::after(last_word));
+    }
+    if (!question.answer || question.answer->status == Status::failed) {
+      require_open(doing);
+    }
+    co_return std::move(question.answer);
+  }
+
+  /// Says leave(ok). @returns whether the store acknowledged it by the deadline. Every other wait ends.
+  async::Task<bool> leave(Deadline deadline) {
+    if (!open()) {
+      co_return false;
+    }
+    leaving_ = true;
+    post(encode(Leave{}), "leaving the job");
+    const async::Ready ready = co_await left_.wait(deadline);
+    const bool acknowledged = ready == async::Ready::ready && acknowledged_;
+    end("this rank has left the job");
+    co_return acknowledged;
+  }
+
+  /// Tells the store. Where it does not answer with the job's first cause soon, this one is taken for it.
+  void report(const Cause& cause) {
+    if (failure_->failed()) {
+      return;
+    }
+    if (!open() || leaving_) {
+      failure_->set(cause);
+      return;
+    }
+    try {
+      post(encode(Report{cause}), "reporting a failure");
+      if (reporting_.done()) {
+        reporting_ = loop_.spawn(insist(cause));
+      }
+    } catch (const Error&) {  // too much waits to be sent: the store takes nothing
+      fail(cause);
+    }
+  }
+
+  /// Closes the connection; every wait ends with `sentence`. Without leave, the job sees a lost rank.
+  void end(std::string sentence) noexcept {
+    if (open()) {
+      end_sentence_ = std::move(sentence);
+    }
+    reading_.cancel();
+    writing_.cancel();
+    reporting_.cancel();
+    link_.reset();
+    wake_all();
+  }
+
+  int rank() const noexcept { return rank_; }
+  FailureLatch& failure() const noexcept { return *failure_; }
+
+ private:
+  static constexpr std::chrono::milliseconds last_word{1000};
+
+  /// A request that waits, in the frame of the coroutine that asked.
+  struct Question {
+    Question(Exchange& home, std::uint64_t number) : exchange(home), id(number), over(home.loop_) {
+      exchange.questions_.emplace(id, this);
+    }
+    Question(const Question&) = delete;
+    Question& operator=(const Question&) = delete;
+    ~Question() {
+      exchange.questions_.erase(id);
+      take_back();
+    }
+
+    /// Tells the store that nobody waits any more.
+    void take_back() noexcept {
+      if (answer || taken_back || !exchange.open()) {
+        return;
+      }
+      taken_back = true;
+      try {
+        exchange.post(encode(Cancel{id}), "taking a request back");
+      } catch (...) {  // too much waits to be sent: the store keeps the request
+      }
+    }
+
+    Exchange& exchange;
+    std::uint64_t id;
+    async::Event over;
+    Answer answer;
+    bool taken_back = false;
+  };
+
+  bool open() const noexcept { return link_ != nullptr; }
+
+  void require_open(const std::string& doing) const {
+    failure_->throw_if_failed(rank_);
+    if (!open() || leaving_) {
+      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
+          .with_rank(rank_);
+    }
+  }
+
+  void post(const Frame& frame, const std::string& doing) {
+    if (!link_->writer.queue(frame)) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(link_->writer.queued_bytes()) +
+                                   " bytes wait to be sent to the store; await some requests first")
+          .with_rank(rank_);
+    }
+    to_write_.set();
+  }
+
+  void wake_all() noexcept {
+    for (const auto& [id, question] : questions_) {
+      question->over.set();
+    }
+    left_.set();
+    told_.set();
+  }
+
+  async::Task<void> read_all() {
+    for (;;) {
+      const net::FrameResult frame = co_await link_->reader.read_frame(Deadline::after(std::chrono::hours(24)));
+      if (frame.status == net::FrameStatus::timed_out) {
+        continue;
+      }
+      if (!frame.ok()) {
+        lose(frame.reason);
+        co_return;
+      }
+      std::optional<ToRank> message = decode_to_rank(frame.payload);
+      if (!message) {
+        lose("it sent bytes that do not follow the protocol");
+        co_return;
+      }
+      std::visit([this](auto& each) { on(each); }, *message);
+    }
+  }
+
+  async::Task<void> write_all() {
+    for (;;) {
+      const net::IoResult result = co_await link_->writer.flush(Deadline::after(std::chrono::hours(24)));
+      if (result.status == net::IoStatus::closed) {
+        co_return;  // the reader finds what there is to read, and then the end
+      }
+      co_await to_write_.wait(Deadline::after(std::chrono::hours(24)));
+    }
+  }
+
+  async::Task<void> insist(Cause cause) {
+    const async::Ready ready = co_await told_.wait(Deadline::after(last_word));
+    if (ready == async::Ready::timed_out) {
+      fail(cause);
+    }
+  }
+
+  void on(Response& response) {
+    const auto found = questions_.find(response.id);
+    if (found != questions_.end()) {
+      found->second->answer = std::move(response);
+      found->second->over.set();
+    }
+  }
+  void on(const Failure& failure) { fail(failure.cause); }
+  void on(const Left&) {
+    acknowledged_ = true;
+    left_.set();
+  }
+  template <class Other>
+  void on(const Other&) {}  // Accepted, Welcome, Refused: said once before
+
+  /// The job has failed: every wait ends with its cause.
+  void fail(const Cause& cause) {
+    failure_->set(cause);
+    for (const auto& [id, question] : questions_) {
+      question->over.set();
+    }
+    told_.set();
+  }
+
+  /// The connection ended, and this rank did not mean it.
+  void lose(const std::string& how) {
+    if (!leaving_ && !failure_->failed()) {
+      fail(Cause{CauseKind::lost,
+                 -1,
+                 {},
+                 "the store of the job at " + store_ + " went away: rank 0 or its launcher ended (" + how + ")"});
+    }
+    wake_all();
+  }
+  void lose(const std::exception_ptr& reason) {
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      lose(std::string(error.what()));
+    } catch (...) {
+      lose(std::string("an unknown exception"));
+    }
+  }
+
+  async::EventLoop& loop_;
+  std::unique_ptr<Link> link_;  ///< null once ended
+  int rank_;
+  std::string store_;
+  std::shared_ptr<FailureLatch> failure_;
+  async::AutoResetEvent to_write_;
+  async::Event left_;
+  async::Event told_;
+  std::uint64_t last_id_ = 0;
+  std::map<std::uint64_t, Question*> questions_;
+  bool leaving_ = false;
+  bool acknowledged_ = false;
+  std::string end_sentence_;
+  async::Spawned reporting_;
+  async::Spawned reading_;
+  async::Spawned writing_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/peer.hpp
+
+/// @file
+/// One connection of the server's, and what waits to be sent on it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: outlives its tasks; the loop outlives it. Threads: the loop's.
+class Peer {
+ public:
+  Peer(async::EventLoop& loop, SessionId id, net::Connection connection, const Limits& limits)
+      : id_(id),
+        loop_(loop),
+        limits_(limits),
+        connection_(std::move(connection)),
+        writer_(connection_, max_frame_bytes, limits.outgoing_bytes),
+        to_write_(loop),
+        taken_(loop) {
+    watch_liveness(connection_, limits.send);
+  }
+
+  SessionId id() const noexcept { return id_; }
+  net::Connection& connection() noexcept { return connection_; }
+
+  /// Queues a frame. False where the peer leaves too much unread.
+  [[nodiscard]] bool send(std::span<const std::byte> frame) {
+    to_write_.set();
+    return writer_.queue(frame);
+  }
+
+  /// Ends the connection once everything is sent.
+  void close_after_sending() {
+    closing_ = true;
+    to_write_.set();
+  }
+
+  /// Waits while the peer has many answers to take, so that it reads before it asks for more.
+  async::Task<void> room() {
+    while (writer_.queued_bytes() > limits_.outgoing_bytes / 16) {
+      co_await taken_.wait(Deadline::after(limits_.send));
+    }
+  }
+
+  /// Sends what is queued until the connection ends. @returns how it ended
+  async::Task<std::string> write_all() {
+    for (;;) {
+      if (writer_.queued_bytes() > 0) {
+        const net::IoResult result = co_await writer_.flush(Deadline::after(limits_.send));
+        taken_.set();
+        if (result.status == net::IoStatus::closed) {
+          co_return result.reason();
+        }
+        if (result.status == net::IoStatus::timed_out && result.bytes == 0) {
+          co_return "it took nothing for " + seconds_text(limits_.send);
+        }
+      } else if (closing_) {
+        connection_.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
+        co_await loop_.sleep_for(linger);
+        co_return "it was told to close";
+      } else {
+        co_await to_write_.wait(Deadline::after(std::chrono::hours(24)));
+      }
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds linger{1000};
+
+  SessionId id_;
+  async::EventLoop& loop_;
+  const Limits& limits_;
+  net::Connection connection_;
+  net::FrameWriter writer_;
+  async::AutoResetEvent to_write_;
+  async::AutoResetEvent taken_;
+  bool closing_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server.hpp
+
+/// @file
+/// rendezvous::Server: the store of a job behind a listener.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Serves one job from its construction to its destruction, which closes every connection at once.
+/// Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+class Server {
+ public:
+  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
+  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : loop_(loop),
+        listener_(std::move(listener)),
+        options_(checked(std::move(options))),
+        began_(Deadline::Clock::now()),
+        formation_(options_.formation),
+        job_(options_.world_size, options_.owner, random_job_id(), options_.limits),
+        over_(loop),
+        formation_changed_(loop) {
+    const async::ExceptionHandler fail = [this](const std::exception_ptr& reason) { broken(reason); };
+    accepting_ = loop_.spawn(accept_all(), fail);
+    forming_ = loop_.spawn(watch_formation(), fail);
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() = default;
+
+  /// Where it listens.
+  net::Endpoint local() const noexcept { return listener_.local(); }
+
+  /// Posts a failure that the server's own process noticed. The first cause of the job wins and goes to every rank.
+  void post_failure(const Cause& cause) {
+    job_.post(cause);
+    apply();
+  }
+
+  /// The job's first cause; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
+
+  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
+  async::Task<bool> all_left(Deadline deadline) {
+    const async::Ready ready = co_await over_.wait(deadline);
+    co_return ready == async::Ready::ready;
+  }
+
+  /// How many connections there are, joined or not: for tests and diagnosis.
+  std::size_t connections() const noexcept { return peers_.size(); }
+
+ private:
+  /// A connection and the tasks that serve it. The tasks share the peer, so that they may take out their own entry.
+  struct Entry {
+    std::shared_ptr<Peer> peer;
+    async::Spawned reading{};
+    async::Spawned writing{};
+  };
+
+  static ServerOptions checked(ServerOptions options) {
+    if (options.world_size < 1 || options.world_size > max_world_size) {
+      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
+                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
+    }
+    return options;
+  }
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  async::Task<void> accept_all() {
+    for (;;) {
+      std::optional<net::Connection> accepted = co_await listener_.accept(a_day());
+      if (accepted) {
+        admit(std::move(*accepted));
+      }
+    }
+  }
+
+  void admit(net::Connection connection) {
+    if (unjoined_.size() >= options_.limits.unjoined_connections) {
+      const SessionId oldest = *unjoined_.begin();
+      unjoined_.erase(oldest);
+      peers_.erase(oldest);
+    }
+    const SessionId id = ++last_id_;
+    Entry& entry = peers_[id];
+    unjoined_.insert(id);
+    entry.peer = std::make_shared<Peer>(loop_, id, std::move(connection), options_.limits);
+    entry.reading = loop_.spawn(serve(entry.peer, &Server::converse));
+    entry.writing = loop_.spawn(serve(entry.peer, &Server::write));
+  }
+
+  /// Runs one direction of a connection. Its end, or its exception, is the end of both.
+  async::Task<void> serve(std::shared_ptr<Peer> peer, async::Task<std::string> (Server::*direction)(Peer&)) {
+    std::string how;
+    try {
+      how = co_await (this->*direction)(*peer);
+    } catch (const std::exception& error) {
+      how = error.what();
+    }
+    gone(peer->id(), how);
+  }
+
+  async::Task<std::string> write(Peer& peer) { return peer.write_all(); }
+
+  /// The hello, and then what a rank asks. @returns how the connection ended
+  async::Task<std::string> converse(Peer& peer) {
+    {
+      net::FrameReader reader(peer.connection(), max_hello_bytes);
+      const net::FrameResult frame = co_await reader.read_frame(Deadline::after(options_.limits.handshake));
+      if (!frame.ok()) {
+        co_return frame.reason;
+      }
+      if (!greet(peer.id(), frame.payload)) {
+        co_return "it sent bytes that are no hello";
+      }
+    }
+    net::FrameReader reader(peer.connection(), max_frame_bytes);
+    for (;;) {
+      co_await peer.room();
+      const net::FrameResult frame = co_await reader.read_frame(a_day());
+      if (!frame.ok() && frame.status != net::FrameStatus::timed_out) {
+        co_return frame.reason;
+      }
+      if (!frame.ok() || !job_.has_joined(peer.id())) {
+        continue;  // it has left or was refused: what it still says is read only so that its end is seen
+      }
+      std::optional<FromRank> message = decode_from_rank(frame.payload);
+      if (!message) {
+        co_return "it sent bytes that do not follow the protocol";
+      }
+      job_.receive(peer.id(), *std::move(message));
+      apply();
+    }
+  }
+
+  /// False for what is no hello of any version: then there is nobody to explain it to.
+  bool greet(SessionId id, std::span<const std::byte> frame) {
+    auto decoded = decode_hello(frame, version_text());
+    if (!decoded) {
+      return false;
+    }
+    if (Refused* refused = std::get_if<Refused>(&*decoded)) {
+      job_.refuse(id, std::move(*refused));
+    } else {
+      const Hello& hello = std::get<Hello>(*decoded);
+      job_.hello(id, hello);
+      if (job_.has_joined(id)) {
+        unjoined_.erase(id);
+        expect_within(hello.patience_ms);
+      }
+    }
+    apply();
+    return true;
+  }
+
+  /// A rank that waits less long than the store ends the formation for all: without it there is no job.
+  void expect_within(std::uint64_t patience_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(formation_.remaining());
+    if (patience_ms < static_cast<std::uint64_t>(left.count())) {
+      formation_ = Deadline::after(std::chrono::milliseconds(patience_ms));
+    }
+    formation_changed_.set();
+  }
+
+  async::Task<void> watch_formation() {
+    while (!job_.formed() && !job_.cause()) {
+      co_await formation_changed_.wait(formation_);
+      if (formation_.passed()) {
+        job_.formation_late(seconds_text(Deadline::Clock::now() - began_));
+        apply();
+      }
+    }
+  }
+
+  /// A connection has ended. Its own tasks call this; the peer lives on in them.
+  void gone(SessionId id, const std::string& how) {
+    std::optional<Cause> loss = job_.closed(id, "its connection ended without leave(ok) (" + how + ")");
+    peers_.erase(id);
+    unjoined_.erase(id);
+    if (loss && options_.loss_grace.count() > 0 && mourning_.done()) {
+      mourning_ = loop_.spawn(mourn(*std::move(loss)));
+    } else if (loss && options_.loss_grace.count() == 0) {
+      job_.post(*loss);
+    }
+    apply();
+  }
+
+  async::Task<void> mourn(Cause loss) {
+    co_await loop_.sleep_for(options_.loss_grace);
+    post_failure(loss);
+  }
+
+  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
+  void apply() {
+    if (std::exchange(applying_, true)) {
+      return;
+    }
+    std::vector<SessionId> unread;
+    for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
+      for (Effect& effect : effects) {
+        std::visit([&](auto& each) { perform(each, unread); }, effect);
+      }
+    }
+    applying_ = false;
+    if (job_.over()) {
+      over_.set();
+    }
+    for (const SessionId id : unread) {
+      gone(id, "it left more than " + std::to_string(options_.limits.outgoing_bytes) + " bytes of answers unread");
+    }
+  }
+
+  void perform(Send& send, std::vector<SessionId>& unread) {
+    const auto found = peers_.find(send.session);
+    if (found != peers_.end() && !found->second.peer->send(encode(std::move(send.message)))) {
+      unread.push_back(send.session);
+    }
+  }
+  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
+    const auto found = peers_.find(close.session);
+    if (found != peers_.end()) {
+      found->second.peer->close_after_sending();
+    }
+  }
+  void perform(const Joined& joined, std::vector<SessionId>&) {
+    if (options_.on_joined) {
+      options_.on_joined(joined.rank, joined.host);
+    }
+  }
+  void perform(const HasLeft& left, std::vector<SessionId>&) {
+    if (options_.on_left) {
+      options_.on_left(left.rank);
+    }
+  }
+  void perform(const HasFailed& failed, std::vector<SessionId>&) {
+    if (options_.on_failure) {
+      options_.on_failure(failed.cause);
+    }
+  }
+
+  /// The server itself cannot go on.
+  void broken(const std::exception_ptr& reason) {
+    std::string text = "an unknown exception";
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+    }
+    post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+  }
+
+  async::EventLoop& loop_;
+  net::Listener listener_;
+  ServerOptions options_;
+  Deadline::Clock::time_point began_;
+  Deadline formation_;
+  Job job_;
+  async::Event over_;
+  async::AutoResetEvent formation_changed_;
+  bool applying_ = false;
+  SessionId last_id_ = 0;
+  std::set<SessionId> unjoined_;  ///< connections that have not joined, the oldest first
+  std::map<SessionId, Entry> peers_;
+  async::Spawned mourning_;  ///< the tasks come last: they are gone before what they use
+  async::Spawned forming_;
+  async::Spawned accepting_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/session.hpp
+
+/// @file
+/// rendezvous::Session: a rank's membership in its job, from joining to leaving.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who wants to join.
+struct JoinRequest {
+  RankFacts facts;
+  int world_size = 1;
+};
+
+/// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
+/// of this rank. Threads: the loop's, destruction included.
+class Session {
+ public:
+  /// Connects to the store, with patience for one that is not there yet, and waits until all ranks have joined.
+  /// @param failure gets the job's first cause, now and for the session's life
+  /// @throws Error (refused) with the store's sentence; the job's first cause; Error (timeout); and what connecting
+  /// throws
+  static async::Task<std::unique_ptr<Session>> join(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                                    JoinRequest request, std::shared_ptr<FailureLatch> failure,
+                                                    Deadline deadline) {
+    const std::string store = host + ":" + std::to_string(port);
+    const std::string doing = "joining the job at " + store + " as rank " + std::to_string(request.facts.rank);
+    std::chrono::milliseconds delay{10};
+    for (;;) {
+      net::Connection connection = co_await net::connect_with_backoff(loop, host, port, deadline);
+      auto link = std::make_unique<Link>(std::move(connection));
+      Attempt attempt{doing, request, *failure, deadline};
+      co_await attempt.run(*link);
+      if (attempt.welcomed) {
+        co_return std::unique_ptr<Session>(
+            new Session(loop, std::move(link), *std::move(attempt.welcomed), store, std::move(failure)));
+      }
+      if (Deadline::Clock::now() + delay >= deadline.instant()) {
+        throw timed_out(doing, "what listens there closed the connection without an answer (" + attempt.reason +
+                                   "); check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+      }
+      co_await loop.sleep_for(delay);
+      delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+    }
+  }
+
+  /// Who this rank is among the others.
+  const Membership& membership() const noexcept { return membership_; }
+
+  /// Says leave(ok) and closes. @returns whether the store acknowledged it by the deadline
+  async::Task<bool> leave(Deadline deadline) {
+    const bool acknowledged = co_await exchange_->leave(deadline);
+    co_return acknowledged;
+  }
+
+  /// Tells the job of a failure on this rank; the latch gets the job's first cause within about a second.
+  void report(const Cause& cause) { exchange_->report(cause); }
+
+  /// For Store, which may outlive the session.
+  const std::shared_ptr<Exchange>& exchange() const noexcept { return exchange_; }
+
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() { exchange_->end("the session with the store has ended"); }
+
+ private:
+  Session(async::EventLoop& loop, std::unique_ptr<Link> link, Membership membership, const std::string& store,
+          std::shared_ptr<FailureLatch> failure)
+      : membership_(std::move(membership)),
+        exchange_(std::make_shared<Exchange>(loop, std::move(link), membership_.rank, store, std::move(failure))) {}
+
+  static Error timed_out(const std::string& doing, const std::string& what) {
+    return Error(Errc::timeout, doing + ": the deadline passed; " + what);
+  }
+
+  /// One connection's handshake.
+  struct Attempt {
+    const std::string& doing;
+    const JoinRequest& request;
+    FailureLatch& failure;
+    Deadline deadline;
+    std::optional<Membership> welcomed{};
+    std::string reason{};  ///< why the connection ended before the store had accepted this rank
+
+    /// Sets `welcomed`, or `reason` where it is worth another try. @throws what join throws
+    async::Task<void> run(Link& link) {
+      const Frame hello = encode(make_hello());
+      if (!link.writer.queue(hello)) {
+        throw Error(Errc::limit, doing + ": the hello is too long");
+      }
+      const net::IoResult sent = co_await link.writer.flush(deadline);
+      if (!sent.ok()) {
+        reason = sent.reason();
+        co_return;
+      }
+      bool accepted = false;
+      while (!welcomed) {
+        const net::FrameResult frame = co_await link.reader.read_frame(deadline);
+        if (frame.status == net::FrameStatus::timed_out) {
+          throw timed_out(doing, accepted ? "the store did not say which ranks are missing"
+                                          : "the store accepted the connection but does not answer");
+        }
+        if (!frame.ok() && !accepted) {
+          reason = frame.reason;
+          co_return;
+        }
+        if (!frame.ok()) {
+          give_up("its store went away while the ranks were joining: rank 0 or its launcher ended (" + frame.reason +
+                  ")");
+        }
+        std::optional<ToRank> message = decode_to_rank(frame.payload);
+        if (!message) {
+          throw Error(Errc::protocol,
+                      doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and " + "MASTER_PORT");
+        }
+        accepted = hear(*message) || accepted;
+      }
+    }
+
+    /// Whether it was Accepted.
+    bool hear(ToRank& message) {
+      if (const Refused* refused = std::get_if<Refused>(&message)) {
+        throw Error(Errc::refused, doing + " was refused: " + refused->sentence).with_rank(request.facts.rank);
+      }
+      if (const Failure* failed = std::get_if<Failure>(&message)) {
+        failure.set(failed->cause);
+        failure.throw_if_failed(request.facts.rank);
+      }
+      if (Welcome* welcome = std::get_if<Welcome>(&message)) {
+        if (welcome->membership.rank != request.facts.rank || welcome->membership.world_size != request.world_size) {
+          throw Error(Errc::protocol, doing + ": the store answered for another rank");
+        }
+        welcomed = std::move(welcome->membership);
+      }
+      const Accepted* accepted = std::get_if<Accepted>(&message);
+      if (accepted != nullptr && accepted->nonce != nonce) {
+        throw Error(Errc::protocol, doing + ": the store answered another process");
+      }
+      return accepted != nullptr;
+    }
+
+    [[noreturn]] void give_up(const std::string& text) {
+      failure.set(Cause{CauseKind::lost, -1, {}, text});
+      failure.throw_if_failed(request.facts.rank);
+      throw Error(Errc::closed, doing + ": " + text);
+    }
+
+    /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
+    Hello make_hello() {
+      nonce = random_nonce();
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
+      const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
+      Hello hello;
+      hello.version = version_text();
+      hello.nonce = nonce;
+      hello.facts = request.facts;
+      hello.world_size = request.world_size;
+      hello.process = static_cast<std::int64_t>(::getpid());
+      hello.patience_ms = static_cast<std::uint64_t>(patience.count());
+      return hello;
+    }
+
+    Nonce nonce{};
+  };
+
+  Membership membership_;
+  std::shared_ptr<Exchange> exchange_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/store.hpp
+
+/// @file
+/// rendezvous::Store: the keys and barriers of a job, as a rank uses them.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A handle: copies refer to the same session, and may outlive it; their calls then throw. Keys and names of barriers
+/// are prefixed (with_prefix), have at most max_key_bytes with their prefix, and values at most max_value_bytes.
+///
+/// Blocking: the coroutine forms suspend, on the rank's control loop; the ..._blocking forms block the calling thread,
+/// which is not the loop's. All until the deadline, or a moment longer (a second at most) for the store's last word.
+/// Threads: the coroutine forms on the loop; the others from any thread, several at once.
+/// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
+/// pending and later call; Error (refused) with the store's sentence; Error (invalid_argument) for what is too long;
+/// Error (closed) after the session
+class Store {
+ public:
+  Store(std::weak_ptr<Exchange> exchange, std::shared_ptr<Control> control)
+      : exchange_(std::move(exchange)), control_(std::move(control)) {}
+
+  /// The same store, with `prefix` before every key, after the prefix of this handle.
+  Store with_prefix(const std::string& prefix) const {
+    Store store = *this;
+    store.prefix_ += prefix;
+    return store;
+  }
+  const std::string& prefix() const noexcept { return prefix_; }
+
+  /// Sets or replaces a value.
+  async::Task<void> set(std::string key, std::string value, Deadline deadline) const {
+    Request request = about(Operation::set, std::move(key));
+    request.value = std::move(value);
+    return nothing_of(ask(exchange_, std::move(request), "setting key ", deadline));
+  }
+  void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
+    block(set(key, value, deadline), deadline, "setting a key in the store");
+  }
+
+  /// The value; waits until some rank has set it.
+  async::Task<std::string> get(std::string key, Deadline deadline) const {
+    return text_of(ask(exchange_, about(Operation::get, std::move(key)), "waiting for key ", deadline));
+  }
+  std::string get_blocking(const std::string& key, Deadline deadline) const {
+    return block(get(key, deadline), deadline, "waiting for a key of the store");
+  }
+
+  /// The value, or nothing where there is none yet.
+  async::Task<std::optional<std::string>> try_get(std::string key, Deadline deadline) const {
+    return maybe_text_of(ask(exchange_, about(Operation::try_get, std::move(key)), "looking for key ", deadline));
+  }
+  std::optional<std::string> try_get_blocking(const std::string& key, Deadline deadline) const {
+    return block(try_get(key, deadline), deadline, "looking for a key in the store");
+  }
+
+  /// Adds to the decimal integer under the key (none counts as 0) and gives the sum. Each call counts once; one that
+  /// timed out may have counted.
+  async::Task<std::int64_t> add(std::string key, std::int64_t delta, Deadline deadline) const {
+    Request request = about(Operation::add, std::move(key));
+    request.number = delta;
+    return number_of(ask(exchange_, std::move(request), "adding to key ", deadline));
+  }
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
+    return block(add(key, delta, deadline), deadline, "adding to a key of the store");
+  }
+
+  /// Waits until all keys exist; at most max_keys_of_a_wait.
+  async::Task<void> wait(std::vector<std::string> keys, Deadline deadline) const {
+    Request request;
+    request.operation = Operation::wait;
+    for (std::string& key : keys) {
+      request.keys.push_back(prefix_ + key);
+    }
+    return nothing_of(ask(exchange_, std::move(request), "waiting for key ", deadline));
+  }
+  void wait_blocking(const std::vector<std::string>& keys, Deadline deadline) const {
+    block(wait(keys, deadline), deadline, "waiting for keys of the store");
+  }
+
+  /// Collective: waits until every rank of the job has come to the barrier of this name; then the name is free for the
+  /// next round. A rank is in a barrier of one name once at a time.
+  async::Task<void> barrier(std::string name, Deadline deadline) const {
+    return nothing_of(ask(exchange_, about(Operation::barrier, std::move(name)), "waiting in barrier ", deadline));
+  }
+  void barrier_blocking(const std::string& name, Deadline deadline) const {
+    block(barrier(name, deadline), deadline, "waiting in a barrier of the store");
+  }
+
+ private:
+  Request about(Operation operation, std::string key) const {
+    Request request;
+    request.operation = operation;
+    request.keys.push_back(prefix_ + std::move(key));
+    return request;
+  }
+
+  /// The answer that is ok or missing. @throws everything else
+  static async::Task<Response> ask(std::weak_ptr<Exchange> handle, Request request, const char* verb,
+                                   Deadline deadline) {
+    if (request.keys.empty()) {
+      co_return Response{};  // a wait for no key
+    }
+    const std::string doing =
+        std::string(verb) + "'" + std::string(cut(request.keys.front(), 128)) + "'" +
+        (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+    require_bounded(request, doing);
+    const std::shared_ptr<Exchange> exchange = handle.lock();
+    if (!exchange) {
+      throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
+    }
+    const Exchange::Answer answer = co_await exchange->ask(std::move(request), doing, deadline);
+    if (!answer) {
+      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer")
+          .with_rank(exchange->rank());
+    }
+    if (answer->status == Status::gave_up) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; " + answer->text).with_rank(exchange->rank());
+    }
+    if (answer->status != Status::ok && answer->status != Status::missing) {
+      throw Error(Errc::refused, doing + ": " + answer->text).with_rank(exchange->rank());
+    }
+    co_return *answer;
+  }
+
+  static void require_bounded(const Request& request, const std::string& doing) {
+    if (request.keys.size() > max_keys_of_a_wait) {
+      throw Error(Errc::invalid_argument,
+                  doing + ": at most " + std::to_string(max_keys_of_a_wait) + " keys can be waited for at once");
+    }
+    for (const std::string& key : request.keys) {
+      if (key.size() > max_key_bytes) {
+        throw Error(Errc::invalid_argument, doing + ": it has " + std::to_string(key.size()) +
+                                                " bytes with its prefix; at most " + std::to_string(max_key_bytes) +
+                                                " are possible");
+      }
+    }
+    if (request.value.size() > max_value_bytes) {
+      throw Error(Errc::invalid_argument, doing + ": the value has " + std::to_string(request.value.size()) +
+                                              " bytes; at most " + std::to_string(max_value_bytes) + " are possible");
+    }
+  }
+
+  static async::Task<void> nothing_of(async::Task<Response> answer) {
+    const Response response = co_await std::move(answer);
+    static_cast<void>(response);
+  }
+  static async::Task<std::string> text_of(async::Task<Response> answer) {
+    Response response = co_await std::move(answer);
+    co_return std::move(response.text);
+  }
+  static async::Task<std::optional<std::string>> maybe_text_of(async::Task<Response> answer) {
+    Response response = co_await std::move(answer);
+    if (response.status == Status::missing) {
+      co_return std::nullopt;
+    }
+    co_return std::optional<std::string>(std::move(response.text));
+  }
+  static async::Task<std::int64_t> number_of(async::Task<Response> answer) {
+    const Response response = co_await std::move(answer);
+    co_return response.number;
+  }
+
+  /// The task's own deadline comes first, and has the better sentence.
+  template <class T>
+  T block(async::Task<T> task, Deadline deadline, const char* doing) const {
+    const auto make = [&](async::EventLoop&) { return std::move(task); };
+    return control_->run_blocking(make, a_moment_after(deadline), doing);
+  }
+
+  std::weak_ptr<Exchange> exchange_;
+  std::shared_ptr<Control> control_;
+  std::string prefix_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/participant.hpp
+
+/// @file
+/// rendezvous::Participant: a rank's whole control plane, for callers that block.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who this rank is, as far as it knows, and where its job meets.
+struct ParticipantOptions {
+  int rank = 0;
+  int world_size = 1;
+  /// @name What the launcher states as certain: checked, and an error where it is wrong. Guesses stay empty.
+  /// @{
+  std::optional<int> local_rank{};
+  std::optional<int> local_world_size{};
+  std::optional<int> node_rank{};
+  std::optional<int> node_count{};
+  /// @}
+  std::string master_host = "127.0.0.1";
+  std::uint16_t master_port = 0;
+  bool host_store = false;  ///< this rank opens the store at master_host:master_port
+  std::chrono::milliseconds timeout{600000};
+  std::optional<std::string> host_id{};  ///< DTRAIN_HOST_ID
+  Limits limits{};
+};
+
+/// Owns a thread with a loop, on which the rank's session lives, and the store where this rank hosts it.
+/// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
+class Participant {
+ public:
+  /// Joins the job. A job of one rank that hosts its own store takes a port that the system chooses.
+  /// Collective, blocking: until all ranks have joined, at most `timeout`.
+  /// @throws what Session::join, listen_for_ranks and host_identity throw, with nothing left behind
+  explicit Participant(const ParticipantOptions& options,
+                       std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>())
+      : failure_(std::move(failure)), control_(std::make_shared<Control>(thread_)) {
+    const HostIdentity host = host_identity(options.host_id);
+    const Deadline deadline = Deadline::after(options.timeout);
+    const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
+    try {
+      thread_.run_blocking(form, a_moment_after(deadline), "joining the job");
+    } catch (...) {
+      close();
+      throw;
+    }
+    install_reporter();
+  }
+  Participant(const Participant&) = delete;
+  Participant& operator=(const Participant&) = delete;
+
+  /// Without leave_blocking before it, the others see the loss of this rank. Blocking: a second at most, where this
+  /// rank hosts the store, so that the others hear the cause from it.
+  ~Participant() { close(); }
+
+  const Membership& membership() const noexcept { return membership_; }
+  Store store() const { return {exchange_, control_}; }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
+
+  /// The thread whose loop carries the session: for other parts of the rank's control plane.
+  async::LoopThread& control_thread() noexcept { return thread_; }
+
+  /// Says leave(ok); afterwards the store can no longer be used. The host of the store stays until all have left.
+  /// Blocking: until the deadline at most. @returns whether all that was done by then
+  bool leave_blocking(Deadline deadline) {
+    failure_->set_reporter({});
+    const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
+    const bool left = thread_.run_blocking(leave, a_moment_after(deadline), "leaving the job");
+    close();
+    return left;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds farewell{1000};
+
+  async::Task<void> join(async::EventLoop& loop, const ParticipantOptions& options, const HostIdentity& host,
+                         Deadline deadline) {
+    JoinRequest request;
+    request.facts =
+        RankFacts{options.rank,      host.id,           host.name, options.local_rank, options.local_world_size,
+                  options.node_rank, options.node_count};
+    request.world_size = options.world_size;
+    std::string master = options.world_size == 1 && options.host_store ? "127.0.0.1" : options.master_host;
+    std::uint16_t port = options.world_size == 1 && options.host_store ? std::uint16_t{0} : options.master_port;
+    if (options.host_store) {
+      net::Listener listener = co_await listen_for_ranks(loop, master, port, deadline);
+      const net::Endpoint bound = listener.local();
+      master = bound.is_any() ? "localhost" : bound.host();
+      port = bound.port();
+      ServerOptions server;
+      server.world_size = options.world_size;
+      server.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+      server.formation = deadline;
+      server.limits = options.limits;
+      server_.emplace(loop, std::move(listener), std::move(server));
+    }
+    try {
+      session_ = co_await Session::join(loop, master, port, std::move(request), failure_, deadline);
+    } catch (const std::exception& error) {
+      if (server_) {  // the others are to hear why their store goes away
+        server_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+      }
+      throw;
+    }
+    membership_ = session_->membership();
+    exchange_ = session_->exchange();
+  }
+
+  async::Task<bool> leave_all(Deadline deadline) {
+    bool left = session_ != nullptr;
+    if (session_ != nullptr) {
+      left = co_await session_->leave(deadline);
+    }
+    if (server_) {
+      const bool all = co_await server_->all_left(deadline);
+      left = left && all;
+    }
+    co_return left;
+  }
+
+  /// Ends the session, and lets the others of a store that this rank hosts hear of it.
+  async::Task<void> bid_farewell() {
+    session_.reset();
+    if (server_) {
+      co_await server_->all_left(Deadline::after(farewell));
+    }
+  }
+
+  async::Task<void> drop() {
+    session_.reset();
+    server_.reset();
+    co_return;
+  }
+
+  /// A report goes to the store; once there is no session any more, nobody else is to be told.
+  void install_reporter() {
+    const std::weak_ptr<FailureLatch> latch = failure_;
+    failure_->set_reporter([control = control_, handle = exchange_, latch](const Cause& cause) {
+      const bool posted = control->post([handle, latch, cause] {
+        if (const std::shared_ptr<Exchange> exchange = handle.lock()) {
+          exchange->report(cause);
+        } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
+          own->set(cause);
+        }
+      });
+      const std::shared_ptr<FailureLatch> own = latch.lock();
+      if (!posted && own) {
+        own->set(cause);
+      }
+    });
+  }
+
+  void close() noexcept {
+    failure_->set_reporter({});
+    const auto first = [this](async::EventLoop&) { return bid_farewell(); };
+    const auto then = [this](async::EventLoop&) { return drop(); };
+    for (const bool last : {false, true}) {
+      try {
+        const Deadline deadline = a_moment_after(Deadline::after(farewell));
+        last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+      } catch (...) {  // the loop has ended, and with it every task
+      }
+    }
+    control_->close();
+  }
+
+  std::shared_ptr<FailureLatch> failure_;
+  async::LoopThread thread_;
+  std::shared_ptr<Control> control_;
+  Membership membership_;
+  std::weak_ptr<Exchange> exchange_;
+  /// The loop's thread only, until it has ended.
+  std::optional<Server> server_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/communicator.hpp
+
+/// @file
+/// The concept Communicator: what carries bytes between the ranks of one channel.
+
+/// The contract of every operation that takes a stream. Collective: every rank of the channel calls the same operations
+/// in the same order with the same counts, dtypes, roots and reductions; a backend that notices a difference reports
+/// CauseKind::disagreement. Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work. Threads: one
+/// thread at a time for each communicator, abort() excepted. Errors: a precondition broken by the caller throws at the
+/// call; what goes wrong while the work runs fails the communicator (`failure()`), and work enqueued behind it is
+/// skipped.
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+template <class C>
+concept HasRanks = requires(const C c) {
+  typename C::Stream;
+  { c.rank() } noexcept -> std::same_as<int>;
+  { c.size() } noexcept -> std::same_as<int>;
+} && stream::Stream<typename C::Stream>;
+
+/// Every rank's `output` gets the reduction of all `input`s; in place where both start at the same address, else disjoint.
+template <class C>
+concept CanAllReduce =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+      { c.all_reduce(input, output, op, stream) } -> std::same_as<void>;
+    };
+
+/// Every rank's `buffer` gets the content of rank `root`'s.
+template <class C>
+concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
+  { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
+};
+
+/// The work completes when every rank's stream has come to it.
+template <class C>
+concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
+  { c.barrier(stream) } -> std::same_as<void>;
+};
+
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements).
+template <class C>
+concept CanReduceScatter =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+      { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
+    };
+
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements).
+template <class C>
+concept CanAllGather =
+    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
+      { c.all_gather(input, output, stream) } -> std::same_as<void>;
+    };
+
+/// Point to point; matched by order between two ranks of the channel. Not collective.
+template <class C>
+concept CanSendRecv =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, BufferView output, int peer, typename C::Stream stream) {
+      { c.send(input, peer, stream) } -> std::same_as<void>;
+      { c.recv(output, peer, stream) } -> std::same_as<void>;
+    };
+
+/// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank.
+template <class C>
+concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
+  { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
+};
+
+/// Collective, blocking. Memory that the backend reduces without a copy: the same size on every rank, zeroed. The
+/// Allocation owns it (`data()`, `bytes()`), may outlive the communicator, and is not handed out after an abort.
+template <class C>
+concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
+                      requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
+                        { c.allocate_blocking(bytes, deadline) } -> std::same_as<typename C::Allocation>;
+                        { memory.data() } noexcept -> std::same_as<std::byte*>;
+                        { memory.bytes() } noexcept -> std::same_as<std::size_t>;
+                      };
+
+/// From any thread, at any time: running and later work ends within milliseconds, without touching peers' memory again.
+/// `failure()` tells why a communicator is out of service, nothing while it serves.
+template <class C>
+concept CanAbort = requires(C c, const C& view, const Cause& cause) {
+  { c.abort(cause) } noexcept -> std::same_as<void>;
+  { view.failure() } -> std::same_as<std::optional<Cause>>;
+};
+
+/// What DistributedDataParallel with topology::Flat needs. Reduce-scatter, all-gather, send/recv and split are further
+/// abilities that other topologies ask for by name. A Communicator is a movable owner of its channel.
+template <class C>
+concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
+                       CanAllocate<C> && CanAbort<C>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/exchange.hpp
+
+/// @file
+/// Exchange: the part of a store that opening a channel needs.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A store with blocking set and get, as rendezvous::Store has them; a backend needs no more, and its tests no server.
+template <class S>
+concept ExchangesValues = std::copyable<S> &&
+    requires(S store, const std::string& key, std::string value, Deadline deadline) {
+  store.set_blocking(key, value, deadline);
+  { store.get_blocking(key, deadline) } -> std::convertible_to<std::string>;
+};
+
+/// Copyable handle on a store of any type. Threads: as the store's.
+class Exchange {
+ public:
+  template <class Store>
+  requires(!std::same_as<Store, Exchange> && ExchangesValues<Store>)
+      Exchange(Store store) {  // NOLINT(google-explicit-constructor): a store is one
+    const auto shared = std::make_shared<Store>(std::move(store));
+    set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
+      shared->set_blocking(key, value, deadline);
+    };
+    get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
+      return shared->get_blocking(key, deadline);
+    };
+  }
+
+  /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
+  void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
+    set_(key, value, deadline);
+  }
+
+  /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
+  std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
+
+ private:
+  std::function<void(const std::string&, const std::string&, Deadline)> set_;
+  std::function<std::string(const std::string&, Deadline)> get_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_context.hpp
+
+/// @file
+/// What a group tells a backend about the channel to open.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// One channel of one group. Every rank opens the same channels in the same order, so `name` is the same on all.
+struct ChannelContext {
+  rendezvous::Membership members;         ///< who and where this rank is, among whom
+  std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
+  Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
+  std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
+  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/backend.hpp
+
+/// @file
+/// The concept Backend: the type a Policy names, which opens the channels of a group.
+
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A name for messages and summaries.
+template <class B>
+concept HasName = requires {
+  { B::name() } noexcept -> std::convertible_to<std::string_view>;
+};
+
+/// Whether buffers on that kind of device can be handed to its communicators.
+template <class B>
+concept SaysDevices = requires(DeviceKind kind) {
+  { B::supports(kind) } noexcept -> std::same_as<bool>;
+};
+
+/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+template <class B>
+concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
+  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
+};
+
+/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// @throws Error (unsupported) on every rank where the ranks cannot reach each other by this backend.
+template <class B>
+concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
+                  requires(const ChannelContext& context, Deadline deadline) {
+                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
+                  };
+
+/// Has no state of its own: everything lives in the communicators it opens.
+template <class B>
+concept Backend = HasName<B> && SaysDevices<B> && CanOpen<B> && HasCommunicationStream<B>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/shared_memory/available_memory.hpp
+
+/// @file
+/// How much memory this process may still take.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The beginning of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_start(const char* path) {
+  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> text{};
+  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+/// The number that follows `label` in `text`; `otherwise` where there is none.
+inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+/// Bytes, as the kernel estimates them: what is free or can be freed, and no more than the control group may ever use.
+/// Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it is
+/// unknown.
+inline std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  const std::uint64_t group_limit = number_after(read_start("/sys/fs/cgroup/memory.max"), "", unknown);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024, group_limit);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/kernels.hpp
+
+/// @file
+/// The inner loops of a reduction: one rounding for each element and step, whatever the compiler's flags.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// `out[i] = a[i] op b[i]` for `count` elements at any alignment; `out` may be `a` or `b`.
+using CombineFunction = void (*)(std::byte* out, const std::byte* a, const std::byte* b, std::size_t count) noexcept;
+
+/// `values[i] *= 1 / ranks` for `count` elements.
+using ScaleFunction = void (*)(std::byte* values, std::size_t count, int ranks) noexcept;
+
+/// A reduction of one element type.
+struct Kernels {
+  CombineFunction combine = nullptr;
+  ScaleFunction scale = nullptr;  ///< after the last rank; null where the operation has none
+};
+
+// Explicit vectors: at -O2 these loops run four times as fast as scalar ones, and -ffast-math has nothing to reorder.
+// 16 bytes need no target flag; a wider vector gains nothing once the data come from memory.
+template <class T>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  typedef float type __attribute__((vector_size(16)));
+  typedef std::int32_t mask __attribute__((vector_size(16)));
+};
+template <>
+struct VectorOf<double> {
+  typedef double type __attribute__((vector_size(16)));
+  typedef std::int64_t mask __attribute__((vector_size(16)));
+};
+
+/// At any alignment.
+template <class T>
+typename VectorOf<T>::type load(const std::byte* from) noexcept {
+  typename VectorOf<T>::type value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+/// `chosen` where the mask is set, else `other`.
+template <class T>
+typename VectorOf<T>::type select(typename VectorOf<T>::mask mask, typename VectorOf<T>::type chosen,
+                                  typename VectorOf<T>::type other) noexcept {
+  using Mask = typename VectorOf<T>::mask;
+  return (typename VectorOf<T>::type)((mask & (Mask)chosen) | (~mask & (Mask)other));
+}
+
+template <class T>
+struct Sum {
+  using Vector = typename VectorOf<T>::type;
+  static Vector apply(Vector a, Vector b) noexcept { return a + b; }
+};
+template <class T>
+struct Product {
+  using Vector = typename VectorOf<T>::type;
+  static Vector apply(Vector a, Vector b) noexcept { return a * b; }
+};
+/// A NaN on any rank makes the result NaN, as it does in a sum.
+template <class T>
+struct Min {
+  using Vector = typename VectorOf<T>::type;
+  static Vector apply(Vector a, Vector b) noexcept { return select<T>((b < a) | (b != b), b, a); }
+};
+template <class T>
+struct Max {
+  using Vector = typename VectorOf<T>::type;
+  static Vector apply(Vector a, Vector b) noexcept { return select<T>((b > a) | (b != b), b, a); }
+};
+
+template <class T, class Operation>
+void combine(std::byte* out, const std::byte* a, const std::byte* b, std::size_t count) noexcept {
+  using Vector = typename VectorOf<T>::type;
+  constexpr std::size_t width = sizeof(Vector);
+  const std::size_t bytes = count * sizeof(T);
+  std::size_t i = 0;
+  for (; i + 4 * width <= bytes; i += 4 * width) {
+    const Vector first = Operation::apply(load<T>(a + i), load<T>(b + i));
+    const Vector second = Operation::apply(load<T>(a + i + width), load<T>(b + i + width));
+    const Vector third = Operation::apply(load<T>(a + i + 2 * width), load<T>(b + i + 2 * width));
+    const Vector fourth = Operation::apply(load<T>(a + i + 3 * width), load<T>(b + i + 3 * width));
+    std::memcpy(out + i, &first, width);
+    std::memcpy(out + i + width, &second, width);
+    std::memcpy(out + i + 2 * width, &third, width);
+    std::memcpy(out + i + 3 * width, &fourth, width);
+  }
+  for (; i < bytes; i += width) {  // the rest, padded: the same instruction on every element
+    const std::size_t part = bytes - i < width ? bytes - i : width;
+    Vector left{};
+    Vector right{};
+    std::memcpy(&left, a + i, part);
+    std::memcpy(&right, b + i, part);
+    left = Operation::apply(left, right);
+    std::memcpy(out + i, &left, part);
+  }
+}
+
+/// The product with the rounded reciprocal: a vector division costs more than reading the data. Exact for powers of
+/// two.
+template <class T>
+void scale(std::byte* values, std::size_t count, int ranks) noexcept {
+  using Vector = typename VectorOf<T>::type;
+  constexpr std::size_t width = sizeof(Vector);
+  const T factor = T(1) / static_cast<T>(ranks);
+  const std::size_t bytes = count * sizeof(T);
+  std::size_t i = 0;
+  for (; i + width <= bytes; i += width) {
+    Vector value;
+    std::memcpy(&value, values + i, width);
+    value = value * factor;
+    std::memcpy(values + i, &value, width);
+  }
+  if (i < bytes) {
+    Vector value{};
+    std::memcpy(&value, values + i, bytes - i);
+    value = value * factor;
+    std::memcpy(values + i, &value, bytes - i);
+  }
+}
+
+template <class T>
+Kernels kernels_of(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return {&combine<T, Sum<T>>, nullptr};
+    case ReduceOp::average: return {&combine<T, Sum<T>>, &scale<T>};
+    case ReduceOp::min: return {&combine<T, Min<T>>, nullptr};
+    case ReduceOp::max: return {&combine<T, Max<T>>, nullptr};
+    case ReduceOp::product: return {&combine<T, Product<T>>, nullptr};
+  }
+  return {};
+}
+
+/// Empty (null combine) for an element type or operation that this backend does not reduce.
+inline Kernels kernels_for(DType dtype, ReduceOp op) noexcept {
+  switch (dtype) {
+    case DType::f32: return kernels_of<float>(op);
+    case DType::f64: return kernels_of<double>(op);
+    default: return {};
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/message.hpp
+
+/// @file
+/// What ranks of one host tell each other over Unix sockets while they set memory up.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+enum class MessageKind : std::uint32_t {
+  greeting = 1,  ///< peer to rank 0: rank, token
+  request,       ///< peer to rank 0: bytes it wants
+  offer,         ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
+  ready,         ///< peer to rank 0: it has the memory, or code and text of why not
+  verdict,       ///< rank 0 to peer: all have it, or code and text of why not
+};
+
+/// An error that another rank found and told: its sentence is whole.
+struct ToldError : Error {
+  ToldError(Errc code, std::string sentence) : Error(code, std::move(sentence)) {}
+};
+
+/// A fixed size: the same program runs at both ends.
+struct Message {
+  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this exchange
+
+  std::uint64_t magic = magic_number;
+  MessageKind kind = MessageKind::greeting;
+  std::int32_t rank = 0;
+  std::uint64_t number = 0;  ///< of the exchange on this channel: 1, 2, ...
+  std::uint64_t bytes = 0;
+  std::uint64_t nonce = 0;
+  std::uint64_t address = 0;  ///< in an offer to a thread of the same process
+  std::int32_t code = 0;      ///< 0: well; else an Errc
+  std::array<char, 64> token{};
+  std::array<char, 1024> text{};
+
+  std::span<const std::byte> as_bytes() const noexcept { return std::as_bytes(std::span(this, 1)); }
+
+  std::string text_as_string() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
+
+  void set_error(const Error& error) noexcept {
+    const bool own = error.code().category() == dtrain_category();
+    code = own ? error.code().value() : static_cast<std::int32_t>(Errc::job_failed);
+    const std::string_view sentence = error.what();
+    std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
+  }
+
+  /// @throws ToldError where an error was told.
+  void throw_if_error() const {
+    if (code != 0) {
+      throw ToldError(static_cast<Errc>(code), text_as_string());
+    }
+  }
+};
+static_assert(std::is_trivially_copyable_v<Message>);
+
+/// @throws Error (protocol) where the bytes are no message.
+inline Message message_from(const std::vector<std::byte>& bytes) {
+  Message message;
+  if (bytes.size() == sizeof(Message)) {
+    std::memcpy(&message, bytes.data(), sizeof(Message));
+  }
+  if (bytes.size() != sizeof(Message) || message.magic != Message::magic_number) {
+    throw Error(Errc::protocol,
+                "a message of another program, or of another version of this one, came instead of a rank's");
+  }
+  return message;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/links.hpp
+
+/// @file
+/// The Unix connections between rank 0 and every other rank of a channel.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
+/// two mappings of one memory: ranks that are threads share one.)
+struct Link {
+  net::UnixConnection connection;
+  bool same_process = false;
+
+  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
+    same_process = connection.peer_credentials().pid == ::getpid();
+  }
+};
+
+/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
+class Links {
+ public:
+  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
+  /// store knows keeps strangers out. @throws Error, JobFailed
+  static Links open(const ChannelContext& context, Deadline deadline) {
+    Links links(context);
+    if (links.rank_ == 0 && links.size_ > 1) {
+      links.accept_all(context, deadline);
+    } else if (links.rank_ != 0) {
+      links.connect(context, deadline);
+    }
+    return links;
+  }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// On rank 0: to that peer. Elsewhere: to rank 0.
+  Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
+
+  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
+  void set_check(std::function<void()> check) { check_ = std::move(check); }
+
+  /// The message of that kind in the `number`-th exchange; what is left of earlier exchanges is passed over.
+  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side tells instead, what the check
+  /// throws
+  Message receive(int peer, MessageKind kind, std::uint64_t number, Deadline deadline) {
+    return with_context(peer, [&] {
+      for (;;) {
+        wait_readable(link(peer).connection.descriptor(), deadline);
+        const Message message = message_from(link(peer).connection.receive(deadline));
+        if (message.number < number) {
+          continue;
+        }
+        if (message.number == number && message.kind == kind) {
+          return message;
+        }
+        if (message.number == number && message.kind == MessageKind::verdict) {
+          message.throw_if_error();
+        }
+        throw Error(Errc::protocol,
+                    "another message came than was its turn; do all ranks open the same channels and "
+                    "allocate the same memory in the same order?");
+      }
+    });
+  }
+
+  /// Blocking. @throws as receive
+  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
+    return with_context(peer, [&] {
+      wait_readable(link(peer).connection.descriptor(), deadline);
+      return std::move(link(peer).connection.receive_descriptor(deadline).descriptor);
+    });
+  }
+
+  /// Blocking: hardly; a message fits the socket. @throws Error
+  void send(int peer, const Message& message, Deadline deadline) {
+    with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
+  }
+
+  /// @throws as send. The caller keeps `descriptor`.
+  void send_descriptor(int peer, int descriptor, Deadline deadline) {
+    const std::byte one{1};
+    with_context(peer, [&] { link(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
+  }
+
+ private:
+  explicit Links(const ChannelContext& context)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        channel_(context.name),
+        check_([failure = context.failure, rank = context.members.rank] { failure->throw_if_failed(rank); }) {}
+
+  static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
+
+  void accept_all(const ChannelContext& context, Deadline deadline) {
+    const std::string name = "dtrain-" + rendezvous::random_job_id();
+    const std::string token = rendezvous::random_job_id();
+    std::optional<net::UnixListener> listener;
+    try {
+      listener.emplace(name);
+    } catch (const Error& error) {
+      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
+      throw;
+    }
+    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
+    links_.resize(static_cast<std::size_t>(size_ - 1));
+    for (int arrived = 0; arrived < size_ - 1;) {
+      wait_for_caller(*listener, deadline);
+      Link link(listener->accept(deadline));
+      const int peer = greeting_of(link, token, deadline);
+      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
+        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
+        ++arrived;
+      }
+    }
+  }
+
+  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
+  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
+    try {
+      if (link.connection.peer_credentials().uid != ::geteuid()) {
+        return -1;
+      }
+      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
+      const Message greeting = message_from(link.connection.receive(patience));
+      const bool known =
+          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
+      return known ? greeting.rank : -1;
+    } catch (const Error&) {
+      return -1;
+    }
+  }
+
+  void connect(const ChannelContext& context, Deadline deadline) {
+    const std::string door = context.store.get_blocking(door_key(context), deadline);
+    const std::size_t space = door.find(' ', 5);
+    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
+      throw Error(Errc::job_failed, "opening channel '" + context.name +
+                                        "': rank 0 could not: " + door.substr(std::min<std::size_t>(door.size(), 6)));
+    }
+    const std::string name = door.substr(5, space - 5);
+    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
+    Message greeting;
+    greeting.rank = rank_;
+    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
+    send(0, greeting, deadline);
+  }
+
+  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
+    try {
+      wait_readable(listener.descriptor(), deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
+    }
+  }
+
+  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
+  void wait_readable(int descriptor, Deadline deadline) const {
+    for (;;) {
+      check_();
+      const bool last = deadline.passed();
+      pollfd entry{descriptor, POLLIN, 0};
+      const int count = ::poll(&entry, 1, 20);
+      if (count > 0) {
+        return;
+      }
+      if (count < 0 && errno != EINTR) {
+        throw errno_error("waiting for a Unix socket");
+      }
+      if (last) {
+        throw Error(Errc::timeout, "the deadline passed");
+      }
+    }
+  }
+
+  std::string missing() const {
+    std::string ranks;
+    for (int peer = 1; peer < size_; ++peer) {
+      if (!links_[static_cast<std::size_t>(peer - 1)]) {
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    return ranks;
+  }
+
+  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
+
+  /// A socket's error says what went wrong; this says with whom. What the job's first cause, or rank 0, says stays as
+  /// it is.
+  template <class F>
+  auto with_context(int peer, F call) const -> decltype(call()) {
+    try {
+      return call();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const ToldError&) {
+      throw;
+    } catch (const Error& error) {
+      check_();  // a peer that has gone may have been told why
+      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
+    }
+  }
+
+  int rank_;
+  int size_;
+  std::string channel_;
+  std::function<void()> check_;
+  std::vector<std::optional<Link>> links_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/operation.hpp
+
+/// @file
+/// What a rank says about the operation it is in, so that a difference between ranks is an error and not a hang.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+enum class OperationKind : std::uint8_t { none = 0, all_reduce, broadcast, barrier };
+
+/// Lies in shared memory: plain fields, the same in every process.
+struct Operation {
+  std::uint64_t sequence = 0;  ///< 1, 2, ... on a channel
+  std::uint64_t count = 0;
+  std::uint64_t allocation = 0;  ///< which allocation of the channel the buffer lies in; 0: in none, or out of place
+  std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's part
+  std::int32_t root = 0;
+  OperationKind kind = OperationKind::none;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+
+  /// Whether both ranks called the same thing. Where their buffers lie is each rank's own business.
+  bool agrees_with(const Operation& other) const noexcept {
+    return sequence == other.sequence && count == other.count && root == other.root && kind == other.kind &&
+           dtype == other.dtype && op == other.op;
+  }
+};
+
+/// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
+inline std::string to_string(const Operation& operation) {
+  const std::string elements = " of " + std::to_string(operation.count) + " " + name(operation.dtype);
+  switch (operation.kind) {
+    case OperationKind::all_reduce: return std::string("all_reduce (") + name(operation.op) + ")" + elements;
+    case OperationKind::broadcast: return "broadcast" + elements + " from rank " + std::to_string(operation.root);
+    case OperationKind::barrier: return "barrier";
+    case OperationKind::none: break;
+  }
+  return "no operation";
+}
+
+/// "operation 5 of channel 'group'".
+inline std::string place_of(const Operation& operation, const std::string& channel) {
+  return "operation " + std::to_string(operation.sequence) + " of channel '" + channel + "'";
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/reduce.hpp
+
+/// @file
+/// The reduction of many ranks' elements, in rank order.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Writes `sources[0][i] op sources[1][i] op ...`, evaluated from the left, to every target. Each path of the backend
+/// ends here, so an element's bits do not depend on the path, the slice or the chunk it was in. A target may be one of
+/// the sources (the same elements of it), else they are disjoint.
+inline void reduce(const Kernels& kernels, std::size_t element_bytes, std::span<const std::byte* const> sources,
+                   std::span<std::byte* const> targets, std::size_t count) noexcept {
+  // The partial result stays in the first-level cache while one block after another comes from memory.
+  constexpr std::size_t block_bytes = 4096;
+  alignas(64) std::byte partial[block_bytes];
+  const std::size_t bytes = count * element_bytes;
+  for (std::size_t offset = 0; offset < bytes; offset += block_bytes) {
+    const std::size_t part = std::min(block_bytes, bytes - offset);
+    const std::size_t elements = part / element_bytes;
+    if (sources.size() == 1) {
+      std::memcpy(partial, sources[0] + offset, part);
+    } else {
+      kernels.combine(partial, sources[0] + offset, sources[1] + offset, elements);
+    }
+    for (std::size_t rank = 2; rank < sources.size(); ++rank) {
+      kernels.combine(partial, partial, sources[rank] + offset, elements);
+    }
+    if (kernels.scale != nullptr) {
+      kernels.scale(partial, elements, static_cast<int>(sources.size()));
+    }
+    for (std::byte* target : targets) {
+      std::memcpy(target + offset, partial, part);
+    }
+  }
+}
+
+/// The part of `count` elements that one rank reduces: whole cache lines, the last ranks' may be empty.
+struct Slice {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const noexcept { return end - begin; }
+};
+
+/// Elements of the longest slice of `count` elements among `ranks`.
+constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
+  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
+  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+  return (share + line - 1) / line * line;
+}
+
+constexpr Slice slice_of(std::size_t count, int ranks, int rank) noexcept {
+  const std::size_t length = slice_length(count, ranks);
+  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
+  return {begin, std::min(count, begin + length)};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/control_block.hpp
+
+/// @file
+/// The layout of a channel's shared memory: a slot for each rank, then its staging areas.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Up to this many bytes every rank reduces everything by itself: one meeting instead of two.
+inline constexpr std::size_t small_bytes = 4096;
+
+/// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
+inline constexpr int max_ranks = 256;
+
+enum class SlotState : std::uint32_t { serving = 0, closed, failed };
+
+/// A Cause that other processes can read; texts are cut to what fits.
+struct SharedCause {
+  std::uint32_t kind = 0;
+  std::int32_t rank = -1;
+  std::array<char, 64> host{};
+  std::array<char, 944> text{};
+
+  void store(const Cause& cause) noexcept {
+    kind = static_cast<std::uint32_t>(cause.kind);
+    rank = cause.rank;
+    copy(cause.host, host);
+    copy(cause.text, text);
+  }
+
+  Cause load() const {
+    const bool known =
+        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
+    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
+  }
+
+ private:
+  static void copy(std::string_view from, std::span<char> to) noexcept {
+    const std::size_t length = std::min(from.size(), to.size());
+    std::memcpy(to.data(), from.data(), length);
+    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
+  }
+  static std::string text_of(std::span<const char> from) {
+    const auto end = std::find(from.begin(), from.end(), '\0');
+    return {from.begin(), end};
+  }
+};
+
+/// What one rank shows the others. Only that rank writes it, `sleepers` excepted. Zeroed memory is a valid slot.
+struct alignas(64) Slot {
+  std::atomic<std::uint32_t> arrived{0};   ///< meetings this rank has come to; the word its peers sleep on
+  std::atomic<std::uint32_t> sleepers{0};  ///< peers that sleep on it: nobody asleep, no wake
+  std::atomic<SlotState> state{SlotState::serving};
+  alignas(64) std::uint64_t nonce = 0;  ///< proves that all ranks map the same memory
+  /// Two, by parity: one is written while a slow peer still reads the other.
+  alignas(64) std::array<Operation, 2> operations{};
+  alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
+  alignas(64) std::array<std::array<std::byte, small_bytes>, 2> small{};
+};
+
+/// Where everything is, as a function of the number of ranks alone.
+class ControlBlock {
+ public:
+  static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
+    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
+    return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
+  }
+  static constexpr std::size_t bytes_for(int ranks) noexcept {
+    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + staging_bytes(ranks));
+  }
+
+  ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
+
+  Slot& slot(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
+  }
+
+  /// Bytes of one chunk of a staged operation.
+  std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
+
+  /// A rank's input for the chunks of that parity.
+  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
+    return staging(rank) + chunk % 2 * chunk_bytes();
+  }
+  /// The slice that a rank reduced, for the chunks of that parity.
+  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
+    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
+  }
+
+ private:
+  /// The longest slice of a chunk, in whole lines: an f64 slice is at most 64 elements longer than its share.
+  static constexpr std::size_t result_bytes(int ranks) noexcept {
+    return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
+  }
+  static constexpr std::size_t staging_bytes(int ranks) noexcept {
+    return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
+  }
+  std::byte* staging(int rank) const noexcept {
+    return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
+           static_cast<std::size_t>(rank) * staging_bytes(ranks_);
+  }
+
+  std::byte* base_;
+  int ranks_;
+};
+
+static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/doorbell.hpp
+
+/// @file
+/// Arriving at a meeting, and sleeping until a peer has arrived.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Wakes the peers that sleep for the slot's rank; costs nothing where nobody does.
+inline void wake_sleepers(Slot& slot) noexcept {
+  if (slot.sleepers.load() != 0) {
+    futex_wake_all(slot.arrived, FutexScope::shared);
+  }
+}
+
+/// Says that the slot's rank has come to `meeting`. The store and the read of the sleepers' number are sequentially
+/// consistent, as is what a sleeper does in the other order: one of both sees the other.
+inline void arrive(Slot& slot, std::uint32_t meeting) noexcept {
+  slot.arrived.store(meeting);
+  wake_sleepers(slot);
+}
+
+/// Says that the slot's rank comes to no further meeting.
+inline void leave(Slot& slot, SlotState state) noexcept {
+  slot.state.store(state);
+  wake_sleepers(slot);
+}
+
+inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
+  return static_cast<std::int32_t>(slot.arrived.load() - meeting) >= 0;  // the count may wrap
+}
+
+/// The sleep of one rank's running thread, which any thread of that rank can end.
+class Sleeper {
+ public:
+  /// Until the peer has arrived or left, wake() was called after `stop` was set, or 20 ms have passed: a wake that just
+  /// misses the sleeper, or a peer that was killed, costs no more.
+  void sleep(Slot& peer, std::uint32_t meeting, const std::atomic<bool>& stop, Deadline deadline) noexcept {
+    const Deadline slice = earlier(deadline, Deadline::after(std::chrono::milliseconds(20)));
+    peer.sleepers.fetch_add(1);
+    const std::uint32_t seen = peer.arrived.load();
+    if (!has_arrived(peer, meeting) && peer.state.load() == SlotState::serving) {
+      sleeping_on_.store(&peer.arrived);
+      if (!stop.load()) {
+        futex_wait(peer.arrived, seen, slice, FutexScope::shared);
+      }
+      sleeping_on_.store(nullptr);
+    }
+    peer.sleepers.fetch_sub(1);
+  }
+
+  /// Threads: any.
+  void wake() const noexcept {
+    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
+      futex_wake_all(*word, FutexScope::shared);
+    }
+  }
+
+ private:
+  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/segment.hpp
+
+/// @file
+/// The owner of one mapping of shared memory.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// A mapped memfd: no file anywhere, gone with the last process that maps it. Pages exist once they are reserved (a
+/// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
+/// it.
+class Segment {
+ public:
+  /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
+  /// @throws Error (out_of_memory, posix)
+  static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
+    const std::uint64_t available = available_memory_bytes();
+    if (needed > available) {
+      throw out_of_memory(needed, available);
+    }
+    net::Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory) {
+      throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    int result = 0;
+    do {
+      result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
+      throw errno_error("sizing a shared memory of " + std::to_string(bytes) + " bytes");
+    }
+    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      throw errno_error("sealing a shared memory against shrinking");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  /// Maps a memfd that another process made. @throws Error (protocol) where it is not sealed or not of that size,
+  /// (posix)
+  static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
+    const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+    const off_t end = ::lseek(memory.get(), 0, SEEK_END);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
+      throw Error(Errc::protocol,
+                  "the shared memory that rank 0 sent is not sealed, or not of " + std::to_string(bytes) + " bytes");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() { static_cast<void>(::munmap(base_, bytes_)); }
+
+  std::byte* base() const noexcept { return base_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// The memfd, to hand to other processes; -1 after close_descriptor().
+  int descriptor() const noexcept { return memory_.get(); }
+
+  /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
+  void reserve(std::size_t offset, std::size_t count) const {
+    int result = 0;
+    do {
+      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
+    } while (result == EINTR);
+    if (result == ENOSPC || result == ENOMEM) {
+      throw out_of_memory(count, available_memory_bytes());
+    }
+    if (result != 0) {
+      throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
+    }
+  }
+
+  /// The mapping stays. Once every rank has it, nobody needs the descriptor.
+  void close_descriptor() noexcept { memory_.reset(); }
+
+ private:
+  /// The base is aligned for huge pages where the segment is large enough to have some.
+  Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
+    const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
+    void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) {
+      throw errno_error("finding " + std::to_string(bytes) + " bytes of address space");
+    }
+    const auto start = reinterpret_cast<std::uintptr_t>(range);
+    const std::size_t skipped = slack == 0 ? 0 : round_up(start, huge_page_bytes) - start;
+    base_ = static_cast<std::byte*>(range) + skipped;
+    void* mapped = ::mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(), 0);
+    const int error = errno;
+    if (skipped > 0) {
+      static_cast<void>(::munmap(range, skipped));
+    }
+    if (slack > skipped) {
+      const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+      const std::size_t tail = round_up(bytes, page);
+      static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
+    }
+    if (mapped == MAP_FAILED) {
+      static_cast<void>(::munmap(base_, bytes));
+      throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    if (slack > 0) {
+      static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
+    }
+  }
+
+  static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
+    return {Errc::out_of_memory,
+            "allocating " + std::to_string(bytes) + " bytes of shared memory: about " + std::to_string(available) +
+                " bytes are available on this host; use fewer ranks or a smaller model, or give the "
+                "container more memory"};
+  }
+
+  net::Descriptor memory_;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/arena.hpp
+
+/// @file
+/// Memory that every rank of a channel has mapped: one part for each rank.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Borrows an allocation, for one operation. Lifetime: the Allocation, as for every buffer that is enqueued.
+struct Arena {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
+
+  std::byte* part(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
+
+  /// The buffer that `operation` says is at an offset of that rank's part.
+  std::byte* buffer(int rank, const Operation& operation) const noexcept { return part(rank) + operation.offset; }
+};
+
+/// A rank's part of an allocation: an owner, which may outlive the communicator. Collectives in place on it copy
+/// nothing.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+  Allocation(std::shared_ptr<Segment> segment, std::byte* data, std::size_t bytes) noexcept
+      : segment_(std::move(segment)), data_(data), bytes_(bytes) {}
+  Allocation(Allocation&& other) noexcept
+      : segment_(std::move(other.segment_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    segment_ = std::move(other.segment_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  ~Allocation() = default;
+
+  /// This rank's part, aligned to a page at least.
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// What a communicator remembers of its allocations, to recognise buffers in them. Allocations get the same numbers
+/// (1, 2, ...) on every rank.
+class ArenaTable {
+ public:
+  struct Place {
+    std::uint64_t allocation = 0;  ///< 0: in none
+    std::uint64_t offset = 0;
+    Arena arena{};
+  };
+
+  void add(const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_part, std::size_t bytes) {
+    std::erase_if(entries_, [](const Entry& entry) { return entry.segment.expired(); });
+    entries_.push_back({++latest_, segment, arena, own_part, bytes});
+  }
+
+  /// Where `count` bytes at `data` lie. Blocking: no; allocates nothing.
+  Place find(const std::byte* data, std::size_t count) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    for (const Entry& entry : entries_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(entry.own_part);
+      if (address >= begin && address - begin <= entry.bytes && count <= entry.bytes - (address - begin) &&
+          !entry.segment.expired()) {  // else the addresses may be somebody else's by now
+        return {entry.number, address - begin, entry.arena};
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t number;
+    std::weak_ptr<Segment> segment;
+    Arena arena;
+    std::byte* own_part;
+    std::size_t bytes;
+  };
+
+  std::vector<Entry> entries_;
+  std::uint64_t latest_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/channel.hpp
+
+/// @file
+/// One rank's side of a channel: meeting the others, and giving up when it fails.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A meeting: every rank counts up its own `arrived` word and waits for everybody else's. What a rank wrote before it
+/// arrived, others may read after they met it; what it writes after meeting k+1 nobody reads for meeting k any more.
+///
+/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
+/// calls, belong to the thread that runs the stream; abort, failure and close to any.
+class Channel {
+ public:
+  Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        name_(context.name),
+        host_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        segment_(std::move(segment)),
+        control_(segment_->base(), size_),
+        spins_(stream::host::cores_by_affinity() >= size_ ? 4000 : 50) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const std::string& name() const noexcept { return name_; }
+  const std::string& host() const noexcept { return host_; }
+  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
+  const ControlBlock& control() const noexcept { return control_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs `work` as the operation that was enqueued as the `operation.sequence`-th; skips it once the channel has
+  /// failed. What this rank says about it becomes visible with its next arrival.
+  template <class F>
+  void run(const Operation& operation, F work) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      fail(out_of_order(operation));
+      return;
+    }
+    if (done_.load() + 1 != operation.sequence && !aborted()) {
+      fail(out_of_order(operation));
+    } else if (!aborted()) {
+      operation_ = operation;
+      deadline_.reset();
+      own_slot().operations[operation.sequence % 2] = operation;
+      work();
+    }
+    done_.store(std::max(done_.load(), operation.sequence));
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
+  bool meet() noexcept {
+    arrive(own_slot(), ++meetings_);
+    return wait_for_all();
+  }
+
+  /// The first meeting of an operation: also compares what everybody calls.
+  bool meet_and_compare() noexcept { return meet() && all_agree(); }
+
+  /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
+  const Operation& operation_of(int rank) const noexcept {
+    return control_.slot(rank).operations[operation_.sequence % 2];
+  }
+
+  std::byte* small_of(int rank) const noexcept { return control_.slot(rank).small[operation_.sequence % 2].data(); }
+
+  /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+
+  std::optional<Cause> failure() const {
+    if (!aborted()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
+  void abort(const Cause& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) {
+        return;
+      }
+      cause_ = copy_of(cause);
+      own_slot().cause.store(cause);
+    }
+    leave(own_slot(), SlotState::failed);
+    aborted_.store(true);
+    sleeper_.wake();
+  }
+
+  /// Aborts, and tells the job. In the thread that runs the work.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    try {
+      failure_->report(cause);
+    } catch (...) {
+      // failure() has it; the job learns of it from whoever looks there.
+    }
+  }
+
+  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
+  /// Blocking: until the operation that runs in another thread has ended, which is soon.
+  void close(std::uint64_t enqueued) noexcept {
+    if (done_.load() < enqueued) {
+      abort({CauseKind::exception, rank_, host_, "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+    if (!aborted()) {
+      leave(own_slot(), SlotState::closed);
+    }
+  }
+
+ private:
+  ~Channel() = default;
+
+  Slot& own_slot() const noexcept { return control_.slot(rank_); }
+
+  static std::optional<Cause> copy_of(const Cause& cause) noexcept {
+    try {
+      return cause;
+    } catch (...) {
+      return Cause{cause.kind, cause.rank, {}, {}};  // no memory for its text
+    }
+  }
+
+  bool wait_for_all() noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && !wait_for(peer)) {
+        return false;
+      }
+    }
+    return !aborted();
+  }
+
+  bool wait_for(int peer) noexcept {
+    Slot& slot = control_.slot(peer);
+    for (int spin = 0; spin < spins_; ++spin) {
+      if (has_arrived(slot, meetings_)) {
+        return true;
+      }
+      if (aborted()) {
+        return false;
+      }
+      spin_pause();
+    }
+    if (!deadline_) {
+      deadline_ = Deadline::after(timeout_);
+    }
+    while (!aborted()) {
+      sleeper_.sleep(slot, meetings_, aborted_, *deadline_);
+      const SlotState state = slot.state.load();
+      if (has_arrived(slot, meetings_)) {  // looked at last: it may have come before it left
+        return true;
+      }
+      if (state == SlotState::failed) {
+        fail(slot.cause.load());
+      } else if (state == SlotState::closed) {
+        fail({CauseKind::disagreement, -1, "",
+              present() + " cannot be finished: rank " + std::to_string(peer) +
+                  " has left the channel without calling it"});
+      } else if (deadline_->passed()) {
+        fail({CauseKind::timeout, rank_, host_, present() + ": " + missing()});
+      }
+    }
+    return false;
+  }
+
+  /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
+  bool all_agree() noexcept {
+    const Operation& first = operation_of(0);
+    for (int peer = 1; peer < size_; ++peer) {
+      const Operation& other = operation_of(peer);
+      if (!other.agrees_with(first)) {
+        fail({CauseKind::disagreement, -1, "",
+              "as " + place_of(first, name_) + ", rank 0 called " + to_string(first) + " and rank " +
+                  std::to_string(peer) + " called " + to_string(other) +
+                  "; every rank calls the same collectives in the same order"});
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Cause out_of_order(const Operation& operation) const {
+    return {
+        CauseKind::exception, rank_, host_,
+        to_string(operation) + ", " + place_of(operation, name_) +
+            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+            "to streams that wait for each other"};
+  }
+
+  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
+
+  std::string missing() const {
+    std::string ranks;
+    int count = 0;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!has_arrived(control_.slot(peer), meetings_)) {
+        ranks += (count++ == 0 ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
+    return (count == 1 ? "rank " : "ranks ") + ranks + " had not arrived after " + std::to_string(milliseconds) + " ms";
+  }
+
+  const int rank_;
+  const int size_;
+  const std::string name_;
+  const std::string host_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::shared_ptr<Segment> segment_;
+  const ControlBlock control_;
+  const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
+
+  std::atomic<std::int64_t> references_{1};
+  std::uint32_t meetings_ = 0;
+  Operation operation_;
+  std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+  Sleeper sleeper_;
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex mutex_;
+  std::optional<Cause> cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/placement.hpp
+
+/// @file
+/// What the ranks' descriptions say about where their buffers lie.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between pieces of this size long work looks whether it was aborted.
+inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+
+/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
+/// Called after the operation's first meeting.
+inline bool all_in_one_arena(const Channel& channel) noexcept {
+  const std::uint64_t allocation = channel.operation_of(0).allocation;
+  for (int rank = 1; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != allocation) {
+      return false;
+    }
+  }
+  return allocation != 0;
+}
+
+/// Whether any rank's does.
+inline bool any_in_arena(const Channel& channel) noexcept {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/all_reduce.hpp
+
+/// @file
+/// The three ways of an all-reduce in shared memory; all give the same bits.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
+/// input is not copied.
+struct AllReduce {
+  const std::byte* input;
+  std::byte* output;
+  Arena arena;
+  Kernels kernels;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept { Run(*this, channel, operation).all(); }
+
+ private:
+  using Sources = std::array<const std::byte*, max_ranks>;
+  using Targets = std::array<std::byte*, max_ranks>;
+
+  /// One execution on one rank.
+  class Run {
+   public:
+    Run(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
+        : work_(work),
+          channel_(channel),
+          operation_(operation),
+          element_(size_bytes(operation.dtype)),
+          count_(operation.count),
+          chunk_(chunk_length()),
+          chunks_(chunk_ == 0 ? 0 : (count_ + chunk_ - 1) / chunk_) {}
+
+    void all() noexcept {
+      if (channel_.size() == 1) {
+        if (work_.input != work_.output && count_ != 0) {
+          std::memcpy(work_.output, work_.input, count_ * element_);
+        }
+      } else if (count_ * element_ <= small_bytes) {
+        small();
+      } else {
+        large();
+      }
+    }
+
+   private:
+    /// Every rank shows its input and reduces everything: one meeting.
+    void small() noexcept {
+      if (count_ != 0) {
+        std::memcpy(channel_.small_of(channel_.rank()), work_.input, count_ * element_);
+      }
+      if (!channel_.meet_and_compare()) {
+        return;
+      }
+      Sources sources;
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        sources[index(rank)] = channel_.small_of(rank);
+      }
+      reduce_from(sources, std::span(&work_.output, 1), count_);
+    }
+
+    /// Whether it can be done in place is known only after the first meeting. A rank whose buffer is in no arena knows
+    /// before that it is staged, and saves the others a meeting.
+    void large() noexcept {
+      const bool bound = operation_.allocation != 0;
+      if (!bound) {
+        copy_in(0);
+      }
+      if (!channel_.meet_and_compare()) {
+        return;
+      }
+      if (all_in_one_arena(channel_)) {
+        in_place();
+        return;
+      }
+      if (any_in_arena(channel_)) {
+        if (bound) {
+          copy_in(0);
+        }
+        if (!channel_.meet()) {
+          return;
+        }
+      }
+      staged();
+    }
+
+    /// Rank r reduces slice r of every buffer and writes the result to all.
+    void in_place() noexcept {
+      const Slice own = slice_of(count_, channel_.size(), channel_.rank());
+      const std::size_t piece = piece_bytes / element_;
+      for (std::size_t begin = own.begin; begin < own.end && !channel_.aborted(); begin += piece) {
+        Sources sources;
+        Targets targets;
+        for (int rank = 0; rank < channel_.size(); ++rank) {
+          std::byte* buffer = work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
+          sources[index(rank)] = buffer;
+          targets[index(rank)] = buffer;
+        }
+        reduce_from(sources, std::span(targets.data(), ranks()), std::min(piece, own.end - begin));
+      }
+      channel_.meet();
+    }
+
+    /// One meeting for each chunk: between two of them a rank takes the results of the chunk before, reduces its slice
+    /// of this one and shows its input of the next. What it overwrites was last read before the meeting.
+    void staged() noexcept {
+      for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
+        if (chunk > 0) {
+          copy_out(chunk - 1);
+        }
+        reduce_slice(chunk);
+        if (chunk + 1 < chunks_) {
+          copy_in(chunk + 1);
+        }
+        if (!channel_.meet()) {
+          return;
+        }
+      }
+      copy_out(chunks_ - 1);
+    }
+
+    void copy_in(std::size_t chunk) const noexcept {
+      const std::byte* from = work_.input + chunk * chunk_ * element_;
+      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
+      const Slice own = slice_of(length_of(chunk), channel_.size(), channel_.rank());
+      std::memcpy(to, from, own.begin * element_);
+      std::memcpy(to + own.end * element_, from + own.end * element_, (length_of(chunk) - own.end) * element_);
+    }
+
+    void reduce_slice(std::size_t chunk) const noexcept {
+      const Slice own = slice_of(length_of(chunk), channel_.size(), channel_.rank());
+      const std::size_t own_offset = (chunk * chunk_ + own.begin) * element_;
+      Sources sources;
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        sources[index(rank)] = rank == channel_.rank()
+                                   ? work_.input + own_offset
+                                   : channel_.control().staged_input(rank, chunk) + own.begin * element_;
+      }
+      const std::array targets{work_.output + own_offset, channel_.control().staged_result(channel_.rank(), chunk)};
+      reduce_from(sources, targets, own.size());
+    }
+
+    void copy_out(std::size_t chunk) const noexcept {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        const Slice slice = slice_of(length_of(chunk), channel_.size(), rank);
+        if (rank != channel_.rank() && slice.size() != 0) {
+          std::memcpy(work_.output + (chunk * chunk_ + slice.begin) * element_,
+                      channel_.control().staged_result(rank, chunk), slice.size() * element_);
+        }
+      }
+    }
+
+    void reduce_from(const Sources& sources, std::span<std::byte* const> targets, std::size_t count) const noexcept {
+      reduce(work_.kernels, element_, std::span(sources.data(), ranks()), targets, count);
+    }
+
+    /// Elements of a chunk: as many as fit, evenly distributed.
+    std::size_t chunk_length() const noexcept {
+      const std::size_t most = channel_.control().chunk_bytes() / element_;
+      const std::size_t chunks = (count_ + most - 1) / most;
+      return chunks == 0 ? 0 : slice_length(count_, static_cast<int>(chunks));
+    }
+    std::size_t length_of(std::size_t chunk) const noexcept { return std::min(chunk_, count_ - chunk * chunk_); }
+    std::size_t ranks() const noexcept { return static_cast<std::size_t>(channel_.size()); }
+    static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+    const AllReduce& work_;
+    Channel& channel_;
+    const Operation& operation_;
+    const std::size_t element_;
+    const std::size_t count_;
+    const std::size_t chunk_;
+    const std::size_t chunks_;
+  };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/broadcast.hpp
+
+/// @file
+/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The root shows its buffer, in place or chunk by chunk; the others copy it.
+struct Broadcast {
+  std::byte* buffer;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+    if (channel.size() == 1) {
+      return;
+    }
+    if (bytes <= small_bytes) {
+      small(channel, operation, bytes);
+    } else {
+      large(channel, operation, bytes);
+    }
+  }
+
+ private:
+  /// One meeting.
+  void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
+    const bool is_root = channel.rank() == operation.root;
+    if (is_root && bytes != 0) {
+      std::memcpy(channel.small_of(operation.root), buffer, bytes);
+    }
+    if (channel.meet_and_compare() && !is_root && bytes != 0) {
+      std::memcpy(buffer, channel.small_of(operation.root), bytes);
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
+    const bool is_root = channel.rank() == operation.root;
+    if (is_root && operation.allocation == 0) {
+      copy_in(channel, 0, bytes);
+    }
+    if (!channel.meet_and_compare()) {
+      return;
+    }
+    const Operation& of_root = channel.operation_of(operation.root);
+    if (all_in_one_arena(channel)) {
+      if (!is_root) {
+        copy_directly(channel, arena.buffer(operation.root, of_root), bytes);
+      }
+      channel.meet();
+      return;
+    }
+    if (of_root.allocation != 0) {  // it could not know before the meeting that others are staged
+      if (is_root) {
+        copy_in(channel, 0, bytes);
+      }
+      if (!channel.meet()) {
+        return;
+      }
+    }
+    staged(channel, operation.root, bytes);
+  }
+
+  void copy_directly(const Channel& channel, const std::byte* from, std::size_t bytes) const noexcept {
+    for (std::size_t begin = 0; begin < bytes && !channel.aborted(); begin += piece_bytes) {
+      std::memcpy(buffer + begin, from + begin, std::min(piece_bytes, bytes - begin));
+    }
+  }
+
+  /// While the others take one chunk the root shows the next; the last meeting lets it use the area again.
+  void staged(Channel& channel, int root, std::size_t bytes) const noexcept {
+    const std::size_t length = channel.control().chunk_bytes();
+    for (std::size_t chunk = 0; chunk * length < bytes; ++chunk) {
+      if (channel.rank() != root) {
+        const std::size_t begin = chunk * length;
+        std::memcpy(buffer + begin, channel.control().staged_input(root, chunk), std::min(length, bytes - begin));
+      } else {
+        copy_in(channel, chunk + 1, bytes);
+      }
+      if (!channel.meet()) {
+        return;
+      }
+    }
+  }
+
+  /// Nothing where the buffer has no such chunk.
+  void copy_in(const Channel& channel, std::size_t chunk, std::size_t bytes) const noexcept {
+    const std::size_t length = channel.control().chunk_bytes();
+    const std::size_t begin = chunk * length;
+    if (begin < bytes) {
+      std::memcpy(channel.control().staged_input(channel.rank(), chunk), buffer + begin,
+                  std::min(length, bytes - begin));
+    }
+  }
+};
+
+/// One meeting.
+struct Barrier {
+  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.meet_and_compare(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/sharing.hpp
+
+/// @file
+/// How a new segment comes to every rank of a channel, or to none.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A segment and what rank 0 drew for it.
+struct Shared {
+  std::shared_ptr<Segment> segment;
+  std::size_t stride = 0;  ///< from one rank's part to the next
+  std::uint64_t nonce = 0;
+};
+
+/// How a mapping goes from one thread to another of the same process: the message carries the address of a Handover on
+/// the heap, which the receiver owns from then on. (A receiver that fails before it reads the message leaks it.)
+struct Handover {
+  std::shared_ptr<Segment> segment;
+  std::atomic<bool> ready{false};  ///< orders the two threads; a socket does not, in the language's terms
+
+  static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
+    auto handover = std::make_unique<Handover>();
+    handover->segment = segment;
+    handover->ready.store(true, std::memory_order_release);
+    return reinterpret_cast<std::uintptr_t>(handover.release());
+  }
+  static std::shared_ptr<Segment> take(std::uint64_t address) {
+    const std::unique_ptr<Handover> handover(reinterpret_cast<Handover*>(static_cast<std::uintptr_t>(address)));
+    return handover->ready.load(std::memory_order_acquire) ? std::move(handover->segment) : nullptr;
+  }
+};
+
+/// One exchange: peers say how much they want, rank 0 compares and offers a segment, everybody reserves the pages of
+/// its own part and says whether it could, rank 0 tells the verdict. Ends the same way on every rank.
+class Sharing {
+ public:
+  Sharing(Links& links, std::uint64_t number, std::size_t bytes, Deadline deadline)
+      : links_(links), number_(number), bytes_(bytes), deadline_(deadline), stride_(stride_for(bytes)) {}
+
+  /// Collective, blocking. @throws Error: disagreement where the sizes differ (naming both), out_of_memory, timeout,
+  /// closed; the same on every rank that can still be told. JobFailed
+  Shared run() { return links_.rank() == 0 ? offer() : accept(); }
+
+ private:
+  static std::size_t stride_for(std::size_t bytes) noexcept {
+    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
+    return round_up(std::max<std::size_t>(bytes, 1), unit);
+  }
+
+  Message message(MessageKind kind) const noexcept {
+    Message made;
+    made.kind = kind;
+    made.rank = links_.rank();
+    made.number = number_;
+    made.bytes = bytes_;
+    return made;
+  }
+
+  Shared offer() {
+    try {
+      compare_requests();
+      const Shared shared = create();
+      for (int peer = 1; peer < links_.size(); ++peer) {
+        send_offer(peer, shared);
+      }
+      shared.segment->reserve(0, bytes_);
+      for (int peer = 1; peer < links_.size(); ++peer) {
+        links_.receive(peer, MessageKind::ready, number_, deadline_).throw_if_error();
+      }
+      shared.segment->close_descriptor();
+      tell_verdict(message(MessageKind::verdict));
+      return shared;
+    } catch (const Error& error) {
+      Message verdict = message(MessageKind::verdict);
+      verdict.set_error(error);
+      tell_verdict(verdict);
+      throw;
+    }
+  }
+
+  void compare_requests() {
+    for (int peer = 1; peer < links_.size(); ++peer) {
+      const Message request = links_.receive(peer, MessageKind::request, number_, deadline_);
+      if (request.bytes != bytes_) {
+        throw Error(Errc::disagreement, "rank 0 allocates " + std::to_string(bytes_) +
+                                            " bytes of shared memory and rank " + std::to_string(peer) + " allocates " +
+                                            std::to_string(request.bytes) + "; every rank asks for the same size");
+      }
+    }
+  }
+
+  Shared create() const {
+    const auto ranks = static_cast<std::size_t>(links_.size());
+    if (bytes_ > (std::size_t{1} << 56) / ranks) {
+      throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
+                                           std::to_string(ranks) + " ranks: no machine has an address space for that");
+    }
+    std::uint64_t nonce = 0;
+    const auto random = rendezvous::random_nonce();
+    std::memcpy(&nonce, random.data(), sizeof(nonce));
+    return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
+  }
+
+  void send_offer(int peer, const Shared& shared) {
+    Message offer = message(MessageKind::offer);
+    offer.nonce = shared.nonce;
+    if (!links_.link(peer).same_process) {
+      links_.send(peer, offer, deadline_);
+      links_.send_descriptor(peer, shared.segment->descriptor(), deadline_);
+      return;
+    }
+    offer.address = Handover::give(shared.segment);
+    try {
+      links_.send(peer, offer, deadline_);
+    } catch (...) {
+      Handover::take(offer.address);
+      throw;
+    }
+  }
+
+  /// Best effort where it is an error: a peer that has gone has its own.
+  void tell_verdict(const Message& verdict) {
+    for (int peer = 1; peer < links_.size(); ++peer) {
+      try {
+        links_.send(peer, verdict, Deadline::after(std::chrono::seconds(1)));
+      } catch (const Error&) {
+        if (verdict.code == 0) {
+          throw;
+        }
+      }
+    }
+  }
+
+  Shared accept() {
+    links_.send(0, message(MessageKind::request), deadline_);
+    const Message offer = links_.receive(0, MessageKind::offer, number_, deadline_);
+    Shared shared{nullptr, stride_, offer.nonce};
+    Message ready = message(MessageKind::ready);
+    try {
+      shared.segment = links_.link(0).same_process
+                           ? Handover::take(offer.address)
+                           : Segment::adopt(links_.receive_descriptor(0, deadline_), size_of_segment());
+      shared.segment->reserve(static_cast<std::size_t>(links_.rank()) * stride_, bytes_);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      ready.set_error(Error(error.code(), "on rank " + std::to_string(links_.rank()) + ": " + error.what()));
+    }
+    links_.send(0, ready, deadline_);
+    links_.receive(0, MessageKind::verdict, number_, deadline_).throw_if_error();
+    shared.segment->close_descriptor();
+    return shared;
+  }
+
+  std::size_t size_of_segment() const noexcept { return static_cast<std::size_t>(links_.size()) * stride_; }
+
+  Links& links_;
+  const std::uint64_t number_;
+  const std::size_t bytes_;
+  const Deadline deadline_;
+  const std::size_t stride_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/communicator.hpp
+
+/// @file
+/// The communicator of ranks that share one host's memory.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// An enqueued operation: holds the channel until it has run or was dropped.
+template <class Algorithm>
+struct ChannelWork {
+  Channel* channel;
+  Operation operation;
+  Algorithm algorithm;
+
+  void operator()() noexcept {
+    channel->run(operation, [this]() noexcept { algorithm(*channel, operation); });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+/// Owns one rank's end of a channel. Reductions are of f32 and f64, every ReduceOp, summed in rank order: the same bits
+/// whatever the memory, the path, the progress mode and the timing. Broadcasts are of every element type.
+/// Work runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then
+/// sleeps. Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
+class Communicator {
+ public:
+  using Stream = stream::host::StreamRef;
+  using Allocation = shared_memory::Allocation;
+
+  /// Takes over a channel whose control block every rank has mapped. For SharedMemory::open_blocking.
+  Communicator(const ChannelContext& context, Links links, std::shared_ptr<Segment> control)
+      : end_(std::make_unique<End>(context, std::move(links), std::move(control))) {}
+
+  int rank() const noexcept { return channel().rank(); }
+  int size() const noexcept { return channel().size(); }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input.device);
+    check_host(output.device);
+    check_buffers(input, output);
+    const Kernels kernels = kernels_for(input.dtype, op);
+    if (kernels.combine == nullptr) {
+      throw Error(Errc::unsupported,
+                  std::string("backend::SharedMemory reduces f32 and f64 by sum, average, min, max and "
+                              "product, not ") +
+                      name(input.dtype) + " by " + name(op));
+    }
+    const ArenaTable::Place place =
+        input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
+    Operation operation = next(OperationKind::all_reduce, output, place);
+    operation.op = op;
+    enqueue(operation, AllReduce{input.data, output.data, place.arena, kernels}, stream);
+  }
+
+  /// See CanBroadcast. @throws Error (invalid_argument) at the call.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_host(buffer.device);
+    check_buffers(buffer, buffer);
+    if (root < 0 || root >= size()) {
+      throw Error(Errc::invalid_argument, "broadcast from rank " + std::to_string(root) + " on a channel of " +
+                                              std::to_string(size()) + " ranks; ranks begin at 0");
+    }
+    const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
+    Operation operation = next(OperationKind::broadcast, buffer, place);
+    operation.root = root;
+    enqueue(operation, Broadcast{buffer.data, place.arena}, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, BufferView{}, {}), Barrier{}, stream); }
+
+  /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
+  /// If it fails it fails on every rank, and the channel serves on.
+  /// @throws Error (disagreement, out_of_memory, timeout), JobFailed
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    end_->check();
+    const Shared shared = Sharing(end_->links, ++end_->exchanges, bytes, deadline).run();
+    end_->check();
+    const Arena arena{shared.segment->base(), shared.stride};
+    end_->arenas.add(shared.segment, arena, arena.part(rank()), bytes);
+    return {shared.segment, arena.part(rank()), bytes};
+  }
+
+  /// See CanAbort. Peers' communicators on this channel fail with the same cause.
+  void abort(const Cause& cause) noexcept { channel().abort(cause); }
+  std::optional<Cause> failure() const { return channel().failure(); }
+
+  /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
+  /// timeout), JobFailed
+  void prove_one_memory(std::uint64_t nonce) {
+    bool same = true;
+    const auto work = [&]() noexcept {
+      channel().control().slot(rank()).nonce = nonce + static_cast<std::uint64_t>(rank());
+      if (channel().meet_and_compare()) {
+        for (int peer = 0; peer < size(); ++peer) {
+          same = same && channel().control().slot(peer).nonce == nonce + static_cast<std::uint64_t>(peer);
+        }
+      }
+    };
+    channel().run(next(OperationKind::barrier, BufferView{}, {}), work);
+    ++end_->enqueued;
+    end_->check();
+    if (!same) {
+      throw Error(Errc::unsupported, "the ranks of channel '" + channel().name() +
+                                         "' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts");
+    }
+  }
+
+ private:
+  /// What stays at its address when the communicator moves.
+  struct End {
+    End(const ChannelContext& context, Links to, std::shared_ptr<Segment> control)
+        : links(std::move(to)), channel(new Channel(context, std::move(control))) {
+      links.set_check([this] { check(); });
+      subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+    ~End() {
+      subscription.reset();
+      channel->close(enqueued);
+      channel->release();
+    }
+
+    /// @throws the job's first cause, or this channel's.
+    void check() const {
+      channel->latch()->throw_if_failed(channel->rank());
+      if (const std::optional<Cause> cause = channel->failure()) {
+        throw_cause(*cause);
+      }
+    }
+
+    Links links;
+    Channel* channel;
+    ArenaTable arenas;
+    std::uint64_t enqueued = 0;
+    std::uint64_t exchanges = 1;  ///< the first was the control block's
+    FailureLatch::Subscription subscription;
+  };
+
+  Channel& channel() const noexcept { return *end_->channel; }
+
+  Operation next(OperationKind kind, const BufferView& buffer, const ArenaTable::Place& place) const noexcept {
+    Operation operation;
+    operation.sequence = end_->enqueued + 1;
+    operation.kind = kind;
+    operation.count = buffer.count;
+    operation.dtype = buffer.dtype;
+    operation.allocation = place.allocation;
+    operation.offset = place.offset;
+    return operation;
+  }
+
+  template <class Algorithm>
+  void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
+    channel().retain();
+    try {
+      stream.enqueue(ChannelWork<Algorithm>{&channel(), operation, algorithm});
+    } catch (...) {
+      channel().release();
+      throw;
+    }
+    ++end_->enqueued;
+  }
+
+  static void check_host(Device device) {
+    if (device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
+                                         "; use backend::Nccl for it");
+    }
+  }
+
+  static void check_buffers(ConstBufferView input, BufferView output) {
+    if (input.count != output.count || input.dtype != output.dtype) {
+      throw Error(Errc::invalid_argument, "an all_reduce of " + std::to_string(input.count) + " " + name(input.dtype) +
+                                              " into " + std::to_string(output.count) + " " + name(output.dtype) +
+                                              "; both buffers have the same length and type");
+    }
+    if (input.count != 0 && (input.data == nullptr || output.data == nullptr)) {
+      throw Error(Errc::invalid_argument,
+                  "a collective of " + std::to_string(input.count) + " elements was given a null address");
+    }
+    const std::less<const std::byte*> before;
+    if (input.data != output.data && before(input.data, output.data + output.bytes()) &&
+        before(output.data, input.data + input.bytes())) {
+      throw Error(Errc::invalid_argument,
+                  "the input and output of an all_reduce overlap; give the same address for both, or disjoint memory");
+    }
+  }
+
+  std::unique_ptr<End> end_;
+};
+
+static_assert(backend::Communicator<Communicator>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory.hpp
+
+/// @file
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them have mapped.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The embedded default: needs no library, nothing in /dev/shm, and leaves nothing behind, however a rank ends.
+struct SharedMemory {
+  using Communicator = shared_memory::Communicator;
+  using StreamOwner = stream::host::CommunicationStream;
+
+  static constexpr std::string_view name() noexcept { return "SharedMemory"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
+  /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),
+  /// JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    check_one_host(context.members);
+    context.failure->throw_if_failed(context.members.rank);
+    try {
+      return open(context, deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+      context.failure->report({kind, context.members.rank, context.members.host, error.what()});
+      throw;
+    }
+  }
+
+ private:
+  static void check_one_host(const rendezvous::Membership& members) {
+    if (members.other_host_rank >= 0) {
+      throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
+                                         std::to_string(members.rank) + " is on " + members.host + " and rank " +
+                                         std::to_string(members.other_host_rank) + " on " + members.other_host +
+                                         "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
+    }
+    if (members.world_size > shared_memory::max_ranks) {
+      throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(shared_memory::max_ranks) +
+                                   " ranks, not " + std::to_string(members.world_size) + "; use backend::Mpi");
+    }
+  }
+
+  static Communicator open(const ChannelContext& context, Deadline deadline) {
+    const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
+    const std::size_t bytes = shared_memory::ControlBlock::bytes_for(context.members.world_size);
+    shared_memory::Links links = shared_memory::Links::open(context, deadline);
+    const shared_memory::Shared shared = shared_memory::Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
+    Communicator communicator(context, std::move(links), shared.segment);
+    communicator.prove_one_memory(shared.nonce);
+    return communicator;
+  }
+};
+
+static_assert(Backend<SharedMemory>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/throw_if_failed.hpp
+
+/// @file
+/// Waiting for a communicator's work, and throwing what made it fail.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and
+/// the store has not yet said which cause came first, until it does, 2 s at most.
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
+template <Communicator C>
+void throw_if_failed(const C& communicator, const FailureLatch& failure) {
+  const std::optional<Cause> own = communicator.failure();
+  if (own) {
+    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  }
+  failure.throw_if_failed(communicator.rank());
+  if (own) {
+    throw_cause(*own);
+  }
+}
+
+/// Blocking: until the work before `event` is done. The work ends itself `timeout` after it begins to run, hence the
+/// deadline here is only a guard against a stream that nobody runs.
+/// @throws as throw_if_failed, and Error (timeout).
+template <stream::Event E, Communicator C>
+void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
+                          std::chrono::nanoseconds timeout) {
+  const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+  throw_if_failed(communicator, failure);
+  if (result == stream::WaitResult::timed_out) {
+    throw Error(Errc::timeout,
+                "waiting for the communication stream took more than twice the timeout; is a step of "
+                "another thread still using it?");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/topology/topology.hpp
+
+/// @file
+/// The concept Topology: the paths that a reduction takes over a communicator.
+
+/// A topology is an algorithm written on a communicator's abilities; it has no state of its own. Which abilities it
+/// needs it says twice: `works_on<C>` for concepts, and `require<C>()`, a static_assert with a literal sentence
+/// ("dtrain: topology::Ring needs a backend with send and recv ..."), for whoever puts a policy together.
+namespace DTRAIN_NAMESPACE::topology {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A name for messages and summaries.
+template <class T>
+concept HasName = requires {
+  { T::name() } noexcept -> std::convertible_to<std::string_view>;
+};
+
+/// `works_on<C>`: whether communicator type C has the abilities it needs; `require<C>()` compiles only where it does.
+template <class T>
+concept SaysWhatItNeeds = requires {
+  { T::template works_on<void> } -> std::convertible_to<bool>;
+};
+
+template <class T>
+concept Topology = HasName<T> && SaysWhatItNeeds<T>;
+
+/// `all_reduce(communicator, input, output, op, stream)`: the contract of backend::CanAllReduce, along its own paths.
+template <class T, class C>
+concept CanAllReduceOn = backend::HasRanks<C> && requires(C& communicator, ConstBufferView input, BufferView output,
+                                                          ReduceOp op, typename C::Stream stream) {
+  T::template require<C>();
+  { T::all_reduce(communicator, input, output, op, stream) } -> std::same_as<void>;
+};
+
+/// T can be used with communicator type C.
+template <class T, class C>
+concept WorksOn = Topology<T> && T::template works_on<C> && CanAllReduceOn<T, C>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/flat.hpp
+
+/// @file
+/// topology::Flat: the backend's own choice of paths.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Hands each reduction to the communicator as it is.
+struct Flat {
+  static constexpr std::string_view name() noexcept { return "Flat"; }
+
+  template <class C>
+  static constexpr bool works_on = backend::CanAllReduce<C>;
+
+  template <class C>
+  static constexpr void require() noexcept {
+    static_assert(works_on<C>,
+                  "dtrain: topology::Flat needs a backend whose communicator has all_reduce "
+                  "(CanAllReduce in dtrain/backend/communicator.hpp)");
+  }
+
+  /// Collective; enqueued on `stream`. See backend::CanAllReduce.
+  template <backend::CanAllReduce C>
+  static void all_reduce(C& communicator, ConstBufferView input, BufferView output, ReduceOp op,
+                         typename C::Stream stream) {
+    communicator.all_reduce(input, output, op, stream);
+  }
+};
+
+static_assert(Topology<Flat>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/launch/arguments.hpp
+
+/// @file
+/// An argv that owns its strings.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Copies share the strings, which may be written to like main's.
+class ArgumentVector {
+ public:
+  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
+
+  explicit ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
+    storage_->texts = std::move(texts);
+    for (std::string& text : storage_->texts) {
+      storage_->pointers.push_back(text.data());
+    }
+    storage_->pointers.push_back(nullptr);
+  }
+
+  /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this lives.
+  int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
+  char** pointers() const noexcept { return storage_->pointers.data(); }
+
+  std::span<char* const> view() const noexcept { return {storage_->pointers.data(), storage_->texts.size()}; }
+
+ private:
+  struct Storage {
+    std::vector<std::string> texts;
+    std::vector<char*> pointers;
+  };
+
+  std::shared_ptr<Storage> storage_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/cores.hpp
+
+/// @file
+/// How many cores this process may use.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The size of the affinity mask, which containers, taskset and batch systems narrow; at least 1.
+/// @throws Error (posix) where the system does not tell
+inline int cores_by_affinity() {
+  for (std::size_t masks = 1;; masks *= 2) {
+    const std::size_t bytes = masks * sizeof(cpu_set_t);
+    std::vector<unsigned long> words(bytes / sizeof(unsigned long));  // nvcc 13 cannot compile a vector<cpu_set_t>
+    cpu_set_t* const set = reinterpret_cast<cpu_set_t*>(words.data());
+    if (::sched_getaffinity(0, bytes, set) == 0) {
+      const int count = CPU_COUNT_S(bytes, set);
+      return count < 1 ? 1 : count;
+    }
+    if (errno != EINVAL || masks > 64) {  // EINVAL: the machine has more cores than the mask has bits
+      throw errno_error("asking which cores this process may use", "give --nproc-per-node a number");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/exit_status.hpp
+
+/// @file
+/// How a process ended, as a number for exit() and in words.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a program under run() exits with where it fell only because another rank failed first (see dtrain/run.hpp).
+inline constexpr int exit_code_peer_lost = 75;
+
+/// "SIGKILL"; "signal 42" for those without a common name.
+inline std::string signal_name(int signal) {
+  switch (signal) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    case SIGXFSZ: return "SIGXFSZ";
+    case SIGSYS: return "SIGSYS";
+    default: return "signal " + std::to_string(signal);
+  }
+}
+
+/// An exit code, or a signal where `signal` is not 0.
+struct ExitStatus {
+  int code = 0;
+  int signal = 0;
+
+  static ExitStatus of(const siginfo_t& info) noexcept {
+    return info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
+  }
+
+  /// What a shell would say: 128 + signal.
+  int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
+
+  std::string text() const {
+    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) + ")"
+                       : "exit code " + std::to_string(code);
+  }
+
+  friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/flags.hpp
+
+/// @file
+/// The launcher's flags, taken out of a program's command line.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher was asked for, and what is left for the program.
+struct Flags {
+  identity::NodeFlags node;
+  std::optional<std::string> log_dir;
+  bool help = false;
+  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+};
+
+/// What --help-launch prints.
+inline constexpr const char* help_text =
+    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
+    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
+    "  --nnodes=N               nodes of the job (this version: 1)\n"
+    "  --node-rank=R            which of them this one is\n"
+    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
+    "  --master-port=P          the port of the job's store (one node: chosen by the system)\n"
+    "  --max-restarts=0         how often failed workers are started again (this version: 0)\n"
+    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr\n"
+    "  --help-launch            prints this\n"
+    "  --                       everything after it is the program's\n"
+    "Every line of a worker is shown behind '[rank] '. SIGINT and SIGTERM are forwarded; workers that are still there\n"
+    "30 seconds later are killed, 1 second after a second signal.\n";
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 8> flag_names{
+    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
+    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
+};
+
+/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// The launcher's flag that an argument names; nothing for the program's own.
+/// @throws Error (usage) for a name that is nearly one, with the suggestion
+inline std::optional<std::string_view> flag_named(std::string_view given) {
+  constexpr std::size_t nearly = 2;
+  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
+  if (given.substr(0, 2) != "--" || given.size() > longest) {
+    return std::nullopt;
+  }
+  std::string spelling(given);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  std::string_view closest;
+  for (const std::string_view flag : flag_names) {
+    if (spelling == flag) {
+      return flag;
+    }
+    if (edit_distance(spelling, flag) <= nearly) {
+      closest = flag;
+    }
+  }
+  if (!closest.empty()) {
+    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
+                                 "? (put the program's own flags of that name after --)");
+  }
+  return std::nullopt;
+}
+
+inline void check_max_restarts(std::string_view value) {
+  if (value != "0") {
+    throw Error(Errc::usage, identity::quoted("--max-restarts", value) +
+                                 ": this version does not start failed workers again; leave it out or set it to 0");
+  }
+}
+
+}  // namespace detail
+
+/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
+/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
+inline Flags parse_flags(identity::Arguments arguments) {
+  Flags flags;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (i > 0 && argument == "--") {
+      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                           arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
+    if (!flag) {
+      flags.program.emplace_back(argument);
+      continue;
+    }
+    if (*flag == "--help-launch") {
+      flags.help = true;
+      continue;
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
+      value = arguments[++i];
+    }
+    if (value.empty()) {
+      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+    }
+    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
+    if (*flag == "--nnodes") flags.node.node_count = value;
+    if (*flag == "--node-rank") flags.node.node_rank = value;
+    if (*flag == "--master-addr") flags.node.master_addr = value;
+    if (*flag == "--master-port") flags.node.master_port = value;
+    if (*flag == "--max-restarts") detail::check_max_restarts(value);
+    if (*flag == "--log-dir") flags.log_dir = value;
+  }
+  return flags;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/line_splitter.hpp
+
+/// @file
+/// Cuts a stream of bytes into whole lines, with a bound.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Pure: the lines depend on the bytes alone, not on how they were cut into pieces. A line beyond the bound becomes
+/// several of exactly that length.
+class LineSplitter {
+ public:
+  static constexpr std::size_t default_max_line_bytes = std::size_t{64} << 10;
+
+  explicit LineSplitter(std::size_t max_line_bytes = default_max_line_bytes) : max_line_bytes_(max_line_bytes) {}
+
+  /// Calls `emit(std::string_view)` for each line that is whole now, without its '\n'.
+  template <class Emit>
+  void feed(std::string_view bytes, Emit emit) {
+    while (!bytes.empty()) {
+      const std::size_t newline = bytes.find('\n');
+      const std::size_t room = max_line_bytes_ - partial_.size();
+      const std::size_t length = newline < bytes.size() ? newline : bytes.size();
+      const std::size_t taken = length < room ? length : room;
+      partial_.append(bytes.substr(0, taken));
+      bytes.remove_prefix(taken);
+      const bool whole = !bytes.empty() && bytes.front() == '\n';
+      if (whole) {
+        bytes.remove_prefix(1);
+      }
+      // A full line waits for the byte after it: a '\n' there ends it instead of an empty line.
+      if (whole || !bytes.empty()) {
+        emit(std::string_view(partial_));
+        partial_.clear();
+      }
+    }
+  }
+
+  /// The end of the stream: emits a line that has no '\n'.
+  template <class Emit>
+  void finish(Emit emit) {
+    if (!partial_.empty()) {
+      emit(std::string_view(partial_));
+      partial_.clear();
+    }
+  }
+
+  /// The beginning of the line that is not whole yet.
+  std::string_view partial() const noexcept { return partial_; }
+
+ private:
+  std::size_t max_line_bytes_;
+  std::string partial_;
+};
+
+/// What a terminal would show of a line in which '\r' went back to its start: the text after the last '\r' that is
+/// followed by something. So a progress bar that was drawn a hundred times is one line.
+inline std::string_view visible_part(std::string_view line) noexcept {
+  while (!line.empty() && line.back() == '\r') {
+    line.remove_suffix(1);
+  }
+  const std::size_t back = line.rfind('\r');
+  return back == std::string_view::npos ? line : line.substr(back + 1);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/log_file.hpp
+
+/// @file
+/// The file that --log-dir keeps of one stream of one worker.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Makes a directory and those above it. @throws Error (posix)
+inline void make_directories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct ::stat status {};
+    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
+                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
+    if (!there) {
+      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
+    }
+    if (end == std::string::npos) {
+      return;
+    }
+  }
+}
+
+/// Holds the bytes as the worker wrote them, without prefixes. Emptied when it is opened.
+class LogFile {
+ public:
+  /// Keeps nothing.
+  LogFile() noexcept = default;
+
+  /// @throws Error (posix)
+  explicit LogFile(const std::string& path)
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
+    if (!file_) {
+      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
+    }
+  }
+
+  /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
+  bool write(std::string_view bytes) noexcept {
+    while (file_ && !bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno != EINTR) {
+        file_.reset();
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  async::Descriptor file_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/own_process.hpp
+
+/// @file
+/// What must be true of a process before it becomes a launcher.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How many threads this process has. @throws Error (posix) where /proc does not tell
+inline std::size_t thread_count() {
+  DIR* tasks = ::opendir("/proc/self/task");
+  if (tasks == nullptr) {
+    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
+  }
+  std::size_t count = 0;
+  while (const dirent* entry = ::readdir(tasks)) {
+    count += entry->d_name[0] != '.' ? 1 : 0;
+  }
+  static_cast<void>(::closedir(tasks));  // read only: nothing can be lost
+  return count;
+}
+
+/// Workers die with the thread that started them, and a fork copies locks that other threads hold: so the launcher has
+/// one thread. MPI and CUDA, once initialised, have some. @throws Error (usage)
+inline void require_single_thread() {
+  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has one of its own
+  const std::size_t count = thread_count();
+  if (count > expected || ::gettid() != ::getpid()) {
+    throw Error(Errc::usage, "this process has " + std::to_string(count) +
+                                 " threads already; make dtrain::run the first statement of main, before anything that "
+                                 "starts threads, MPI or CUDA");
+  }
+}
+
+/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe takes its number.
+inline void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
+      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
+    }
+  }
+}
+
+/// What a worker leaves behind becomes this process's child, so that it can be reaped, also as PID 1 of a container.
+inline void adopt_orphans() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    throw errno_error("becoming the parent of what the workers leave behind");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/pollable.hpp
+
+/// @file
+/// Which descriptors can be waited for, and whether one is ready now.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Pipes, sockets and terminals. A regular file or /dev/null is refused by epoll, and never makes its user wait.
+inline bool can_be_waited_for(int descriptor) noexcept {
+  struct ::stat status {};
+  if (::fstat(descriptor, &status) != 0) {
+    return false;
+  }
+  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
+}
+
+/// Whether a read would return at once with bytes. Blocking: no.
+inline bool has_input(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLIN, 0};
+  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/console.hpp
+
+/// @file
+/// The launcher's own stdout or stderr: whole lines out, never in the way of the loop.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A bounded queue in front of a descriptor. Lines are written as many at a time as a pipe takes whole (PIPE_BUF), so
+/// that those of other processes on the same pipe do not fall between. Who adds output waits for room() first, so a
+/// slow consumer slows the workers and loses nothing. A consumer that has gone away (EPIPE, a full disk) takes nothing
+/// more; what is added then is dropped.
+///
+/// On a terminal one line may be live: the unfinished line of a worker, redrawn below everything else that is printed.
+/// Lifetime: outlives the task of write_out(). Threads: the loop's.
+class Console {
+ public:
+  Console(async::EventLoop& loop, int descriptor, bool is_terminal)
+      : loop_(&loop),
+        descriptor_(descriptor),
+        is_terminal_(is_terminal),
+        can_wait_(can_be_waited_for(descriptor)),
+        changed_(loop),
+        room_(loop) {
+    room_.set();
+  }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  bool is_terminal() const noexcept { return is_terminal_; }
+  bool broken() const noexcept { return broken_; }
+  bool empty() const noexcept { return pending_.size() == written_; }
+
+  /// How many bytes the consumer has taken: whether it moves.
+  std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// Adds `prefix` + `text` + '\n'.
+  void line(std::string_view prefix, std::string_view text) {
+    const std::string live = live_;
+    erase_live();
+    add(prefix);
+    add(is_terminal_ ? visible_part(text) : text);
+    add("\n");
+    draw_live(live);
+  }
+
+  /// Makes `text` the live line; an empty one takes it away. On a terminal that does not keep up, drawings are skipped.
+  void live_line(const std::string& text) {
+    const bool keeps_up = pending_.size() - written_ < PIPE_BUF;
+    if (!is_terminal_ || text == live_ || (!text.empty() && !keeps_up)) {
+      return;
+    }
+    erase_live();
+    draw_live(text);
+  }
+
+  /// `co_await console.room(deadline)`: until there is room for more output, at most till the deadline.
+  async::Event::Awaiter room(Deadline deadline) noexcept { return room_.wait(deadline); }
+
+  /// Writes what is added, for ever: a task for the loop to keep.
+  async::Task<void> write_out() {
+    for (;;) {
+      if (empty()) {
+        co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+        changed_.reset();
+        continue;
+      }
+      if (can_wait_ && !broken_) {
+        const async::Ready ready = co_await loop_->writable(descriptor_, Deadline::after(std::chrono::hours(1)));
+        if (ready == async::Ready::timed_out) {
+          continue;
+        }
+      }
+      const bool busy = !write_some();
+      if (busy || !can_wait_) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(busy ? 10 : 0));  // the others' turn
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t high_water_bytes = std::size_t{256} << 10;
+
+  void add(std::string_view bytes) {
+    if (broken_) {
+      return;
+    }
+    pending_.append(bytes);
+    changed_.set();
+    if (pending_.size() - written_ > high_water_bytes) {
+      room_.reset();
+    }
+  }
+
+  void erase_live() {
+    if (!live_.empty()) {
+      add("\r\x1b[K");
+      live_.clear();
+    }
+  }
+
+  void draw_live(const std::string& text) {
+    add(text);
+    live_ = text;
+  }
+
+  /// As many whole lines as fit into a page of a pipe; a part of a line that is longer than that.
+  std::size_t next_length() const noexcept {
+    const std::string_view rest = std::string_view(pending_).substr(written_);
+    if (rest.size() <= PIPE_BUF || !can_wait_) {
+      return rest.size();
+    }
+    const std::size_t newline = rest.rfind('\n', PIPE_BUF - 1);
+    return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
+  }
+
+  /// Writes once. @returns false where the descriptor would have blocked.
+  bool write_some() {
+    bool would_block = false;
+    if (!broken_) {
+      const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
+      if (count >= 0) {
+        written_ += static_cast<std::size_t>(count);
+        taken_bytes_ += static_cast<std::uint64_t>(count);
+      } else {
+        would_block = errno == EAGAIN;
+        broken_ = errno != EAGAIN && errno != EINTR;
+      }
+    }
+    if (broken_ || empty()) {
+      pending_.clear();
+      written_ = 0;
+    } else if (written_ > high_water_bytes) {
+      pending_.erase(0, written_);
+      written_ = 0;
+    }
+    if (broken_ || pending_.size() - written_ <= high_water_bytes / 2) {
+      room_.set();
+    }
+    return !would_block;
+  }
+
+  async::EventLoop* loop_;
+  int descriptor_;
+  bool is_terminal_;
+  bool can_wait_;
+  bool broken_ = false;
+  std::string pending_;
+  std::size_t written_ = 0;  ///< how much of pending_ is out
+  std::uint64_t taken_bytes_ = 0;
+  std::string live_;
+  async::Event changed_;
+  async::Event room_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/input_pump.hpp
+
+/// @file
+/// Carries the launcher's stdin to one worker.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A worker in its own process group that read the terminal would be stopped by SIGTTIN; through a pipe it reads
+/// freely. Lifetime: outlives the task of carry(). Threads: the loop's.
+class InputPump {
+ public:
+  /// @param source stays the caller's; @param pipe the writing end, closed when the source ends or nobody reads
+  InputPump(async::EventLoop& loop, int source, async::Descriptor pipe)
+      : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
+    const int flags = ::fcntl(pipe_.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+      throw errno_error("preparing the pipe of a worker's input");
+    }
+  }
+  InputPump(const InputPump&) = delete;
+  InputPump& operator=(const InputPump&) = delete;
+
+  /// A task for the loop to keep.
+  async::Task<void> carry() {
+    std::array<char, 4096> buffer;
+    while (pipe_) {
+      if (in_background()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the input is the shell's
+        continue;
+      }
+      if (can_wait_) {
+        const async::Ready ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
+        if (ready == async::Ready::timed_out || in_background()) {
+          continue;
+        }
+      }
+      const ssize_t count = ::read(source_, buffer.data(), buffer.size());
+      const int error = count < 0 ? errno : 0;
+      if (error == EINTR || error == EAGAIN) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(10));
+      } else if (count <= 0) {
+        pipe_.reset();
+      } else {
+        co_await pass_on(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+      }
+    }
+  }
+
+ private:
+  bool in_background() const noexcept {
+    const pid_t foreground = ::tcgetpgrp(source_);
+    return foreground >= 0 && foreground != ::getpgrp();
+  }
+
+  async::Task<void> pass_on(std::string_view bytes) {
+    while (pipe_ && !bytes.empty()) {
+      const ssize_t count = ::write(pipe_.get(), bytes.data(), bytes.size());
+      const int error = count < 0 ? errno : 0;
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (error == EAGAIN) {
+        co_await loop_->writable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+      } else if (error != EINTR) {
+        pipe_.reset();  // the worker has closed its stdin or ended
+      }
+    }
+  }
+
+  async::EventLoop* loop_;
+  int source_;
+  async::Descriptor pipe_;
+  bool can_wait_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/settings.hpp
+
+/// @file
+/// The variables that set how a rank behaves, whoever started it.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+inline constexpr std::chrono::seconds default_timeout{600};
+
+/// A variable's seconds, which may have a fraction; `otherwise` where it is unset.
+/// @throws Error (usage) for what is not a number from 0.001 to 10,000,000
+inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
+                                                std::chrono::nanoseconds otherwise) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (!value) {
+    return otherwise;
+  }
+  double seconds = 0;
+  const char* const end = value->data() + value->size();
+  const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
+  if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
+    throw Error(Errc::usage, identity::quoted(variable, *value) +
+                                 " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/signals.hpp
+
+/// @file
+/// The launcher's signals: held back from the process and read from a descriptor instead.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is passed on to the workers.
+inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                                      SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+
+/// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
+/// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
+/// read: SIGPIPE, because a reader that went away is an error of a write here; SIGTTIN and SIGTTOU, because a launcher
+/// in the background must not be stopped by its own pumping. Threads: for a process with one thread.
+class SignalReader {
+ public:
+  SignalReader() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGCHLD);
+    for (const int signal : forwarded_signals) {
+      struct sigaction now {};
+      if (::sigaction(signal, nullptr, &now) != 0) {
+        throw errno_error("asking how a signal is handled");
+      }
+      if (now.sa_handler != SIG_IGN) {
+        sigaddset(&wanted, signal);
+      }
+    }
+    // Inherited as ignored, the ends of children would never be told.
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
+      throw errno_error("setting how SIGCHLD is handled");
+    }
+    sigset_t blocked = wanted;
+    for (const int signal : {SIGPIPE, SIGTTIN, SIGTTOU}) {
+      sigaddset(&blocked, signal);
+    }
+    descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!descriptor_) {
+      throw errno_error("creating a descriptor for signals");
+    }
+    const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
+    if (error != 0) {
+      throw posix_error(error, "blocking signals");
+    }
+  }
+  SignalReader(const SignalReader&) = delete;
+  SignalReader& operator=(const SignalReader&) = delete;
+  ~SignalReader() {
+    while (next()) {  // what came too late must not hit the process when the mask falls
+    }
+    const timespec at_once{};
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    static_cast<void>(::sigtimedwait(&pipe, nullptr, &at_once));
+    static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
+  }
+
+  /// A signal that has arrived. Blocking: no. @throws nothing; a failed read is no signal
+  std::optional<int> next() noexcept {
+    signalfd_siginfo info{};
+    ssize_t count = -1;
+    do {
+      count = ::read(descriptor_.get(), &info, sizeof info);
+    } while (count < 0 && errno == EINTR);
+    return count == static_cast<ssize_t>(sizeof info) ? std::optional<int>(static_cast<int>(info.ssi_signo))
+                                                      : std::nullopt;
+  }
+
+  int descriptor() const noexcept { return descriptor_.get(); }
+
+  /// The mask that the process was started with, for its children.
+  const sigset_t& original_mask() const noexcept { return original_mask_; }
+
+ private:
+  async::Descriptor descriptor_;
+  sigset_t original_mask_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/spawn.hpp
+
+/// @file
+/// Starts a program as a child that dies with this process.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A pipe, both ends close-on-exec.
+struct Pipe {
+  async::Descriptor reader;
+  async::Descriptor writer;
+};
+
+/// @throws Error (posix) where descriptors run out
+inline Pipe make_pipe() {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw errno_error("creating a pipe to a worker",
+                      "raise the limit of open files (ulimit -n) or start fewer workers");
+  }
+  return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
+}
+
+/// What to start. Lifetime: the descriptors, all above 2, stay open until spawn() returns.
+struct SpawnRequest {
+  std::string executable;
+  std::vector<std::string> arguments;  ///< the program's name first
+  identity::Environment environment;
+  int standard_input = -1;
+  int standard_output = -1;
+  int standard_error = -1;
+  sigset_t signal_mask{};
+};
+
+namespace detail {
+
+inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) {
+    pointers.push_back(text.data());
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
+inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment,
+                  pid_t parent) noexcept {
+  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
+  // starts can be ended with it.
+  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    return errno;
+  }
+  if (::getppid() != parent) {
+    ::_exit(128 + SIGKILL);  // the launcher died before it could be tied to it
+  }
+  const std::pair<int, int> standard[] = {
+      {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
+  for (const auto& [from, to] : standard) {
+    while (::dup2(from, to) < 0) {
+      if (errno != EINTR && errno != EBUSY) {
+        return errno;
+      }
+    }
+  }
+  if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
+    return errno;
+  }
+  ::execve(request.executable.c_str(), arguments, environment);
+  return errno;
+}
+
+/// The error that the child wrote, or 0 once its exec has closed the pipe.
+inline int exec_error(int reader, const std::string& doing) {
+  constexpr int patience_ms = 10000;
+  for (;;) {
+    pollfd waiting{reader, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, patience_ms);
+    if (ready == 0) {
+      throw Error(Errc::timeout, doing + ": it did not start within 10 s; see whether the system is out of memory");
+    }
+    int error = 0;
+    const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
+    if (count >= 0) {
+      return count == static_cast<ssize_t>(sizeof error) ? error : 0;
+    }
+    if (errno != EINTR) {
+      throw errno_error(doing);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// The process id of the started program. It is killed when this thread ends, hence when this process does, however it
+/// does. Blocking: until the program runs, 10 s at most. Threads: the main thread, of a process that has no other.
+/// @throws Error (posix) if it cannot be started; Error (timeout). Nothing is left behind.
+inline pid_t spawn(const SpawnRequest& request) {
+  const std::string doing = "starting " + request.executable;
+  std::vector<std::string> arguments = request.arguments;
+  std::vector<std::string> environment;
+  environment.reserve(request.environment.size());
+  for (const auto& [name, value] : request.environment) {
+    environment.push_back(name + "=" + value);
+  }
+  const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
+  const std::vector<char*> environment_pointers = detail::pointers_to(environment);
+  Pipe report = make_pipe();
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) {
+    throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
+  }
+  if (child == 0) {
+    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent);
+    const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
+    static_cast<void>(written);
+    ::_exit(127);
+  }
+  static_cast<void>(::setpgid(child, child));  // the child does it, too: whichever comes first
+  report.writer.reset();
+  try {
+    const int error = detail::exec_error(report.reader.get(), doing);
+    if (error != 0) {
+      throw posix_error(error, doing);
+    }
+  } catch (...) {
+    static_cast<void>(::kill(child, SIGKILL));
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    throw;
+  }
+  return child;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/stop_plan.hpp
+
+/// @file
+/// When the workers are told to stop, and when they are killed: a pure function of what happened when.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// After the first failure the others get `settle` to end by themselves, saying why, then SIGTERM, and SIGKILL
+/// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
+/// `term_grace`.
+class StopPlan {
+ public:
+  using Clock = Deadline::Clock;
+
+  /// ThreadSanitizer holds a process up for a second when it exits.
+  static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  static constexpr std::chrono::milliseconds term_grace{1000};
+  static constexpr std::chrono::milliseconds stop_grace{30000};
+
+  enum class Action { nothing, terminate, kill };
+
+  /// A worker failed. Workers that were asked to stop may end as they like.
+  void failed(Clock::time_point now) {
+    if (!terminate_at_ && !kill_at_) {
+      terminate_at_ = now + settle;
+      kill_at_ = now + settle + term_grace;
+    }
+  }
+
+  /// SIGINT or SIGTERM was forwarded.
+  void stop_asked(Clock::time_point now) {
+    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : Clock::duration(stop_grace));
+    stop_asked_ = true;
+    kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
+  }
+
+  bool was_stop_asked() const noexcept { return stop_asked_; }
+
+  /// What is to be done now, each once.
+  Action due(Clock::time_point now) {
+    if (kill_at_ && *kill_at_ <= now && !killed_) {
+      killed_ = true;
+      terminate_at_.reset();
+      return Action::kill;
+    }
+    if (terminate_at_ && *terminate_at_ <= now && !terminated_) {
+      terminated_ = true;
+      return Action::terminate;
+    }
+    return Action::nothing;
+  }
+
+  /// When there is something to do next.
+  std::optional<Clock::time_point> next() const {
+    if (terminate_at_ && !terminated_) {
+      return terminate_at_;
+    }
+    return killed_ ? std::nullopt : kill_at_;
+  }
+
+  /// Whether the launcher itself has ended workers: what ends from now on is no cause.
+  bool has_acted() const noexcept { return terminated_ || killed_; }
+  bool has_killed() const noexcept { return killed_; }
+
+ private:
+  std::optional<Clock::time_point> terminate_at_;
+  std::optional<Clock::time_point> kill_at_;
+  bool stop_asked_ = false;
+  bool terminated_ = false;
+  bool killed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/tail.hpp
+
+/// @file
+/// The last lines of a stream, for a report of how a process ended.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Keeps a bounded number of lines, each cut to a bounded length.
+class Tail {
+ public:
+  static constexpr std::size_t max_lines = 20;
+  static constexpr std::size_t max_line_bytes = 512;
+
+  void push(std::string_view line) {
+    if (lines_.size() == max_lines) {
+      lines_.pop_front();
+    }
+    lines_.emplace_back(line.substr(0, max_line_bytes));
+    if (line.size() > max_line_bytes) {
+      lines_.back() += "...";
+    }
+  }
+
+  bool empty() const noexcept { return lines_.empty(); }
+  const std::deque<std::string>& lines() const noexcept { return lines_; }
+
+ private:
+  std::deque<std::string> lines_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/line_relay.hpp
+
+/// @file
+/// Carries one stream of one worker to the launcher's console, line by line.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads a pipe to its end. Lifetime: it and the console outlive the task of carry(). Threads: the loop's.
+class LineRelay {
+ public:
+  /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
+  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log)
+      : loop_(&loop),
+        pipe_(std::move(pipe)),
+        console_(&console),
+        prefix_("[" + std::to_string(rank) + "] "),
+        is_live_(is_live && console.is_terminal()),
+        log_(std::move(log)) {
+    const int flags = ::fcntl(pipe_.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+      throw errno_error("preparing the pipe of a worker's output");
+    }
+  }
+  LineRelay(const LineRelay&) = delete;
+  LineRelay& operator=(const LineRelay&) = delete;
+
+  /// Carries until the last writer has closed the pipe: a task for the loop to keep.
+  async::Task<void> carry() {
+    std::array<char, std::size_t{16} << 10> buffer;
+    while (pipe_) {
+      co_await console_->room(Deadline::after(std::chrono::hours(1)));
+      const async::Ready ready = co_await loop_->readable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+      if (ready == async::Ready::timed_out) {
+        continue;
+      }
+      const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
+      if (count > 0) {
+        take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+      } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
+        finish();
+      }
+    }
+  }
+
+  /// Whether nothing more will come, or nothing more is there although somebody still holds the pipe open.
+  bool is_drained() const noexcept { return !pipe_ || !has_input(pipe_.get()); }
+
+  /// Shows the last line although it has no end, and closes the pipe. Call it when carry() does not run any more.
+  void finish() {
+    show_live("");
+    splitter_.finish([this](std::string_view line) { emit(line); });
+    pipe_.reset();
+  }
+
+  const Tail& tail() const noexcept { return tail_; }
+
+ private:
+  void take(std::string_view bytes) {
+    if (!log_.write(bytes)) {
+      console_->line("dtrain: ",
+                     "a file of --log-dir cannot be written any more (is the disk full?); the output goes on here");
+    }
+    show_live("");
+    splitter_.feed(bytes, [this](std::string_view line) { emit(line); });
+    if (is_live_) {
+      const std::string_view text = visible_part(splitter_.partial());
+      show_live(text.empty() ? std::string() : prefix_ + std::string(text));
+    }
+  }
+
+  void emit(std::string_view line) {
+    console_->line(prefix_, line);
+    tail_.push(visible_part(line));
+  }
+
+  void show_live(const std::string& text) {
+    if (has_live_line_ || !text.empty()) {
+      console_->live_line(text);
+      has_live_line_ = !text.empty();
+    }
+  }
+
+  async::EventLoop* loop_;
+  async::Descriptor pipe_;
+  Console* console_;
+  std::string prefix_;
+  bool is_live_;
+  bool has_live_line_ = false;
+  LogFile log_;
+  LineSplitter splitter_;
+  Tail tail_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/terminal_output.hpp
+
+/// @file
+/// The launcher's stdout and stderr together.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
+/// other. Lifetime: the loop outlives it. Threads: the loop's.
+class TerminalOutput {
+ public:
+  TerminalOutput(async::EventLoop& loop, int output, int error)
+      : loop_(&loop),
+        output_(loop, output, ::isatty(output) == 1),
+        error_(loop, error, ::isatty(error) == 1),
+        is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
+        output_task_(loop.spawn(output_.write_out())),
+        error_task_(loop.spawn(error_.write_out())) {}
+
+  Console& output() noexcept { return output_; }
+  Console& error() noexcept { return is_one_ ? output_ : error_; }
+
+  /// Until everything is written and `done()`, or the consumers have taken nothing for `patience`, or `give_up()`.
+  /// @returns whether everything is written
+  template <class Done, class GiveUp>
+  async::Task<bool> flush(std::chrono::milliseconds patience, Done done, GiveUp give_up) {
+    std::uint64_t taken = taken_bytes();
+    Deadline deadline = Deadline::after(patience);
+    while (!(output_.empty() && error_.empty() && done()) && !deadline.passed() && !give_up()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      if (taken_bytes() != taken) {
+        taken = taken_bytes();
+        deadline = Deadline::after(patience);
+      }
+    }
+    co_return output_.empty() && error_.empty() && done();
+  }
+
+ private:
+  static bool same_device(int a, int b) noexcept {
+    struct ::stat first {};
+    struct ::stat second {};
+    return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+  }
+
+  std::uint64_t taken_bytes() const noexcept { return output_.taken_bytes() + error_.taken_bytes(); }
+
+  async::EventLoop* loop_;
+  Console output_;
+  Console error_;
+  bool is_one_;
+  async::Spawned output_task_;
+  async::Spawned error_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/verdict.hpp
+
+/// @file
+/// Which worker's end is the cause of the others': a pure function of how all ended.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How a worker ended. Listed in the order in which the ends were noticed.
+struct WorkerEnd {
+  int rank = 0;
+  ExitStatus status;
+  bool left = true;      ///< it had said that it was done (leave)
+  bool stopped = false;  ///< it ended after the launcher had told it to
+
+  /// Leaving with exit code 0 is the only end that is none; without leaving it is a loss.
+  bool failed() const noexcept { return status != ExitStatus{} || !left; }
+
+  /// It fell because another rank had failed.
+  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_peer_lost, 0}; }
+
+  /// Exit code 0 without leaving must not look like success.
+  int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
+
+  std::string text() const {
+    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
+  }
+};
+
+/// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
+/// cause that the store knows.
+inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
+  const auto primary = [](const WorkerEnd& end) { return end.failed() && !end.stopped && !end.is_secondary(); };
+  const auto named = std::find_if(
+      ends.begin(), ends.end(), [&](const WorkerEnd& end) { return primary(end) && cause && cause->rank == end.rank; });
+  if (named != ends.end()) {
+    return *named;
+  }
+  const auto first = std::find_if(ends.begin(), ends.end(), primary);
+  if (first != ends.end()) {
+    return *first;
+  }
+  const auto any = std::find_if(ends.begin(), ends.end(), [](const WorkerEnd& end) { return end.failed(); });
+  return any == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*any);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/report.hpp
+
+/// @file
+/// What the launcher says about a job that failed.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
+/// @param tail the last lines that the first one wrote to stderr
+inline std::vector<std::string> failure_report(const WorkerEnd& first, const std::vector<WorkerEnd>& ends,
+                                               const std::optional<Cause>& cause, std::string_view host,
+                                               const Tail& tail) {
+  const std::string who = "rank " + std::to_string(first.rank) + " on host " + std::string(host);
+  std::vector<std::string> lines;
+  if (first.is_secondary() && cause) {
+    lines.push_back("the job failed: " + cause->sentence());
+  } else {
+    lines.push_back(who + " failed first: " + first.text());
+    if (cause && cause->rank != first.rank) {
+      lines.push_back("the first cause that the ranks were told: " + cause->sentence());
+    }
+  }
+  std::vector<int> secondary;
+  for (const WorkerEnd& end : ends) {
+    if (end.is_secondary() && (end.rank != first.rank || cause)) {
+      secondary.push_back(end.rank);
+    }
+  }
+  std::sort(secondary.begin(), secondary.end());
+  if (!secondary.empty()) {
+    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_peer_lost) + ": " +
+                    rendezvous::rank_list(secondary));
+  }
+  if (!tail.empty()) {
+    lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
+    for (const std::string& line : tail.lines()) {
+      lines.push_back("    " + line);
+    }
+  }
+  return lines;
+}
+
+/// One line where the job ended because the launcher was told to end it.
+inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first, std::string_view host) {
+  std::string line = signal_name(signal) + " was forwarded to the workers; ";
+  return first ? line + "rank " + std::to_string(first->rank) + " on host " + std::string(host) +
+                     " ended first: " + first->text()
+               : line + "all of them ended well";
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/worker.hpp
+
+/// @file
+/// launch::Worker: a process that is a rank, and how it came to know.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A value; it needs nothing of what it was made from.
+struct Worker {
+  identity::ProcessIdentity identity;
+  ArgumentVector argument_vector;  ///< without what launchers add
+  bool hosts_store = false;        ///< the job's store is this process's to run
+  std::optional<std::string> host_id_override;
+  std::chrono::nanoseconds timeout = default_timeout;  ///< of a collective and of the rendezvous
+
+  /// argv; [0] is the program's name. Lifetime: as long as a copy of this Worker lives.
+  std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
+};
+
+/// What a launcher's start() comes to: a worker, or the code that this process is to exit with.
+struct Start {
+  explicit Start(Worker rank) : worker(std::move(rank)) {}
+  explicit Start(int code) noexcept : exit_code(code) {}
+
+  std::optional<Worker> worker;
+  int exit_code = 0;
+};
+
+/// How a process joins a job that somebody else started. What is not given is read from the environment.
+struct JoinOptions {
+  std::optional<identity::ProcessIdentity> identity;
+  std::optional<std::chrono::nanoseconds> timeout;
+  std::vector<std::string> arguments;  ///< argv, where a launcher may have left --local_rank=N in it
+};
+
+namespace detail {
+
+/// Without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
+inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    if (i == 0 || !identity::detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
+      kept.push_back(argument);
+    } else if (equals == std::string::npos) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+inline Worker worker_with(identity::ProcessIdentity who, const identity::Variables& variables) {
+  Worker worker;
+  worker.identity = std::move(who);
+  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  return worker;
+}
+
+}  // namespace detail
+
+/// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
+/// read where there is more to say than one process alone.
+/// @throws identity::IdentityError; Error (usage) for a setting that is no number
+inline Worker worker_of(JoinOptions options) {
+  const identity::Environment environment = identity::snapshot_environment();
+  std::vector<const char*> pointers;
+  for (const std::string& argument : options.arguments) {
+    pointers.push_back(argument.c_str());
+  }
+  Worker worker = detail::worker_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
+      identity::Variables(environment));
+  worker.argument_vector = ArgumentVector(detail::without_local_rank(options.arguments));
+  worker.hosts_store = worker.identity.rank == 0;
+  worker.timeout = options.timeout.value_or(worker.timeout);
+  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
+    log(LogLevel::warning, to_string(worker.identity));
+  }
+  return worker;
+}
+
+/// The worker that launch::PerNode's launcher made of this process; the launcher hosts the store.
+/// @throws as worker_of
+inline Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments) {
+  const identity::Variables variables(environment);
+  Worker worker = detail::worker_with(identity::DtrainSource::read(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/launcher.hpp
+
+/// @file
+/// The contract of a launcher: how the processes of a job come to be, the first type of a Policy.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// `L::start(argc, argv)`: in a process that is a rank, a Worker; in every other, the exit code, with everything
+/// explained on stderr. Blocking: in a launcher process, until its workers have ended.
+template <class L>
+concept CanStart = requires(int argc, char** argv) {
+  { L::start(argc, argv) } -> std::same_as<Start>;
+};
+
+/// `L::name()`: for messages.
+template <class L>
+concept HasName = requires {
+  { L::name() } -> std::convertible_to<std::string_view>;
+};
+
+/// `L::returns_into_user_code`: whether every process that calls start() becomes a rank. Where one does not (it stays
+/// the launcher), only dtrain::run can be used.
+template <class L>
+concept StatesWhoReturns = requires {
+  { L::returns_into_user_code } -> std::convertible_to<bool>;
+};
+
+template <class L>
+concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/participation.hpp
+
+/// @file
+/// From a worker's identity to its place at the rendezvous.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
+/// @throws Error (identity) where several ranks have no address to meet at.
+inline rendezvous::ParticipantOptions participant_options(const Worker& worker) {
+  const identity::ProcessIdentity& who = worker.identity;
+  const auto certain = [&who](const char* field, const std::optional<int>& value) {
+    return who.is_provisional(field) ? std::nullopt : value;
+  };
+  if (who.world_size > 1 && (!who.master_addr || !who.master_port)) {
+    throw Error(Errc::identity, "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) +
+                                    " does not know where the job meets; set MASTER_ADDR and MASTER_PORT to an address "
+                                    "of rank 0's host and a free port there");
+  }
+  rendezvous::ParticipantOptions options;
+  options.rank = who.rank;
+  options.world_size = who.world_size;
+  options.local_rank = certain("local_rank", who.local_rank);
+  options.local_world_size = certain("local_world_size", who.local_world_size);
+  options.node_rank = certain("node_rank", who.node_rank);
+  options.node_count = certain("node_count", who.node_count);
+  options.master_host = who.master_addr.value_or("127.0.0.1");
+  options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
+  options.host_store = worker.hosts_store;
+  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(worker.timeout);
+  options.host_id = worker.host_id_override;
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/per_process.hpp
+
+/// @file
+/// launch::PerProcess: somebody else starts one process for each rank; the environment says which one this is.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// For torchrun, mpirun, srun, Kubernetes, or a script that sets RANK and WORLD_SIZE. Rank 0's process hosts the store.
+struct PerProcess {
+  static constexpr bool returns_into_user_code = true;
+
+  static constexpr const char* name() noexcept { return "launch::PerProcess"; }
+
+  /// A Worker, or exit code 2 with a sentence on stderr. Blocking: no.
+  static Start start(int argc, char** argv) {
+    try {
+      JoinOptions options;
+      options.arguments = std::vector<std::string>(argv, argv + argc);
+      return Start(worker_of(std::move(options)));
+    } catch (const std::exception& error) {
+      log(LogLevel::error, error.what());
+      return Start(2);
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/worker_environment.hpp
+
+/// @file
+/// The environment that the per-node launcher gives its workers: pure, and how one recognises itself in it.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a node's workers share.
+struct NodePlan {
+  int workers = 1;
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  int master_port = 0;
+  int cores = 1;                    ///< of this node, for all workers
+  std::string launcher_process;     ///< its process id
+  bool stdout_is_terminal = false;  ///< the launcher's own
+  bool stderr_is_terminal = false;
+};
+
+namespace detail {
+
+/// What would make every worker look like the one process that an MPI or torchrun started here.
+inline bool describes_the_launcher(std::string_view variable) noexcept {
+  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
+  return variable == "DTRAIN_LAUNCHER" || std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
+           return variable.substr(0, prefix.size()) == prefix;
+         });
+}
+
+}  // namespace detail
+
+/// `base`, the launcher's own environment, made one worker's.
+inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
+                                                int local_rank) {
+  identity::Environment environment;
+  for (const auto& [variable, value] : base) {
+    if (!detail::describes_the_launcher(variable)) {
+      environment.emplace(variable, value);
+    }
+  }
+  const std::string rank = std::to_string(plan.node_rank * plan.workers + local_rank);
+  const std::string world_size = std::to_string(plan.node_count * plan.workers);
+  const std::array<std::pair<const char*, std::string>, 7> common{{
+      {"RANK", rank},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
+      {"NODE_RANK", std::to_string(plan.node_rank)},
+      {"MASTER_ADDR", plan.master_addr},
+      {"MASTER_PORT", std::to_string(plan.master_port)},
+  }};
+  for (const auto& [variable, value] : common) {
+    environment[variable] = value;
+    environment[std::string("DTRAIN_") + variable] = value;
+  }
+  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
+  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
+  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
+    threads = std::to_string(std::max(1, plan.cores / plan.workers));
+  }
+  return environment;
+}
+
+/// The environment of a launcher that a worker of another job started: without what says who that worker is.
+inline identity::Environment without_outer_job(const identity::Environment& environment) {
+  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
+    return environment;
+  }
+  identity::Environment outside = environment;
+  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
+                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS"}) {
+    outside.erase(name);
+    outside.erase("DTRAIN_" + name);
+  }
+  return outside;
+}
+
+/// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
+/// starts in turn inherits the variables but not the parent.
+inline bool is_worker_environment(const identity::Environment& environment, long parent) {
+  const identity::Variables variables(environment);
+  return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/workers.hpp
+
+/// @file
+/// The worker processes of one launcher: their signals, their ends, their output.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Owns what it is given; processes that still run when it is destroyed are killed and reaped, with all that is in
+/// their groups. Threads: the loop's.
+class Workers {
+ public:
+  struct Ended {
+    int rank = 0;
+    ExitStatus status;
+  };
+
+  explicit Workers(async::EventLoop& loop) noexcept : loop_(&loop) {}
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// Blocking: until the processes are reaped; they have been killed.
+  ~Workers() {
+    signal_groups(SIGKILL);
+    for (const Worker& worker : workers_) {
+      while (worker.process > 0 && ::waitpid(worker.process, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+  }
+
+  /// Takes over a process that leads its own group, and starts to carry what it writes.
+  /// @param input may be null
+  void add(int rank, pid_t process, std::unique_ptr<LineRelay> output, std::unique_ptr<LineRelay> error,
+           std::unique_ptr<InputPump> input) {
+    Worker worker;
+    worker.rank = rank;
+    worker.process = process;
+    worker.group = process;
+    worker.output = std::move(output);
+    worker.error = std::move(error);
+    worker.input = std::move(input);
+    workers_.push_back(std::move(worker));  // from here on it ends with this
+    Worker& added = workers_.back();
+    added.tasks.push_back(loop_->spawn(added.output->carry()));
+    added.tasks.push_back(loop_->spawn(added.error->carry()));
+    if (added.input) {
+      added.tasks.push_back(loop_->spawn(added.input->carry()));
+    }
+  }
+
+  std::size_t running() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process > 0; }));
+  }
+
+  /// Sends a signal to each worker, not to what it has started.
+  void signal_each(int signal) const noexcept { send(signal, 1); }
+
+  /// Sends a signal to each worker's group, as a terminal would.
+  void signal_groups(int signal) const noexcept { send(signal, -1); }
+
+  /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
+  /// what an ended worker leaves in its group. Blocking: no.
+  std::vector<Ended> reap() {
+    std::vector<Ended> ended;
+    for (;;) {
+      siginfo_t info{};
+      const int result = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
+      if (result != 0 && errno == EINTR) {
+        continue;
+      }
+      if (result != 0 || info.si_pid == 0) {
+        return ended;
+      }
+      const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                       [&info](const Worker& each) { return each.process == info.si_pid; });
+      if (worker != workers_.end()) {
+        // While it is a zombie its number can belong to no other group.
+        static_cast<void>(::kill(-worker->process, SIGKILL));
+        worker->process = 0;
+        ended.push_back({worker->rank, ExitStatus::of(info)});
+      }
+      while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+  }
+
+  /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to
+  /// go, and stays a zombie until it is reaped. Blocking: no.
+  bool groups_are_gone() const noexcept {
+    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+      return worker.process > 0 || (::kill(-worker.group, 0) != 0 && errno == ESRCH);
+    });
+  }
+
+  /// Whether all that the workers have written is on its way to the console.
+  bool output_is_drained() const noexcept {
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](const Worker& worker) { return worker.output->is_drained() && worker.error->is_drained(); });
+  }
+
+  /// Stops carrying, and shows last lines that have no end.
+  void finish_output() {
+    for (Worker& worker : workers_) {
+      worker.tasks.clear();
+      worker.output->finish();
+      worker.error->finish();
+    }
+  }
+
+  /// The last lines that a worker wrote to stderr.
+  const Tail& error_tail(int rank) const {
+    return std::find_if(workers_.begin(), workers_.end(), [rank](const Worker& each) { return each.rank == rank; })
+        ->error->tail();
+  }
+
+ private:
+  struct Worker {
+    int rank = 0;
+    pid_t process = 0;  ///< 0 once it is reaped
+    pid_t group = 0;    ///< the number that it had
+    std::unique_ptr<LineRelay> output;
+    std::unique_ptr<LineRelay> error;
+    std::unique_ptr<InputPump> input;
+    std::vector<async::Spawned> tasks;  ///< destroyed before what they use
+  };
+
+  void send(int signal, int sign) const noexcept {
+    for (const Worker& worker : workers_) {
+      if (worker.process > 0) {
+        static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
+      }
+    }
+  }
+
+  async::EventLoop* loop_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/supervisor.hpp
+
+/// @file
+/// Watches over the workers from their start to the end of the last one.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the supervisor wants to know of the job's store, and tells it.
+struct JobView {
+  std::function<bool(int rank)> has_left;             ///< the rank has said that it is done
+  std::function<std::optional<Cause>()> first_cause;  ///< why the job failed, where the ranks have said so
+  std::function<void(const Cause&)> report;           ///< a rank's process has ended before it was done
+};
+
+/// Forwards signals, ends the others when one worker fails, and knows what to exit with. A job whose workers end within
+/// a second of SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
+/// Threads: the loop's.
+class Supervisor {
+ public:
+  Supervisor(async::EventLoop& loop, SignalReader& signals, Workers& workers, JobView job, std::string host)
+      : loop_(&loop),
+        signals_(&signals),
+        workers_(&workers),
+        job_(std::move(job)),
+        host_(std::move(host)),
+        changed_(loop),
+        signal_task_(loop.spawn(read_signals())) {}
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  /// Until no worker runs. @returns the exit code: 0, or the first failing worker's
+  async::Task<int> watch() {
+    for (;;) {
+      const std::vector<Workers::Ended> ended = workers_->reap();
+      for (const Workers::Ended& each : ended) {
+        co_await note(each);
+      }
+      if (workers_->running() == 0) {
+        break;
+      }
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      act(plan_.due(now));
+      if (killed_at_ && now - *killed_at_ > unkillable_patience) {
+        break;  // a process that the kernel holds; it dies when it is let go
+      }
+      const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
+                                             : Deadline::Clock::duration(std::chrono::hours(1)));
+      co_await changed_.wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
+    }
+    co_await bury_orphans();
+    const std::optional<WorkerEnd> first = first_failure(ends_, job_.first_cause());
+    co_return first ? first->exit_code() : (killed_at_ ? 128 + SIGKILL : 0);
+  }
+
+  /// What to say on stderr once watch() has returned; nothing where all is well.
+  std::vector<std::string> report() const {
+    const std::optional<Cause> cause = job_.first_cause();
+    const std::optional<WorkerEnd> first = first_failure(ends_, cause);
+    if (stop_signal_ != 0) {
+      return {stop_report(stop_signal_, first, host_)};
+    }
+    return first ? failure_report(*first, ends_, cause, host_, workers_->error_tail(first->rank))
+                 : std::vector<std::string>{};
+  }
+
+  /// How often SIGINT or SIGTERM has come.
+  int stops_asked() const noexcept { return stops_asked_; }
+
+ private:
+  static constexpr std::chrono::milliseconds unkillable_patience{300};
+  static constexpr std::chrono::milliseconds leave_patience{200};
+
+  /// What the workers left in their groups has been killed, and becomes this process's children one by one.
+  async::Task<void> bury_orphans() {
+    const Deadline deadline = Deadline::after(unkillable_patience);
+    while (!workers_->groups_are_gone() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(workers_->reap());
+    }
+  }
+
+  /// A rank leaves before it exits, but the store may not have read that yet.
+  async::Task<bool> has_left(int rank) {
+    const Deadline deadline = Deadline::after(leave_patience);
+    const auto is_lost = [this, rank] {
+      const std::optional<Cause> cause = job_.first_cause();
+      return cause && cause->rank == rank;
+    };
+    while (!job_.has_left(rank) && !is_lost() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(5));
+    }
+    co_return job_.has_left(rank);
+  }
+
+  async::Task<void> note(Workers::Ended ended) {
+    WorkerEnd end;
+    end.rank = ended.rank;
+    end.status = ended.status;
+    end.stopped = plan_.has_acted();
+    if (ended.status == ExitStatus{}) {
+      end.left = co_await has_left(ended.rank);
+    }
+    ends_.push_back(end);
+    if (!end.failed()) {
+      co_return;
+    }
+    plan_.failed(Deadline::Clock::now());
+    if (!job_.has_left(end.rank) && !end.is_secondary()) {
+      const Cause cause{CauseKind::lost, end.rank, host_, end.text()};
+      job_.report(cause);
+    }
+  }
+
+  void act(StopPlan::Action action) {
+    if (action == StopPlan::Action::terminate) {
+      workers_->signal_each(SIGTERM);
+    } else if (action == StopPlan::Action::kill) {
+      workers_->signal_groups(SIGKILL);
+      killed_at_ = Deadline::Clock::now();
+    }
+  }
+
+  async::Task<void> read_signals() {
+    for (;;) {
+      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
+      while (const std::optional<int> signal = signals_->next()) {
+        if (*signal != SIGCHLD) {
+          forward(*signal);
+        }
+      }
+      changed_.set();
+    }
+  }
+
+  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
+  void forward(int signal) {
+    const bool is_single = signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
+    if (is_single) {
+      workers_->signal_each(signal);
+    } else {
+      workers_->signal_groups(signal);
+    }
+    if (signal == SIGTERM || signal == SIGINT) {
+      stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
+      ++stops_asked_;
+      plan_.stop_asked(Deadline::Clock::now());
+    }
+    if (signal == SIGTSTP) {
+      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
+    }
+  }
+
+  async::EventLoop* loop_;
+  SignalReader* signals_;
+  Workers* workers_;
+  JobView job_;
+  std::string host_;
+  StopPlan plan_;
+  std::vector<WorkerEnd> ends_;
+  std::optional<Deadline::Clock::time_point> killed_at_;
+  int stop_signal_ = 0;  ///< the first SIGINT or SIGTERM
+  int stops_asked_ = 0;
+  async::AutoResetEvent changed_;
+  async::Spawned signal_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_job.hpp
+
+/// @file
+/// One job on one node: its store, its workers, and the code it ends with.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started: `executable` with `arguments`, `workers` times.
+struct NodeJobOptions {
+  std::string executable = "/proc/self/exe";
+  std::vector<std::string> arguments;
+  identity::Environment environment;
+  int workers = 1;
+  int cores = 1;
+  std::uint16_t port = 0;  ///< 0: one that the system chooses
+  std::optional<std::string> log_dir;
+  std::chrono::nanoseconds formation{0};
+  std::optional<std::string> host_id;
+};
+
+/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
+class NodeJob {
+ public:
+  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
+  /// started
+  explicit NodeJob(NodeJobOptions options)
+      : options_(std::move(options)),
+        host_(rendezvous::host_identity(options_.host_id).name),
+        output_(loop_, STDOUT_FILENO, STDERR_FILENO),
+        workers_(loop_) {
+    net::Listener listener = net::Listener::bind(loop_, net::Endpoint::loopback_v4(options_.port));
+    plan_.workers = options_.workers;
+    plan_.master_addr = "127.0.0.1";
+    plan_.master_port = listener.port();
+    plan_.cores = options_.cores;
+    plan_.launcher_process = std::to_string(::getpid());
+    plan_.stdout_is_terminal = output_.output().is_terminal();
+    plan_.stderr_is_terminal = output_.error().is_terminal();
+    rendezvous::ServerOptions server;
+    server.world_size = options_.workers;
+    server.owner = "the launcher on host " + host_;
+    server.formation = Deadline::after(options_.formation);
+    server.loss_grace = loss_grace;
+    server.on_left = [this](int rank) { left_.insert(rank); };
+    server_.emplace(loop_, std::move(listener), std::move(server));
+    if (options_.log_dir) {
+      make_directories(*options_.log_dir);
+    }
+  }
+  NodeJob(const NodeJob&) = delete;
+  NodeJob& operator=(const NodeJob&) = delete;
+
+  /// Starts the workers and stays with them. Blocking: until the last one has ended.
+  /// @returns the launcher's exit code @throws Error (posix) where a worker cannot be started; then none is left
+  int run() {
+    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
+    start_workers();
+    return loop_.run_until(supervise(), Deadline::after(longer_than_any_job), "running the job");
+  }
+
+ private:
+  /// How long a closed connection waits for the news of how the process ended, which says more.
+  static constexpr std::chrono::milliseconds loss_grace{50};
+  /// How long a consumer of the output may take nothing before what is left is given up.
+  static constexpr std::chrono::seconds patience{600};
+  static constexpr std::chrono::seconds patience_after_failure{5};
+  static constexpr std::chrono::milliseconds no_patience{100};
+
+  void start_workers() {
+    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!nothing) {
+      throw errno_error("opening /dev/null for the workers' stdin");
+    }
+    for (int rank = 0; rank < options_.workers; ++rank) {
+      start_worker(rank, nothing.get());
+    }
+  }
+
+  void start_worker(int rank, int nothing) {
+    Pipe output = make_pipe();
+    Pipe error = make_pipe();
+    Pipe input = rank == 0 ? make_pipe() : Pipe{};
+    auto output_relay = relay(rank, std::move(output.reader), output_.output(), "stdout");
+    auto error_relay = relay(rank, std::move(error.reader), output_.error(), "stderr");
+    auto pump = rank == 0 ? std::make_unique<InputPump>(loop_, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    SpawnRequest request;
+    request.executable = options_.executable;
+    request.arguments = options_.arguments;
+    request.environment = worker_environment(options_.environment, plan_, rank);
+    request.standard_input = rank == 0 ? input.reader.get() : nothing;
+    request.standard_output = output.writer.get();
+    request.standard_error = error.writer.get();
+    request.signal_mask = signals_.original_mask();
+    const pid_t process = spawn(request);
+    workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
+  }
+
+  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) {
+    LogFile log;
+    if (options_.log_dir) {
+      log = LogFile(*options_.log_dir + "/rank-" + std::to_string(rank) + "." + stream);
+    }
+    return std::make_unique<LineRelay>(loop_, std::move(pipe), console, rank, rank == 0, std::move(log));
+  }
+
+  async::Task<int> supervise() {
+    JobView view;
+    view.has_left = [this](int rank) { return left_.count(rank) != 0; };
+    view.first_cause = [this] { return server_->cause(); };
+    view.report = [this](const Cause& cause) { server_->post_failure(cause); };
+    Supervisor supervisor(loop_, signals_, workers_, std::move(view), host_);
+    const int exit_code = co_await supervisor.watch();
+    const std::vector<std::string> report = supervisor.report();
+    const std::chrono::milliseconds enough = exit_code == 0 ? patience : patience_after_failure;
+    server_.reset();  // nobody is left to serve; its port is free from here on
+    const auto drained = [this] { return workers_.output_is_drained(); };
+    const auto told_again = [&supervisor, before = supervisor.stops_asked()] {
+      return supervisor.stops_asked() != before;
+    };
+    const bool flows = co_await output_.flush(enough, drained, told_again);
+    workers_.finish_output();
+    for (const std::string& line : report) {
+      output_.error().line("dtrain: ", line);
+    }
+    const auto nothing_more = [] { return true; };
+    co_await output_.flush(flows ? enough : no_patience, nothing_more, told_again);
+    co_return exit_code;
+  }
+
+  NodeJobOptions options_;
+  std::string host_;
+  SignalReader signals_;
+  async::EventLoop loop_;
+  TerminalOutput output_;
+  std::set<int> left_;
+  std::optional<rendezvous::Server> server_;
+  NodePlan plan_;
+  Workers workers_;  ///< last: what still runs when a job is given up ends before what serves it
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/per_node.hpp
+
+/// @file
+/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+inline constexpr int most_workers = 4096;
+
+/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage)
+inline int worker_count(const std::optional<std::string>& given, int cores) {
+  if (!given) {
+    return 1;
+  }
+  if (*given == "auto") {
+    return cores;
+  }
+  const int count = identity::parse_integer(*given).value_or(0);
+  if (count < 1 || count > most_workers) {
+    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
+                                 std::to_string(most_workers) + ", or auto");
+  }
+  return count;
+}
+
+/// What `flags` in `environment` ask for. @throws Error (usage, identity)
+inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment) {
+  const identity::NodeIdentity node = identity::node_identity(environment, flags.node);
+  if (node.node_count != 1) {
+    throw Error(Errc::usage, "this job has " + std::to_string(node.node_count) + " nodes (from [" + node.launcher +
+                                 "]), and this version of launch::PerNode runs on one; give --nnodes=1, or start one "
+                                 "process for each rank with launch::PerProcess");
+  }
+  const identity::Variables variables(environment);
+  NodeJobOptions options;
+  options.arguments = std::move(flags.program);
+  options.environment = environment;
+  options.cores = cores_by_affinity();
+  options.workers = worker_count(node.nproc_per_node, options.cores);
+  options.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
+  options.log_dir = std::move(flags.log_dir);
+  options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.host_id = variables.text("DTRAIN_HOST_ID");
+  return options;
+}
+
+}  // namespace detail
+
+/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. The store runs in the
+/// launcher, so it survives rank 0.
+struct PerNode {
+  static constexpr bool returns_into_user_code = false;
+
+  static constexpr const char* name() noexcept { return "launch::PerNode"; }
+
+  /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
+  /// sentence on stderr where nothing could be started. To be main's first statement.
+  /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
+  static Start start(int argc, char** argv) {
+    try {
+      const identity::Environment environment = identity::snapshot_environment();
+      if (is_worker_environment(environment, ::getppid())) {
+        return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
+      }
+      require_single_thread();
+      Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
+      if (flags.help) {
+        return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
+      }
+      NodeJobOptions options = detail::node_job_options(std::move(flags), without_outer_job(environment));
+      open_standard_descriptors();
+      adopt_orphans();
+      NodeJob job(std::move(options));
+      return Start(job.run());
+    } catch (const std::exception& error) {
+      log(LogLevel::error, error.what());
+      return Start(2);
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/ddp/bucket_plan.hpp
+
+/// @file
+/// The bucket plan: which gradients are reduced together, in which order, and where each lies in the arena.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a plan needs to know of one gradient.
+struct GradientSize {
+  std::size_t bytes = 0;
+  DType dtype = DType::f32;
+  Device device{};
+};
+
+/// How large buckets may be. A zero gives every parameter a bucket of its own.
+struct BucketCaps {
+  std::size_t first_bucket_bytes = std::size_t{1}
+                                   << 20;            ///< of the first to be reduced, and of the smallest at the end
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of any bucket of more than one parameter
+};
+
+/// Gradients that one collective reduces.
+struct PlannedBucket {
+  std::vector<std::size_t> parameters;  ///< in ready order
+  DType dtype = DType::f32;
+  Device device{};
+  std::size_t offset = 0;         ///< of its range in the arena
+  std::size_t bytes = 0;          ///< of its range, padding included
+  std::size_t payload_bytes = 0;  ///< of its gradients alone
+};
+
+/// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order.
+struct BucketPlan {
+  std::vector<PlannedBucket> buckets;
+  std::vector<std::size_t> offset_of;  ///< parameter -> place in the arena, a multiple of arena_alignment
+  std::vector<std::size_t> bucket_of;  ///< parameter -> index into buckets
+  std::size_t arena_bytes = 0;
+};
+
+/// A cache line: no two gradients share one, and vector loads are aligned.
+inline constexpr std::size_t arena_alignment = 64;
+
+/// Backward passes produce the last parameter's gradient first.
+inline std::vector<std::size_t> reverse_order(std::size_t count) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  return order;
+}
+
+/// The cap of a bucket opened when `remaining` bytes are not yet placed: half of them, but at least the first bucket's
+/// cap and at most bucket_bytes. So the last buckets halve (of 100 MiB: ... 25, 12, 6, 3, 2, 1, 1): what is reduced
+/// after the backward pass has ended, which nothing hides, stays as small as the first bucket.
+constexpr std::size_t tapered_cap(std::size_t remaining, const BucketCaps& caps) noexcept {
+  return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, remaining / 2));
+}
+
+namespace detail {
+
+constexpr std::size_t padded(std::size_t bytes) noexcept {
+  return (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;
+}
+
+/// @throws Error (invalid_argument) unless `order` names each of `count` parameters once.
+inline void check_order(std::span<const std::size_t> order, std::size_t count) {
+  std::vector<bool> seen(count, false);
+  bool whole = order.size() == count;
+  for (const std::size_t parameter : order) {
+    whole = whole && parameter < count && !seen[parameter];
+    if (!whole) break;
+    seen[parameter] = true;
+  }
+  if (!whole) {
+    throw Error(Errc::invalid_argument, "a ready order of " + std::to_string(order.size()) +
+                                            " entries does not name each of " + std::to_string(count) +
+                                            " parameters once; give a permutation of their indices");
+  }
+}
+
+/// All gradients together, padded. @throws Error (limit) beyond 2^60 bytes.
+inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
+  constexpr std::size_t most = std::size_t{1} << 60;
+  std::size_t total = 0;
+  for (const GradientSize& size : sizes) {
+    if (size.bytes > most || (total += padded(size.bytes)) > most) {
+      throw Error(Errc::limit, "the gradients of the model need more than 2^60 bytes; check the parameters' shapes");
+    }
+  }
+  return total;
+}
+
+/// A bucket that still takes parameters, one for each kind (dtype and device) met so far.
+struct OpenBucket {
+  PlannedBucket bucket;
+  std::size_t cap = 0;
+  std::size_t last_position = 0;  ///< in the ready order, of its last parameter: when it becomes complete
+};
+
+}  // namespace detail
+
+/// Pure and deterministic: the same arguments give the same plan on every rank. Parameters fill buckets in
+/// `ready_order`; one of another dtype or device goes to the open bucket of its own kind, so alternating kinds do not
+/// cut buckets short. Buckets are ordered by when their last parameter is ready. A parameter above the cap has a bucket
+/// of its own; one of no bytes takes no place. @throws Error (invalid_argument) where `ready_order` is not a
+/// permutation, (limit) for sizes that no machine has.
+inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
+                               BucketCaps caps = {}) {
+  detail::check_order(ready_order, sizes.size());
+  caps.first_bucket_bytes = std::min(caps.first_bucket_bytes, caps.bucket_bytes);
+  std::size_t remaining = detail::arena_bytes_of(sizes);
+
+  BucketPlan plan{{}, std::vector<std::size_t>(sizes.size()), std::vector<std::size_t>(sizes.size()), remaining};
+  std::vector<detail::OpenBucket> open;
+  std::vector<detail::OpenBucket> done;
+  for (std::size_t position = 0; position < ready_order.size(); ++position) {
+    const std::size_t parameter = ready_order[position];
+    const GradientSize& size = sizes[parameter];
+    const std::size_t bytes = detail::padded(size.bytes);
+    auto place = std::find_if(open.begin(), open.end(), [&size](const detail::OpenBucket& candidate) {
+      return candidate.bucket.dtype == size.dtype && candidate.bucket.device == size.device;
+    });
+    if (place != open.end() && place->bucket.bytes + bytes > place->cap) {
+      done.push_back(std::move(*place));
+      open.erase(place);
+      place = open.end();
+    }
+    if (place == open.end()) {
+      const std::size_t cap = done.empty() ? caps.first_bucket_bytes : tapered_cap(remaining, caps);
+      open.push_back({{{}, size.dtype, size.device, 0, 0, 0}, cap, position});
+      place = std::prev(open.end());
+    }
+    place->bucket.parameters.push_back(parameter);
+    place->bucket.bytes += bytes;
+    place->bucket.payload_bytes += size.bytes;
+    place->last_position = position;
+    remaining -= bytes;
+  }
+  std::move(open.begin(), open.end(), std::back_inserter(done));
+  std::sort(done.begin(), done.end(),
+            [](const detail::OpenBucket& a, const detail::OpenBucket& b) { return a.last_position < b.last_position; });
+
+  std::size_t offset = 0;
+  for (detail::OpenBucket& next : done) {
+    next.bucket.offset = offset;
+    for (const std::size_t parameter : next.bucket.parameters) {
+      plan.offset_of[parameter] = offset;
+      plan.bucket_of[parameter] = plan.buckets.size();
+      offset += detail::padded(sizes[parameter].bytes);
+    }
+    plan.buckets.push_back(std::move(next.bucket));
+  }
+  return plan;
+}
+
+/// The plan in reverse order of the parameters.
+inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
+  return plan_buckets(sizes, reverse_order(sizes.size()), caps);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/bucket.hpp
+
+/// @file
+/// A bucket at run time: a range of the arena, and the event of its reduction.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Reused by every step, so nothing is allocated in them.
+template <stream::Event Event>
+struct Bucket {
+  BufferView range;
+  Event reduced;
+};
+
+/// The elements of `planned` in an arena at `arena`, padding included: zeros, which every reduction leaves as they are.
+inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
+  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
+  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/failure_context.hpp
+
+/// @file
+/// What a reducer needs to know of its job in order to fail together with it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Given by the group.
+struct FailureContext {
+  std::shared_ptr<FailureLatch> latch;  ///< never null
+  int rank = 0;
+  std::string host;                    ///< this rank's, for causes
+  std::chrono::nanoseconds timeout{};  ///< of one collective
+  /// Called when a step is destroyed unfinished, with whether an exception is under way; it must not throw. The group
+  /// waits a moment for whoever catches that exception and knows its text. Without it the job is told at once.
+  std::function<void(bool unwinding)> step_abandoned{};
+
+  /// Tells the job that this rank failed with `text`.
+  void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/gradient_slot.hpp
+
+/// @file
+/// The gradient slot: where one gradient lies for the user, and where in the arena it is reduced.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A bound gradient lives in the arena, so that both addresses are the same and nothing is copied.
+struct GradientSlot {
+  std::byte* own = nullptr;    ///< the parameter's gradient memory
+  std::byte* place = nullptr;  ///< in the arena
+  std::size_t bytes = 0;
+
+  bool is_bound() const noexcept { return own == place; }
+
+  void pack() const noexcept { pack_from(own); }
+
+  /// `source` is the slot's own memory or memory that does not overlap the arena.
+  void pack_from(const std::byte* source) const noexcept {
+    if (source != place && bytes != 0) {
+      std::memcpy(place, source, bytes);
+    }
+  }
+
+  void unpack() const noexcept {
+    if (!is_bound() && bytes != 0) {
+      std::memcpy(own, place, bytes);
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/launch_queue.hpp
+
+/// @file
+/// The launch queue: buckets become complete in any order and are launched in the plan's.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collectives match by order, so every rank launches bucket 0, 1, 2, ... whatever order its gradients came in.
+/// Threads: `arrived` concurrently; everything else between steps.
+class LaunchQueue {
+ public:
+  /// `sizes[b]` is the number of parameters in bucket b, at least one.
+  explicit LaunchQueue(std::span<const std::size_t> sizes) : entries_(sizes.size()) {
+    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
+      entries_[bucket].size = sizes[bucket];
+    }
+  }
+
+  void begin_step() noexcept {
+    for (Entry& entry : entries_) {
+      entry.pending.store(entry.size, std::memory_order_relaxed);
+      entry.complete = false;
+    }
+    next_ = 0;
+    failure_ = nullptr;
+  }
+
+  /// A gradient of `bucket` is in its place. The last of a bucket takes the gate, once, and calls `launch(b)` for every
+  /// complete bucket whose predecessors are launched. An exception of `launch` passes through; nothing is launched
+  /// after.
+  template <class Launch>
+  void arrived(std::size_t bucket, Launch&& launch) {
+    // Releases this thread's writes to the bucket, and acquires those of the threads that came before.
+    if (entries_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+      return;
+    }
+    const std::lock_guard gate(gate_);
+    entries_[bucket].complete = true;
+    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
+      try {
+        launch(next_);
+      } catch (...) {
+        failure_ = std::current_exception();
+        throw;
+      }
+      ++next_;
+    }
+  }
+
+  /// How many buckets of this step are launched.
+  std::size_t launched() const {
+    const std::lock_guard gate(gate_);
+    return next_;
+  }
+
+  /// Rethrows what `launch` threw in this step, for a caller that was not the one it was thrown to.
+  void throw_if_launch_failed() const {
+    const std::lock_guard gate(gate_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  /// On a line of its own: gradients of neighbouring buckets arrive on different threads.
+  struct alignas(64) Entry {
+    std::atomic<std::size_t> pending{0};
+    std::size_t size = 0;
+    bool complete = false;  // guarded by the gate
+  };
+
+  std::vector<Entry> entries_;
+  mutable std::mutex gate_;
+  std::size_t next_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/options.hpp
+
+/// @file
+/// DdpOptions: what a user may choose about the reduction of gradients.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The same on every rank, `progress` excepted; a difference is an error on all of them.
+struct DdpOptions {
+  std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
+  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
+  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  stream::host::Progress progress = stream::host::Progress::automatic;  ///< who runs the communication
+
+  BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
+};
+
+/// @throws Error (invalid_argument).
+inline void check_options(const DdpOptions& options) {
+  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
+    throw Error(Errc::invalid_argument, std::string("DdpOptions::reduce_op is ") + name(options.reduce_op) +
+                                            "; gradients are combined by average or sum");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DdpOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/parameter.hpp
+
+/// @file
+/// Parameter: a name, the memory of its value and the memory of its gradient.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// One trainable tensor of a model. Value and gradient have the same shape, dtype and device, and are contiguous.
+/// Lifetime: both stay at their address as long as the DistributedDataParallel that was given the model.
+struct Parameter {
+  std::string name;
+  TensorView value;
+  TensorView gradient;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Parameter;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/broadcast_values.hpp
+
+/// @file
+/// Gives every rank rank 0's parameter values, once, before training.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collective, blocking: returns when all values are rank 0's. The values' memory stays the model's own.
+/// @throws the job's first cause; Error (timeout).
+template <backend::Communicator Communicator>
+void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
+                      std::span<const Parameter> parameters, const FailureContext& context) {
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.shape.element_count() != 0) {
+      communicator.broadcast(parameter.value.flat(), 0, stream);
+    }
+  }
+  typename Communicator::Stream::Event arrived;
+  stream.record(arrived);
+  backend::block_until_complete(arrived, communicator, *context.latch, context.timeout);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/gradient_table.hpp
+
+/// @file
+/// The gradient table: for each parameter its gradient's slot, and what may be announced for it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Threads: const members concurrently. Indices are in range, except where a member says that it checks.
+class GradientTable {
+ public:
+  /// @param arena where the plan's arena begins; null only where it has no bytes
+  /// @throws Error (unsupported) for gradients that are not in host memory.
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const TensorView& gradient = parameters[i].gradient;
+      names_.push_back(parameters[i].name);
+      views_.push_back(gradient);
+      const std::size_t bytes = gradient.bytes();
+      slots_.push_back({gradient.data, bytes == 0 ? gradient.data : arena + plan.offset_of[i], bytes});
+      if (gradient.device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported, "the gradient of " + describe(i) + " is on " + to_string(gradient.device) +
+                                           "; this reducer takes gradients in host memory");
+      }
+    }
+  }
+
+  const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
+
+  /// Gradient i lives in the arena from now on; what it holds is copied there. Checks the index. @returns where.
+  TensorView bind(std::size_t parameter) {
+    GradientSlot& slot = slots_.at(parameter);
+    if (slot.own != nullptr) {
+      slot.pack();
+    }
+    slot.own = slot.place;
+    views_[parameter].data = slot.place;
+    return views_[parameter];
+  }
+
+  /// @throws Error (unsupported) for a stream whose work the host cannot see the end of.
+  void require_host(std::size_t parameter, StreamHandle stream) const {
+    if (stream.device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, announcement(parameter) + " came with a stream of " + to_string(stream.device) +
+                                         "; this backend reduces host memory: copy the gradient to the host first");
+    }
+  }
+
+  /// @throws Error (invalid_argument) unless `gradient` has as many elements of the same kind as the parameter's own.
+  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
+    const TensorView& own = views_[parameter];
+    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
+    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
+                      gradient.device == own.device;
+    if (!same || !there) {
+      throw Error(Errc::invalid_argument, announcement(parameter) + ", which is " + kind(own) + ", came with " +
+                                              (there ? "" : "no memory of ") + kind(gradient));
+    }
+  }
+
+  /// "parameter 3 'fc1.weight'".
+  std::string describe(std::size_t parameter) const {
+    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
+  }
+
+  const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::string announcement(std::size_t parameter) const {
+    return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
+  }
+
+  static std::string kind(const TensorView& view) {
+    return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+  }
+
+  std::vector<std::string> names_;
+  std::vector<TensorView> views_;
+  std::vector<GradientSlot> slots_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/model.hpp
+
+/// @file
+/// The concept Model: anything with parameters().
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+template <class M>
+concept HasParameters = requires(M& model) {
+  model.parameters();
+};
+
+/// `parameters()` gives a range that knows its size, by value or by reference, in the same order each time.
+template <class M>
+concept ParametersAreSized = HasParameters<M> && requires(M& model) {
+  { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
+};
+
+template <class M>
+concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
+  { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
+  std::end(model.parameters());
+};
+
+/// The user's model. Its parameters are read once, when DistributedDataParallel is constructed.
+template <class M>
+concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
+
+/// A Model that lets DistributedDataParallel place its gradients: `bind_gradient(i, view)` makes gradient i live at
+/// `view` from now on (same shape, dtype and device as before; its content was copied there). Called at construction
+/// and at most once more, between steps.
+template <class M>
+concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
+  model.bind_gradient(index, gradient);
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Model;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/capture.hpp
+
+/// @file
+/// Reads a model's parameters and refuses those that cannot be trained, in one sentence each.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest name of a parameter: names are compared between ranks.
+inline constexpr std::size_t max_parameter_name_bytes = 1024;
+
+namespace detail {
+
+inline std::string quoted(std::size_t index, const Parameter& parameter) {
+  return "parameter " + std::to_string(index) + " '" + parameter.name.substr(0, 128) + "'";
+}
+
+inline std::string kind(const TensorView& view) {
+  return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+}
+
+/// A tied parameter that is listed twice would be reduced twice.
+inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
+  std::vector<std::size_t> by_address;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
+      by_address.push_back(i);
+    }
+  }
+  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
+    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
+  });
+  for (std::size_t next = 1; next < by_address.size(); ++next) {
+    const std::size_t a = by_address[next - 1];
+    const std::size_t b = by_address[next];
+    const TensorView& before = parameters[a].gradient;
+    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
+      throw Error(Errc::invalid_argument, "the gradients of " + quoted(std::min(a, b), parameters[std::min(a, b)]) +
+                                              " and " + quoted(std::max(a, b), parameters[std::max(a, b)]) +
+                                              " share memory; list a tied parameter once");
+    }
+  }
+}
+
+}  // namespace detail
+
+/// @param binds whether the model lets its gradients be placed: they need no memory of their own then
+/// @throws Error (invalid_argument).
+inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
+  if (parameters.empty()) {
+    throw Error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const TensorView& gradient = parameters[i].gradient;
+    const std::string who = detail::quoted(i, parameters[i]);
+    if (parameters[i].name.size() > max_parameter_name_bytes) {
+      throw Error(Errc::invalid_argument, "the name of " + who + "... has " +
+                                              std::to_string(parameters[i].name.size()) + " bytes; the most is " +
+                                              std::to_string(max_parameter_name_bytes));
+    }
+    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
+      throw Error(Errc::invalid_argument, "the value of " + who + " is " + detail::kind(value) + ", its gradient is " +
+                                              detail::kind(gradient) + "; they must be alike");
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
+      throw Error(Errc::invalid_argument,
+                  "the value of " + who + " has no memory; allocate it before DistributedDataParallel");
+    }
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
+      throw Error(Errc::invalid_argument,
+                  "the gradient of " + who + " has no memory; allocate it, or give the model bind_gradient(i, view)");
+    }
+  }
+  detail::check_gradients_are_apart(parameters);
+}
+
+/// The parameters as they are now. Their names are copied, their memory is not.
+template <Model M>
+std::vector<Parameter> capture_parameters(M& model) {
+  auto&& range = model.parameters();
+  std::vector<Parameter> parameters;
+  parameters.reserve(static_cast<std::size_t>(std::size(range)));
+  for (const Parameter& parameter : range) {
+    parameters.push_back(parameter);
+  }
+  check_parameters(parameters, BindsGradients<M>);
+  return parameters;
+}
+
+/// What a bucket plan needs to know of them.
+inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+  std::vector<GradientSize> sizes;
+  sizes.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
+  }
+  return sizes;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/description.hpp
+
+/// @file
+/// The description of a model: what must be the same on all ranks.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Devices count by their kind: each rank has its own GPU.
+struct ParameterDescription {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;
+  DeviceKind device = DeviceKind::host;
+
+  friend bool operator==(const ParameterDescription&, const ParameterDescription&) = default;
+};
+
+struct ModelDescription {
+  std::uint64_t bucket_bytes = 0;
+  std::uint64_t first_bucket_bytes = 0;
+  ReduceOp reduce_op = ReduceOp::average;
+  std::vector<ParameterDescription> parameters;
+
+  friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
+};
+
+inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options) {
+  ModelDescription description{options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}};
+  description.parameters.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    description.parameters.push_back(
+        {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
+  }
+  return description;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/description_bytes.hpp
+
+/// @file
+/// A model's description as bytes, and back from bytes that another process wrote.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest description that is read.
+inline constexpr std::size_t max_description_bytes = std::size_t{64} << 20;
+
+namespace detail {
+
+/// Little-endian, whatever the machine.
+inline void append(std::string& bytes, std::uint64_t value, std::size_t width = 8) {
+  for (std::size_t i = 0; i < width; ++i) {
+    bytes.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+  }
+}
+
+/// Reads what append wrote; after the first thing that does not fit everything fails.
+class DescriptionReader {
+ public:
+  explicit DescriptionReader(std::string_view bytes) noexcept : rest_(bytes) {}
+
+  bool number(std::uint64_t& value, std::size_t width = 8) noexcept {
+    std::string_view bytes;
+    if (!text(bytes, width)) return false;
+    value = 0;
+    for (std::size_t i = 0; i < width; ++i) {
+      value |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+    }
+    return true;
+  }
+
+  /// An enumeration whose values are 1..last.
+  template <class Enum>
+  bool choice(Enum& value, Enum last) noexcept {
+    std::uint64_t number_of = 0;
+    if (!number(number_of, 1) || number_of < 1 || number_of > static_cast<std::uint64_t>(last)) return false;
+    value = static_cast<Enum>(number_of);
+    return true;
+  }
+
+  bool text(std::string_view& bytes, std::uint64_t length) noexcept {
+    if (length > rest_.size()) return false;
+    bytes = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return true;
+  }
+
+  bool at_end() const noexcept { return rest_.empty(); }
+  std::size_t left() const noexcept { return rest_.size(); }
+
+ private:
+  std::string_view rest_;
+};
+
+inline constexpr std::string_view description_format = "dtrain ddp 1\n";
+inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
+
+inline bool parse_parameter(DescriptionReader& reader, ParameterDescription& parameter) {
+  std::uint64_t name_bytes = 0;
+  std::string_view name;
+  std::uint64_t rank = 0;
+  if (!reader.number(name_bytes, 4) || name_bytes > max_parameter_name_bytes || !reader.text(name, name_bytes) ||
+      !reader.choice(parameter.dtype, DType::u8) || !reader.choice(parameter.device, DeviceKind::cuda) ||
+      !reader.number(rank, 1) || rank > Shape::max_rank) {
+    return false;
+  }
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  for (std::size_t i = 0; i < rank; ++i) {
+    std::uint64_t extent = 0;
+    if (!reader.number(extent)) return false;
+    extents[i] = static_cast<std::int64_t>(extent);
+  }
+  try {
+    parameter.shape = Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    return false;
+  }
+  parameter.name = name;
+  return true;
+}
+
+}  // namespace detail
+
+/// The same bytes for equal descriptions, and only for those.
+inline std::string serialise(const ModelDescription& description) {
+  std::string bytes(detail::description_format);
+  detail::append(bytes, description.bucket_bytes);
+  detail::append(bytes, description.first_bucket_bytes);
+  detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
+  detail::append(bytes, description.parameters.size());
+  for (const ParameterDescription& parameter : description.parameters) {
+    detail::append(bytes, parameter.name.size(), 4);
+    bytes += parameter.name;
+    detail::append(bytes, static_cast<std::uint64_t>(parameter.dtype), 1);
+    detail::append(bytes, static_cast<std::uint64_t>(parameter.device), 1);
+    detail::append(bytes, parameter.shape.extents().size(), 1);
+    for (const std::int64_t extent : parameter.shape.extents()) {
+      detail::append(bytes, static_cast<std::uint64_t>(extent));
+    }
+  }
+  return bytes;
+}
+
+/// Bytes come from another process: whatever they are, memory stays below a small multiple of their size.
+/// @returns nothing for anything that serialise does not write.
+inline std::optional<ModelDescription> parse_description(std::string_view bytes) {
+  detail::DescriptionReader reader(bytes);
+  ModelDescription description;
+  std::string_view format;
+  std::uint64_t count = 0;
+  if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
+      format != detail::description_format || !reader.number(description.bucket_bytes) ||
+      !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
+      !reader.number(count) || count > reader.left() / detail::smallest_parameter_bytes) {
+    return std::nullopt;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {
+    ParameterDescription parameter;
+    if (!detail::parse_parameter(reader, parameter)) return std::nullopt;
+    description.parameters.push_back(std::move(parameter));
+  }
+  return reader.at_end() ? std::optional(std::move(description)) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/difference.hpp
+
+/// @file
+/// The first difference between two ranks' models, as a sentence.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A name that may come from another process: cut, and without what a terminal would act on.
+inline std::string printable(std::string_view name) {
+  std::string text(name.substr(0, 128));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c >= 0 && (c < ' ' || c == '\x7f'); }, '?');
+  return "'" + text + (name.size() > 128 ? "...'" : "'");
+}
+
+/// "f32 [784, 256]", with the device where it is not the host.
+inline std::string kind(const ParameterDescription& parameter) {
+  return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
+         (parameter.device == DeviceKind::cuda ? " on cuda" : "");
+}
+
+inline std::string whose(int rank, const std::string& what) {
+  return "rank " + std::to_string(rank) + "'s " + what;
+}
+
+template <class Value>
+std::string option_difference(const char* option, int rank, const Value& mine, int other_rank, const Value& theirs) {
+  return whose(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + whose(other_rank, "is ") + theirs;
+}
+
+inline std::string extra_parameter(int rank, const ModelDescription& longer, int other_rank, std::size_t count) {
+  return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
+         std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
+         std::to_string(rank) + " has is " + std::to_string(count) + " " + printable(longer.parameters[count].name) +
+         ", " + kind(longer.parameters[count]);
+}
+
+}  // namespace detail
+
+/// Options first, then parameters in order. Names both ranks and both things. @returns nothing where all agrees.
+inline std::optional<std::string> first_difference(const ModelDescription& mine, int rank,
+                                                   const ModelDescription& theirs, int other_rank) {
+  if (mine.bucket_bytes != theirs.bucket_bytes) {
+    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
+                                     std::to_string(theirs.bucket_bytes));
+  }
+  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
+    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
+                                     std::to_string(theirs.first_bucket_bytes));
+  }
+  if (mine.reduce_op != theirs.reduce_op) {
+    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
+                                     std::string(name(theirs.reduce_op)));
+  }
+  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const ParameterDescription& a = mine.parameters[i];
+    const ParameterDescription& b = theirs.parameters[i];
+    if (a == b) continue;
+    const std::string other_name = a.name == b.name ? "" : detail::printable(b.name) + ", ";
+    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + detail::printable(a.name) + " is " +
+           detail::kind(a) + ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
+  }
+  if (mine.parameters.size() > common) {
+    return detail::extra_parameter(rank, mine, other_rank, common);
+  }
+  if (theirs.parameters.size() > common) {
+    return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement.hpp
+
+/// @file
+/// Agreement: before training all ranks compare their models, and all fail alike where two differ.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A description is cut into values that a store takes.
+inline constexpr std::size_t description_piece_bytes = std::size_t{256} << 10;
+
+inline std::size_t pieces_of(std::size_t bytes) {
+  return (bytes + description_piece_bytes - 1) / description_piece_bytes;
+}
+
+/// Digest and length: all that a rank whose model is the same needs to read.
+inline std::string summary_of(std::string_view bytes) {
+  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
+}
+
+template <class Store>
+void publish(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+  for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
+    const std::size_t first = piece * description_piece_bytes;
+    store.set_blocking(prefix + "description/" + std::to_string(piece),
+                       std::string(bytes.substr(first, description_piece_bytes)), deadline);
+  }
+  store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+}
+
+/// The number after the blank; 0 for anything else or too much.
+inline std::size_t length_in(std::string_view summary) {
+  const std::size_t blank = summary.find(' ');
+  std::size_t length = 0;
+  for (const char digit : blank == std::string_view::npos ? std::string_view{} : summary.substr(blank + 1)) {
+    if (digit < '0' || digit > '9' || length > max_description_bytes) return 0;
+    length = length * 10 + static_cast<std::size_t>(digit - '0');
+  }
+  return length > max_description_bytes ? 0 : length;
+}
+
+template <class Store>
+std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
+                                 const ModelDescription& mine, int rank, Deadline deadline) {
+  std::string bytes;
+  for (std::size_t piece = 0; piece < pieces_of(length_in(summary)); ++piece) {
+    bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
+  }
+  const std::optional<ModelDescription> theirs = parse_description(bytes);
+  if (!theirs) {
+    return "rank " + std::to_string(rank) +
+           " cannot read the model description of rank 0; do both run the same program?";
+  }
+  return first_difference(mine, rank, *theirs, 0)
+      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's");
+}
+
+}  // namespace detail
+
+/// Collective, blocking. Rank 0 publishes its description, the others compare: O(1) messages a rank where all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks.
+/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
+/// difference and both ranks. Error (limit) for a model whose description is beyond max_description_bytes.
+template <class Store>
+void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, const FailureContext& context,
+                    Deadline deadline) {
+  const std::string bytes = serialise(mine);
+  if (bytes.size() > max_description_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
+                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
+  }
+  try {
+    if (context.rank == 0) {
+      detail::publish(store, prefix, bytes, deadline);
+    } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
+               summary != detail::summary_of(bytes)) {
+      context.latch->report({CauseKind::disagreement, context.rank, context.host,
+                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
+      context.latch->block_until_failed(deadline);
+    }
+    store.barrier_blocking(prefix + "agreed", deadline);
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
+    throw;
+  }
+  context.latch->throw_if_failed(context.rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/ready.hpp
+
+/// @file
+/// Ready: what a backward pass calls when a gradient is final.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The one thing a model's backward pass needs to know of dtrain; not a template, so that models can live in .cpp
+/// files. Threads: may be called from any thread, concurrently for different i. Lifetime: the step that made it.
+/// Blocking: no. @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
+class Ready {
+ public:
+  /// What a step implements to be told.
+  struct Sink {
+    virtual void ready(std::size_t parameter) = 0;
+    virtual void ready(std::size_t parameter, StreamHandle stream) = 0;
+    virtual void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) = 0;
+
+   protected:
+    ~Sink() = default;
+  };
+
+  explicit Ready(Sink& sink) noexcept : sink_(&sink) {}
+
+  /// Gradient `parameter` (its index in parameters()) is final in host memory.
+  void operator()(std::size_t parameter) const { sink_->ready(parameter); }
+
+  /// It is final once the work that `stream` holds now has run.
+  void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
+
+  /// It is in `gradient` this time (an autograd engine's own tensor), which stays unchanged until the step is finished;
+  /// the reduced values are in the parameter's own gradient memory afterwards.
+  void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
+    sink_->ready(parameter, gradient, stream);
+  }
+
+ private:
+  Sink* sink_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Ready;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/ready_ledger.hpp
+
+/// @file
+/// The ready ledger: which parameters were announced in the step that is under way.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Each entry holds the number of the step in which its parameter was last ready, so a new step resets nothing.
+/// Threads: `enter` concurrently, for any parameters; everything else between steps.
+class ReadyLedger {
+ public:
+  explicit ReadyLedger(std::vector<std::string> names) : names_(std::move(names)), entered_(names_.size()) {}
+
+  void begin_step() noexcept {
+    step_.fetch_add(1, std::memory_order_relaxed);
+    open_.store(true, std::memory_order_release);
+  }
+
+  /// From now on `enter` throws. @returns whether a step was under way.
+  bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
+
+  bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
+
+  /// @throws Error (invalid_argument) for an index out of range, outside a step, or for the second time in it.
+  void enter(std::size_t parameter) {
+    check_index(parameter);
+    if (!is_open()) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
+                                              " came when no step was under way; call it between begin() and finish()");
+    }
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    if (entered_[parameter].exchange(step, std::memory_order_relaxed) == step) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
+                                              " came twice in step " + std::to_string(step) +
+                                              "; call it once, when the gradient is final");
+    }
+  }
+
+  /// @throws Error (invalid_argument) for an index out of range.
+  void check_index(std::size_t parameter) const {
+    if (parameter >= names_.size()) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
+                                              std::to_string(names_.size()) +
+                                              " parameters; pass an index into parameters()");
+    }
+  }
+
+  /// A sentence that names up to five parameters which were not ready in this step; empty where all were.
+  std::string missing() const {
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    std::string listed;
+    std::size_t count = 0;
+    for (std::size_t parameter = 0; parameter < entered_.size(); ++parameter) {
+      if (entered_[parameter].load(std::memory_order_relaxed) == step) continue;
+      if (++count <= most_named) {
+        listed += (count > 1 ? ", " : "") + describe(parameter);
+      }
+    }
+    if (count == 0) {
+      return {};
+    }
+    const std::string more = count > most_named ? " and " + std::to_string(count - most_named) + " more" : "";
+    return "in step " + std::to_string(step) + " these parameters got no gradient: " + listed + more +
+           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part";
+  }
+
+  /// "parameter 3 'fc1.weight'".
+  std::string describe(std::size_t parameter) const {
+    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
+  }
+
+  /// The number of the last step begun, from 1.
+  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t most_named = 5;
+
+  std::vector<std::string> names_;
+  std::vector<std::atomic<std::uint64_t>> entered_;
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sample_batches.hpp
+
+/// @file
+/// The samples of one rank in one epoch, cut into batches.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A range of `std::span<const std::size_t>`, one for each batch: indices into the data set. Allocated once an epoch.
+/// Lifetime: the spans point into this object.
+class SampleBatches {
+ public:
+  /// Every batch has `batch_size` samples (at least one), the last one what is left.
+  SampleBatches(std::vector<std::size_t> samples, std::size_t batch_size)
+      : samples_(std::move(samples)), batch_size_(batch_size) {}
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;  // its reference is a value
+    using iterator_concept = std::forward_iterator_tag;
+    using value_type = std::span<const std::size_t>;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const value_type*;
+    using reference = value_type;
+
+    Iterator() noexcept = default;
+    Iterator(const SampleBatches* batches, std::size_t batch) noexcept : batches_(batches), batch_(batch) {}
+
+    value_type operator*() const { return (*batches_)[batch_]; }
+    Iterator& operator++() {
+      ++batch_;
+      return *this;
+    }
+    Iterator operator++(int) { return {batches_, batch_++}; }
+    friend bool operator==(const Iterator&, const Iterator&) = default;
+
+   private:
+    const SampleBatches* batches_ = nullptr;
+    std::size_t batch_ = 0;
+  };
+
+  /// The number of batches.
+  std::size_t size() const noexcept { return (samples_.size() + batch_size_ - 1) / batch_size_; }
+  bool empty() const noexcept { return samples_.empty(); }
+
+  /// Batch `batch`, which is less than size().
+  std::span<const std::size_t> operator[](std::size_t batch) const {
+    const std::size_t first = batch * batch_size_;
+    return std::span(samples_).subspan(first, std::min(batch_size_, samples_.size() - first));
+  }
+
+  /// All of them, batch after batch.
+  std::span<const std::size_t> samples() const noexcept { return samples_; }
+
+  Iterator begin() const noexcept { return {this, 0}; }
+  Iterator end() const noexcept { return {this, size()}; }
+
+ private:
+  std::vector<std::size_t> samples_;
+  std::size_t batch_size_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/shuffle.hpp
+
+/// @file
+/// A permutation of 0..n-1 that is the same with every compiler and standard library.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The finaliser of SplitMix64: a bijection of 64-bit numbers whose output bits all depend on all input bits.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014); Vigna's splitmix64.c.
+constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+  return value ^ value >> 31;
+}
+
+/// SplitMix64. The standard's engines are specified but its distributions are not, so the bounded draw is our own.
+class SplitMix64 {
+ public:
+  explicit constexpr SplitMix64(std::uint64_t state) noexcept : state_(state) {}
+
+  constexpr std::uint64_t next() noexcept { return mix64(state_ += gamma); }
+
+  /// Uniform in 0..bound-1 without bias: draws below 2^64 mod bound are drawn again. `bound` is not zero.
+  constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+    const std::uint64_t excess = (0 - bound) % bound;
+    std::uint64_t drawn = next();
+    while (drawn < excess) {
+      drawn = next();
+    }
+    return drawn % bound;
+  }
+
+  static constexpr std::uint64_t gamma = 0x9e3779b97f4a7c15u;
+
+ private:
+  std::uint64_t state_;
+};
+
+/// The generator of one epoch. Seed and epoch are both mixed: neighbouring epochs do not run through the same states.
+constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) noexcept {
+  return SplitMix64(mix64(mix64(seed + SplitMix64::gamma) + epoch));
+}
+
+/// Fisher and Yates, from the last place down, with draws of `epoch_generator(seed, epoch)`.
+inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  SplitMix64 generator = epoch_generator(seed, epoch);
+  for (std::size_t place = count; place > 1; --place) {
+    std::swap(order[place - 1], order[generator.below(place)]);
+  }
+  return order;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sampler.hpp
+
+/// @file
+/// DistributedSampler: which samples of a data set this rank takes, batch by batch.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+struct SamplerOptions {
+  std::size_t dataset_size = 0;
+  std::size_t global_batch = 0;  ///< samples of all ranks together in one step
+  int rank = 0;
+  int world_size = 1;
+  std::uint64_t seed = 0;
+  bool shuffle = true;  ///< another order in every epoch; without it 0, 1, 2, ...
+};
+
+/// Every epoch has one global order of the data set, which seed and epoch alone decide: it is the same for any number
+/// of ranks, so the k-th step trains on the same samples on one rank or on eight. Threads: const members concurrently.
+class DistributedSampler {
+ public:
+  /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
+  explicit DistributedSampler(const SamplerOptions& options) : options_(options) {
+    if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+      throw Error(Errc::invalid_argument, "a sampler was made for rank " + std::to_string(options.rank) + " of " +
+                                              std::to_string(options.world_size) +
+                                              "; give group.rank() and group.world_size()");
+    }
+    if (options.dataset_size == 0) {
+      throw Error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
+    }
+    if (options.global_batch == 0) {
+      throw Error(Errc::invalid_argument,
+                  "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
+    }
+  }
+
+  /// For training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order; of such a slice of L samples
+  /// every rank gets ceil(L/n): those at rank, rank+n, rank+2n, ... inside the slice, beginning again at the slice's
+  /// start where n does not divide L. So all ranks take the same number of steps and of samples in each of them.
+  SampleBatches batches(std::uint64_t epoch) const {
+    const std::vector<std::size_t> order = global_order(epoch);
+    const std::size_t slice = std::min(options_.global_batch, order.size());
+    std::vector<std::size_t> mine;
+    mine.reserve((order.size() / slice + 1) * share(slice));
+    for (std::size_t begin = 0; begin < order.size(); begin += slice) {
+      const std::size_t length = std::min(slice, order.size() - begin);
+      for (std::size_t taken = 0; taken < share(length); ++taken) {
+        mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
+      }
+    }
+    return {std::move(mine), share(slice)};
+  }
+
+  /// For evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, not padded: over all ranks
+  /// every sample comes exactly once. Ranks may differ by one sample, and by a batch.
+  SampleBatches evaluation() const {
+    std::vector<std::size_t> mine;
+    mine.reserve(options_.dataset_size / ranks() + 1);
+    for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
+      mine.push_back(sample);
+    }
+    return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
+  }
+
+  /// The order of the whole data set in `epoch`, the same on every rank and for any world size.
+  std::vector<std::size_t> global_order(std::uint64_t epoch) const {
+    if (options_.shuffle) {
+      return shuffled_order(options_.dataset_size, options_.seed, epoch);
+    }
+    std::vector<std::size_t> order(options_.dataset_size);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return order;
+  }
+
+  /// Steps in an epoch, the same on every rank.
+  std::size_t steps_per_epoch() const noexcept { return (options_.dataset_size - 1) / options_.global_batch + 1; }
+
+  const SamplerOptions& options() const noexcept { return options_; }
+
+ private:
+  std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
+  std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
+
+  /// ceil(length / ranks), without overflow.
+  std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
+
+  SamplerOptions options_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DistributedSampler;
+using ddp::SamplerOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/step.hpp
+
+/// @file
+/// Step: one backward pass, from its first ready gradient to the last reduced one.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Made by `begin()`; a model's backward pass calls `ready` on it, then somebody calls `finish`. Destroyed without, the
+/// step is abandoned: the other ranks are told, since they wait for this one's gradients.
+/// Threads: `ready` from any thread, concurrently for different i; everything else from the thread that owns it.
+/// Lifetime: what made it outlives it. A Ready made from it stays valid when the Step moves, until it is finished.
+class Step {
+ public:
+  /// What a reducer implements to be driven.
+  struct Target : Ready::Sink {
+    virtual void finish() = 0;
+    /// `unwinding`: an exception is on its way out of the scope that held the step; whoever catches it knows the text.
+    virtual void abandon(bool unwinding) noexcept = 0;
+
+   protected:
+    ~Target() = default;
+  };
+
+  explicit Step(Target& target) noexcept : target_(&target), exceptions_(std::uncaught_exceptions()) {}
+  Step(Step&& other) noexcept : target_(std::exchange(other.target_, nullptr)), exceptions_(other.exceptions_) {}
+  Step& operator=(Step&& other) noexcept {
+    if (this != &other) {
+      abandon();
+      target_ = std::exchange(other.target_, nullptr);
+      exceptions_ = other.exceptions_;
+    }
+    return *this;
+  }
+  ~Step() { abandon(); }
+
+  /// Gradient `parameter` is final in host memory. Blocking: no; a copy where the gradient is not bound.
+  /// @throws Error (invalid_argument) out of range, ready before, or after finish(); the job's cause once it failed.
+  void ready(std::size_t parameter) { target().ready(parameter); }
+
+  /// It is final once the work that `stream` holds now has run.
+  void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
+
+  /// It is in `gradient` this time, which stays unchanged until finish() returns; the reduced values are in the
+  /// parameter's own gradient memory then.
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
+    target().ready(parameter, gradient, stream);
+  }
+
+  /// For code that takes a Ready.
+  Ready announcer() { return Ready(target()); }
+
+  /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. All `ready`
+  /// calls have returned before. @throws Error (missing_gradient) that names the parameters that were not ready;
+  /// PeerLost, JobFailed; Error (timeout).
+  void finish() {
+    Target& finishing = target();
+    target_ = nullptr;  // a step that fails here has told the job itself
+    finishing.finish();
+  }
+
+  bool finished() const noexcept { return target_ == nullptr; }
+
+ private:
+  Target& target() const {
+    if (target_ == nullptr) {
+      throw Error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
+    }
+    return *target_;
+  }
+
+  void abandon() noexcept {
+    if (Target* const left = std::exchange(target_, nullptr)) {
+      left->abandon(std::uncaught_exceptions() > exceptions_);
+    }
+  }
+
+  Target* target_;
+  int exceptions_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Step;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/reducer.hpp
+
+/// @file
+/// The reducer: turns "gradient i is ready" into collectives on buckets, in one order on all ranks.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What was reduced so far. A step that failed is not counted.
+struct ReducerStatistics {
+  std::uint64_t steps = 0;
+  std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
+  std::size_t buckets = 0;          ///< in the plan
+};
+
+/// Owns a channel and an arena that all gradients are reduced in. A bound gradient lives there; any other is copied in
+/// when it is ready and out when the step finishes. Steady state: nothing is allocated; one gate for each bucket.
+/// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
+/// parameters' memory outlive it; it is pinned, because steps point to it.
+template <backend::Communicator Communicator, class Topology>
+class Reducer final : public Step::Target {
+ public:
+  using Stream = typename Communicator::Stream;
+
+  /// Collective, blocking: allocates the arena. `plan` was made of `parameters`' gradients, in the same order; both are
+  /// the same on every rank. @throws Error (unsupported) for gradients that are not in host memory.
+  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
+          FailureContext context)
+      : communicator_(std::move(communicator)),
+        stream_(stream),
+        op_(op),
+        context_(std::move(context)),
+        plan_(std::move(plan)),
+        arena_(allocate()),
+        gradients_(parameters, plan_, arena_base()),
+        ledger_(gradients_.names()),
+        queue_(sizes_of(plan_)),
+        buckets_(plan_.buckets.size()) {
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      buckets_[bucket].range = range_of(plan_.buckets[bucket], arena_base());
+    }
+  }
+
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Work of a step that was not finished still points into the arena: it is ended first.
+  ~Reducer() {
+    if (!under_way_) {
+      return;
+    }
+    try {
+      communicator_.abort(
+          {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"});
+      const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+      for (std::size_t bucket = 0; bucket < queue_.launched(); ++bucket) {
+        static_cast<void>(buckets_[bucket].reduced.block_until_complete(deadline));
+      }
+    } catch (...) {
+      // Nothing more can be done here, and nobody is left to be told.
+    }
+  }
+
+  /// Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
+  /// @returns where: the view to hand to the model's bind_gradient.
+  TensorView bind(std::size_t parameter) { return gradients_.bind(parameter); }
+
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
+  /// that failed.
+  Step begin() {
+    if (under_way_ && !ledger_.is_open()) {
+      context_.latch->block_until_failed(Deadline::after(cause_grace));
+    }
+    backend::throw_if_failed(communicator_, *context_.latch);
+    if (under_way_) {
+      throw Error(Errc::invalid_argument,
+                  ledger_.is_open()
+                      ? "begin() came while a step was under way; finish() it first"
+                      : "begin() came after a step that failed; gradients are no longer the same on all ranks");
+    }
+    queue_.begin_step();
+    ledger_.begin_step();
+    under_way_ = true;
+    return Step(*this);
+  }
+
+  /// See Step; the reducer is what its calls arrive at.
+  void ready(std::size_t parameter) override {
+    enter(parameter);
+    gradients_[parameter].pack();
+    arrived(parameter);
+  }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
+    ledger_.check_index(parameter);
+    gradients_.require_host(parameter, stream);
+    ready(parameter);
+  }
+
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    ledger_.check_index(parameter);
+    gradients_.require_host(parameter, stream);
+    gradients_.require_same_kind(parameter, gradient);
+    enter(parameter);
+    gradients_[parameter].pack_from(gradient.data);
+    arrived(parameter);
+  }
+
+  void finish() override {
+    if (!ledger_.end_step()) {
+      throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
+    }
+    backend::throw_if_failed(communicator_, *context_.latch);
+    queue_.throw_if_launch_failed();
+    if (const std::string missing = ledger_.missing(); !missing.empty()) {
+      context_.report_exception(missing);  // the others wait for this rank's buckets
+      throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
+    }
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      backend::block_until_complete(buckets_[bucket].reduced, communicator_, *context_.latch, context_.timeout);
+      for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
+        gradients_[parameter].unpack();
+      }
+    }
+    for (const PlannedBucket& bucket : plan_.buckets) {
+      statistics_.bytes_reduced += bucket.payload_bytes;
+    }
+    ++statistics_.steps;
+    under_way_ = false;
+  }
+
+  void abandon(bool unwinding) noexcept override {
+    ledger_.end_step();
+    try {
+      if (context_.step_abandoned) {
+        context_.step_abandoned(unwinding);
+      } else {
+        context_.report_exception("a step was abandoned without finish()");
+      }
+    } catch (...) {
+      // The others notice when this rank leaves without having taken part.
+    }
+  }
+
+  /// Drops FailureContext::step_abandoned, and with it what that holds. After the last step.
+  void forget_hook() noexcept { context_.step_abandoned = nullptr; }
+
+  ReducerStatistics statistics() const noexcept {
+    ReducerStatistics now = statistics_;
+    now.buckets = buckets_.size();
+    return now;
+  }
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+
+  /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
+  std::shared_ptr<const void> gradient_memory() const noexcept { return arena_; }
+
+ private:
+  using Allocation = typename Communicator::Allocation;
+
+  /// How long the news that a step was abandoned may be on its way: it says more than what comes after.
+  static constexpr std::chrono::milliseconds cause_grace{500};
+
+  std::shared_ptr<Allocation> allocate() {
+    if (plan_.arena_bytes == 0) {
+      return nullptr;
+    }
+    return std::make_shared<Allocation>(
+        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context_.timeout)));
+  }
+
+  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
+
+  static std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
+    std::vector<std::size_t> sizes;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      sizes.push_back(bucket.parameters.size());
+    }
+    return sizes;
+  }
+
+  void enter(std::size_t parameter) {
+    if (context_.latch->failed()) {
+      context_.latch->throw_if_failed(context_.rank);
+    }
+    ledger_.enter(parameter);
+  }
+
+  void arrived(std::size_t parameter) {
+    queue_.arrived(plan_.bucket_of[parameter], [this](std::size_t next) { launch(next); });
+  }
+
+  /// Under the queue's gate, which makes it the one thread that enqueues.
+  void launch(std::size_t next) {
+    Bucket<typename Stream::Event>& bucket = buckets_[next];
+    if (bucket.range.count != 0) {
+      Topology::all_reduce(communicator_, bucket.range, bucket.range, op_, stream_);
+    }
+    stream_.record(bucket.reduced);
+  }
+
+  Communicator communicator_;
+  Stream stream_;
+  ReduceOp op_;
+  FailureContext context_;
+  BucketPlan plan_;
+  std::shared_ptr<Allocation> arena_;
+  GradientTable gradients_;
+  ReadyLedger ledger_;
+  LaunchQueue queue_;
+  std::vector<Bucket<typename Stream::Event>> buckets_;
+  ReducerStatistics statistics_;
+  bool under_way_ = false;  ///< stays true after a step that failed
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/policy.hpp
+
+/// @file
+/// Policy: how processes start, what carries the bytes and along which paths, chosen at compile time.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The three choices of a job. What cannot work together does not compile, in one sentence that names what is missing
+/// and the header with the contract.
+template <class LauncherType, class BackendType, class TopologyType = topology::Flat>
+struct Policy {
+  using Launcher = LauncherType;
+  using Backend = BackendType;
+  using Topology = TopologyType;
+
+  static constexpr bool has_launcher = launch::Launcher<Launcher>;
+  static_assert(has_launcher,
+                "dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess "
+                "(contract: dtrain/launch/launcher.hpp)");
+
+  static constexpr bool has_backend = backend::Backend<Backend>;
+  static_assert(has_backend,
+                "dtrain: the second type of Policy must be a backend, such as backend::SharedMemory "
+                "(contract: dtrain/backend/backend.hpp)");
+
+  static constexpr bool has_topology = topology::Topology<Topology>;
+  static_assert(has_topology,
+                "dtrain: the third type of Policy must be a topology, such as topology::Flat "
+                "(contract: dtrain/topology/topology.hpp)");
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/process_group.hpp
+
+/// @file
+/// ProcessGroup: a rank's handle on the job it belongs to.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A shared handle: copies are the same group. What takes a stream enqueues on it; what ends in `_blocking` waits, at
+/// most timeout(). Threads: collectives of one group come from one thread at a time and in the same order on every
+/// rank; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
+/// first cause (PeerLost, JobFailed; on the rank it came from, Error).
+///
+/// Leaving: the last handle's destruction says that this rank is done, and then the job goes on without it. If an
+/// exception is unwinding the stack at that moment the rank counts as failed, and the others are told.
+template <class P>
+class ProcessGroup {
+ public:
+  using Policy = P;
+  using Communicator = typename P::Backend::Communicator;
+  using Stream = typename Communicator::Stream;
+
+  /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
+  /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
+  /// deadline that passes (the sentence names who has not come).
+  static ProcessGroup join(const launch::Worker& worker) { return ProcessGroup(std::make_shared<State>(worker)); }
+
+  int rank() const noexcept { return members().rank; }
+  int world_size() const noexcept { return members().world_size; }
+  int local_rank() const noexcept { return members().local_rank; }
+  int local_world_size() const noexcept { return members().local_world_size; }
+  int node_rank() const noexcept { return members().node_rank; }
+  int node_count() const noexcept { return members().node_count; }
+  const rendezvous::Membership& members() const noexcept { return state_->participant.membership(); }
+
+  /// The longest that one collective may take, from the moment it begins to run (DTRAIN_TIMEOUT_SECONDS).
+  std::chrono::nanoseconds timeout() const noexcept { return state_->timeout; }
+
+  /// The job's key-value store.
+  rendezvous::Store store() const { return state_->participant.store(); }
+
+  /// Where the job's first cause arrives.
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->participant.failure(); }
+
+  /// The stream that the group's own collectives run on when they block.
+  Stream stream() const { return state_->stream.ref(); }
+
+  /// `output` gets the reduction of every rank's `input`. Collective; enqueued on `stream`.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
+    P::Topology::all_reduce(state_->communicator, input, output, op, stream);
+  }
+
+  /// `buffer` gets rank `root`'s content. Collective; enqueued on `stream`.
+  void broadcast(BufferView buffer, int root, Stream stream) const {
+    state_->communicator.broadcast(buffer, root, stream);
+  }
+
+  /// Completes when every rank's stream has come to it. Collective; enqueued on `stream`.
+  void barrier(Stream stream) const { state_->communicator.barrier(stream); }
+
+  /// Every rank's `values` become their reduction over the ranks. Collective, blocking.
+  template <Element T>
+  void all_reduce_blocking(std::span<T> values, ReduceOp op) const {
+    all_reduce(buffer_view(values), buffer_view(values), op, stream());
+    wait();
+  }
+
+  /// Every rank's `values` become rank `root`'s. Collective, blocking.
+  template <Element T>
+  void broadcast_blocking(std::span<T> values, int root) const {
+    broadcast(buffer_view(values), root, stream());
+    wait();
+  }
+
+  /// Returns when every rank has called it. Collective, blocking.
+  void barrier_blocking() const {
+    barrier(stream());
+    wait();
+  }
+
+  /// Collective, blocking: passes when every rank has come here and none has failed. Before a checkpoint is written.
+  void throw_if_failed() const { barrier_blocking(); }
+
+  /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
+  /// the same order; `purpose` appears in messages.
+  Communicator open_channel(const std::string& purpose) const {
+    const std::string name = purpose + "-" + std::to_string(state_->channels_opened.fetch_add(1));
+    return state_->open(name);
+  }
+
+  /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
+  /// Blocking: until the job knows, 2 s at most.
+  void report_exception(const std::string& text) const noexcept { state_->report_exception(text); }
+
+  /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is
+  /// given 100 ms to report it first. Blocking: no.
+  void note_abandoned_step(bool unwinding) const noexcept {
+    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+    state_->report_after(grace, "a step was abandoned without finish()");
+  }
+
+  /// Keeps `work` until this rank's end: for channels that an exception unwinds. Closing them at once would tell the
+  /// peers that this rank went away before whoever catches the exception can tell them why. Threads: any.
+  void outlive(std::shared_ptr<void> work) const noexcept { state_->outlive(std::move(work)); }
+
+  /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store
+  /// stays until all have left, timeout() at most.
+  void leave_blocking() const { state_->leave_blocking(); }
+
+ private:
+  struct State {
+    explicit State(const launch::Worker& worker)
+        : timeout(worker.timeout), participant(launch::participant_options(worker)), communicator(open("group")) {}
+
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+
+    ~State() {
+      if (left) {
+        return;
+      }
+      try {
+        if (std::uncaught_exceptions() > exceptions_at_start) {
+          report_exception("an exception ended the process group");
+        } else if (!participant.failure()->failed()) {
+          leave_blocking();
+        }
+      } catch (...) {
+        // The others see the closed connection.
+      }
+    }
+
+    Communicator open(const std::string& name) {
+      const backend::ChannelContext context{participant.membership(), name, participant.store().with_prefix(name + "/"),
+                                            participant.failure(), timeout};
+      return P::Backend::open_blocking(context, Deadline::after(timeout));
+    }
+
+    Cause exception_cause(std::string text) const {
+      const rendezvous::Membership& self = participant.membership();
+      return {CauseKind::exception, self.rank, self.host, std::move(text)};
+    }
+
+    void report_exception(const std::string& text) noexcept {
+      try {
+        participant.failure()->report(exception_cause(text));
+        participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+      } catch (...) {
+        // The others see the closed connection.
+      }
+    }
+
+    void report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+      try {
+        async::EventLoop& loop = participant.control_thread().loop();
+        loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
+          loop.spawn_detached(report_later(loop, grace, latch, cause));
+        });
+      } catch (...) {
+        // The others notice when this rank leaves without having taken part.
+      }
+    }
+
+    static async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
+                                          std::shared_ptr<FailureLatch> latch, Cause cause) {
+      co_await loop.sleep_for(grace);
+      latch->report(cause);
+    }
+
+    void outlive(std::shared_ptr<void> work) noexcept {
+      try {
+        const std::lock_guard lock(kept_mutex);
+        kept.push_back(std::move(work));
+      } catch (...) {
+        // Then it ends now; the others may hear a less good cause.
+      }
+    }
+
+    void leave_blocking() {
+      left = true;
+      participant.leave_blocking(Deadline::after(timeout));
+    }
+
+    std::chrono::nanoseconds timeout;
+    rendezvous::Participant participant;
+    typename P::Backend::StreamOwner stream;
+    Communicator communicator;
+    std::mutex kept_mutex;
+    std::vector<std::shared_ptr<void>> kept;  ///< goes before what it stands on
+    std::atomic<int> channels_opened{0};
+    bool left = false;
+    int exceptions_at_start = std::uncaught_exceptions();
+  };
+
+  explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+  void wait() const {
+    typename Stream::Event event;
+    stream().record(event);
+    backend::block_until_complete(event, state_->communicator, *failure(), timeout());
+  }
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/distributed_data_parallel.hpp
+
+/// @file
+/// DistributedDataParallel: wraps a model and averages its gradients over the ranks while the backward pass runs.
+
+namespace DTRAIN_NAMESPACE {
+
+/// `DistributedDataParallel ddp{model, group};`
+///
+/// Lifetime: borrows the model, whose parameters stay at their addresses; keeps the group. Gradients that the model let
+/// be placed (bind_gradient) live in memory of this object: after its destruction the model must not touch them, unless
+/// gradient_memory() is kept. Threads: one drives the steps; a step's `ready` may be called from any.
+template <class M, class P>
+class DistributedDataParallel {
+ public:
+  static_assert(ddp::Model<M>,
+                "dtrain: Model needs parameters(): a sized range of dtrain::Parameter (see dtrain/ddp/model.hpp)");
+
+  /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
+  /// values, plans the buckets, and binds the gradients where the model can.
+  /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
+  /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device that the backend
+  /// does not reduce; the job's first cause.
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
+      : group_(std::move(group)), driver_(std::make_shared<Driver>()) {
+    if constexpr (ddp::Model<M>) {  // else the assertion above has said it
+      try {
+        construct(model, options);
+      } catch (...) {
+        leave_to_group();
+        throw;
+      }
+    }
+  }
+
+  DistributedDataParallel(M&&, ProcessGroup<P> group, DdpOptions = {}) : group_(std::move(group)) {
+    static_assert(sizeof(M) == 0,
+                  "dtrain: DistributedDataParallel borrows its model: give it a variable that outlives it");
+  }
+
+  DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
+  DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
+
+  /// Blocking: no, unless work of an unfinished step is running. While an exception unwinds, the channel stays with the
+  /// group: the peers are to end with that exception's text, and not because this rank's channel closed.
+  ~DistributedDataParallel() {
+    if (driver_ && std::uncaught_exceptions() > exceptions_) {
+      leave_to_group();
+    }
+  }
+
+  /// `f(ready)` runs the backward pass and calls `ready(i)` for every parameter; then all gradients are reduced.
+  /// Collective, blocking. @throws what `f` throws, after telling the job, whose other ranks then throw its text; and
+  /// as Step::finish.
+  template <std::invocable<Ready> F>
+  void backward(F&& f) {
+    Step step = begin();
+    try {
+      std::forward<F>(f)(step.announcer());
+    } catch (const std::exception& error) {
+      report(error.what());
+      throw;
+    } catch (...) {
+      report("an exception that is not a std::exception");
+      throw;
+    }
+    step.finish();
+  }
+
+  /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
+  Step begin() { return driver_->reducer->begin(); }
+
+  ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
+
+  const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
+
+  const ProcessGroup<P>& group() const noexcept { return group_; }
+
+  /// Keep it where bound gradients are used after this object is gone.
+  std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
+
+ private:
+  using Backend = typename P::Backend;
+  using Reducer = ddp::Reducer<typename Backend::Communicator, typename P::Topology>;
+
+  /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
+  struct Driver {
+    typename Backend::StreamOwner stream;
+    std::unique_ptr<Reducer> reducer;
+  };
+
+  /// The group keeps the channel, so the channel must not keep the group.
+  void leave_to_group() noexcept {
+    if (driver_->reducer) {
+      driver_->reducer->forget_hook();
+    }
+    group_.outlive(std::move(driver_));
+  }
+
+  void construct(M& model, const DdpOptions& options) {
+    const ddp::FailureContext context = failure_context();
+    const std::vector<Parameter> parameters = ddp::capture_parameters(model);
+    check_options(options);
+    check_devices(parameters);
+    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), context,
+                        Deadline::after(group_.timeout()));
+
+    auto communicator = group_.open_channel("ddp");
+    ddp::broadcast_values(communicator, driver_->stream.ref(), parameters, context);
+    ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), driver_->stream.ref(), parameters,
+                                                 std::move(plan), options.reduce_op, context);
+    if constexpr (ddp::BindsGradients<M>) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        model.bind_gradient(i, driver_->reducer->bind(i));
+      }
+    }
+    start_progress(options.progress);
+  }
+
+  /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.
+  void start_progress(stream::host::Progress wanted) {
+    if constexpr (requires { driver_->stream.start_helper(); }) {
+      using stream::host::Progress;
+      const int cores = stream::host::cores_by_affinity();
+      if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
+        driver_->stream.start_helper();
+      }
+    }
+  }
+
+  static void check_devices(std::span<const Parameter> parameters) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!Backend::supports(parameters[i].value.device.kind)) {
+        throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' is on " +
+                                           to_string(parameters[i].value.device) + ", which backend " +
+                                           std::string(std::string_view(Backend::name())) + " does not reduce");
+      }
+    }
+  }
+
+  ddp::FailureContext failure_context() const {
+    return {group_.failure(), group_.rank(), group_.members().host, group_.timeout(),
+            [group = group_](bool unwinding) { group.note_abandoned_step(unwinding); }};
+  }
+
+  /// Instances are constructed in the same order on every rank: the store counts each rank's.
+  std::string instance_prefix() const {
+    const std::int64_t instance = group_.store().add_blocking("ddp/instances/" + std::to_string(group_.rank()), 1,
+                                                              Deadline::after(group_.timeout()));
+    return "ddp/" + std::to_string(instance) + "/";
+  }
+
+  /// What the job's own failure made `f` throw is no news to it.
+  void report(const char* text) const {
+    if (!group_.failure()->failed()) {
+      group_.report_exception(text);
+    }
+  }
+
+  ProcessGroup<P> group_;
+  std::shared_ptr<Driver> driver_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/run.hpp
+
+/// @file
+/// run(): starts the ranks as the policy says and runs the body on each.
+
+namespace DTRAIN_NAMESPACE {
+
+/// What a program under run() exits with, besides what the body returned.
+inline constexpr int exit_code_exception = 1;
+inline constexpr int exit_code_usage = 2;
+inline constexpr int exit_code_job_failed = 75;
+
+/// argv without the launcher's flags; [0] is the program's name.
+using Arguments = std::span<char* const>;
+
+/// `body(group)` or `body(group, arguments)`, returning an exit code or nothing.
+template <class Body, class P>
+concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
+
+namespace detail {
+
+template <class P, RunBody<P> Body>
+int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
+  const auto call = [&]() -> decltype(auto) {
+    if constexpr (std::invocable<Body, ProcessGroup<P>, Arguments>) {
+      return std::invoke(body, std::move(group), arguments);
+    } else {
+      return std::invoke(body, std::move(group));
+    }
+  };
+  if constexpr (std::is_void_v<decltype(call())>) {
+    call();
+    return 0;
+  } else {
+    return call();
+  }
+}
+
+inline int exit_code_of(const Error& error) {
+  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
+  return usage ? exit_code_usage : exit_code_exception;
+}
+
+/// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
+template <class P, RunBody<P> Body>
+int run_worker(const launch::Worker& worker, Body& body) {
+  const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
+  std::optional<ProcessGroup<P>> group;
+  const auto fail = [&](const char* text, int exit_code) {
+    // Every rank got the same command line: rank 0's sentence about it is enough.
+    const bool said_by_rank_0 = exit_code == exit_code_usage && group && worker.identity.rank != 0;
+    log(said_by_rank_0 ? LogLevel::info : LogLevel::error, who + text);
+    if (group) {
+      group->report_exception(text);
+    }
+    return exit_code;
+  };
+  try {
+    group.emplace(ProcessGroup<P>::join(worker));
+    const int exit_code = call_body<P>(body, *group, worker.arguments());
+    group->leave_blocking();
+    return exit_code;
+  } catch (const JobFailed& failed) {
+    log(LogLevel::error, who + "ends because " + failed.what());
+    return exit_code_job_failed;
+  } catch (const Error& error) {
+    return fail(error.what(), exit_code_of(error));
+  } catch (const std::exception& error) {
+    return fail(error.what(), exit_code_exception);
+  } catch (...) {
+    return fail("an exception that is not a std::exception", exit_code_exception);
+  }
+}
+
+}  // namespace detail
+
+/// Runs `body` on every rank and returns the process's exit code: the body's; 1 after an exception (its text is on
+/// stderr), 2 for a usage or identity error, 75 when this rank fell because another failed first. With launch::PerNode
+/// the process the user started becomes the launcher, never calls `body`, and returns the first failing worker's code
+/// (128 + signal). To be main's first statement. Blocking: until the job ends.
+template <class P, RunBody<P> Body>
+int run(int argc, char** argv, Body body) {
+  launch::Start start = P::Launcher::start(argc, argv);
+  if (!start.worker) {
+    return start.exit_code;
+  }
+  return detail::run_worker<P>(*start.worker, body);
+}
+
+/// The same without a body, for programs that are started once for each rank: joins and returns the group.
+/// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
+template <class P>
+ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
+  static_assert(
+      P::Launcher::returns_into_user_code,
+      "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
+      "into user code, so use dtrain::run (see dtrain/run.hpp)");
+  return ProcessGroup<P>::join(launch::worker_of(std::move(options)));
 }
 
 }  // namespace DTRAIN_NAMESPACE
