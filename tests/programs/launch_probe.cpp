@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -147,6 +148,10 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::optional<std::jthread> early;
+  if (std::getenv("PROBE_EARLY_THREAD") != nullptr) {  // what a program must not do before it becomes a launcher
+    early.emplace([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+  }
   const dtrain::launch::Start start = dtrain::launch::PerNode::start(argc, argv);
   if (!start.worker) {
     return start.exit_code;

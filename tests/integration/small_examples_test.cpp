@@ -1,0 +1,72 @@
+// The examples hello_all_reduce and whoami do what their first lines say.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+
+using support::Result;
+
+namespace {
+
+const std::string examples = DTRAIN_EXAMPLES_DIR "/";
+
+std::size_t count_lines(const std::string& text) {
+  std::size_t count = 0;
+  for (const char byte : text) {
+    count += byte == '\n' ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("every rank of hello_all_reduce prints the sum of all ranks, for 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    CAPTURE(ranks);
+    const Result result = support::run(examples + "hello_all_reduce", {"--nproc-per-node=" + std::to_string(ranks)});
+    CHECK(result.exit_code == 0);
+    CHECK(result.error == "");
+    CHECK(count_lines(result.output) == static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string line = "[" + std::to_string(rank) + "] rank " + std::to_string(rank) + " of " +
+                               std::to_string(ranks) + ": sum " + std::to_string(ranks * (ranks - 1) / 2) + "\n";
+      CHECK(result.output.find(line) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("whoami prints the process's identity as one line of JSON") {
+  const Result result = support::run(
+      examples + "whoami", {"--local_rank", "1"},
+      {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h0"}, {"MASTER_PORT", ""}, {"LOCAL_RANK", ""}});
+  CHECK(result.exit_code == 0);
+  CHECK(result.output ==
+        "{\"rank\": 3, \"world_size\": 4, \"local_rank\": 1, \"local_world_size\": null, \"node_rank\": null, "
+        "\"node_count\": null, \"master_addr\": \"h0\", \"master_port\": 29500, \"launcher\": \"torch\", "
+        "\"provisional\": [], \"warnings\": []}\n");
+}
+
+TEST_CASE("whoami --node prints the node's") {
+  const Result result = support::run(examples + "whoami", {"--node"},
+                                     {{"PET_NODE_RANK", "1"},
+                                      {"PET_NNODES", "2"},
+                                      {"PET_MASTER_ADDR", "h0"},
+                                      {"PET_NPROC_PER_NODE", "4"},
+                                      {"MASTER_PORT", ""}});
+  CHECK(result.exit_code == 0);
+  CHECK(result.output ==
+        "{\"node_rank\": 1, \"node_count\": 2, \"master_addr\": \"h0\", \"master_port\": 29500, "
+        "\"nproc_per_node\": 4, \"launcher\": \"pet\", \"provisional\": [], \"warnings\": []}\n");
+}
+
+TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
+  const Result result =
+      support::run(examples + "whoami", {}, {{"RANK", "\"1\n"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}});
+  CHECK(result.exit_code == 2);
+  CHECK(count_lines(result.output) == 1);
+  CHECK(result.output.find("\"error\": \"RANK='\\\"1?' is not") != std::string::npos);
+  CHECK(result.output.find("\"error_code\": \"bad-integer\"") != std::string::npos);
+}
