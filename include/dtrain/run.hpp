@@ -61,12 +61,13 @@ int run_worker(const launch::Worker& worker, Body& body) {
   const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
   std::optional<ProcessGroup<P>> group;
   const auto fail = [&](const char* text, int exit_code) {
-    // Every rank got the same command line: rank 0's sentence about it is enough.
-    const bool said_by_rank_0 = exit_code == exit_code_usage && group && worker.identity.rank != 0;
-    log(said_by_rank_0 ? LogLevel::info : LogLevel::error, who + text);
+    bool said_by_another = false;  // what all ranks stumble over (a flag, a missing file) is said once
     if (group) {
       group->report_exception(text);
+      const std::optional<Cause> cause = group->failure()->cause();
+      said_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
+    log(said_by_another ? LogLevel::info : LogLevel::error, who + text);
     return exit_code;
   };
   try {
