@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -129,11 +130,7 @@ class Reducer final : public Step::Target {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     backend::throw_if_failed(communicator_, *context_.latch);
-    queue_.throw_if_launch_failed();
-    if (const std::string missing = ledger_.missing(); !missing.empty()) {
-      context_.report_exception(missing);  // the others wait for this rank's buckets
-      throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
-    }
+    throw_if_not_launched();
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       backend::block_until_complete(buckets_[bucket].reduced, communicator_, *context_.latch, context_.timeout);
       for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
@@ -196,6 +193,27 @@ class Reducer final : public Step::Target {
       sizes.push_back(bucket.parameters.size());
     }
     return sizes;
+  }
+
+  /// The others wait for this rank's buckets: whatever keeps them back is told to the job. A bucket that was not
+  /// launched has the event of the step before, which is complete.
+  void throw_if_not_launched() {
+    try {
+      queue_.throw_if_launch_failed();
+    } catch (const std::exception& error) {
+      context_.report_exception(error.what());
+      throw;
+    }
+    if (const std::string missing = ledger_.missing(); !missing.empty()) {
+      context_.report_exception(missing);
+      throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
+    }
+    if (queue_.launched() < buckets_.size()) {
+      const std::string early =
+          "finish() came while a ready() of its step was still running; wait for its return first";
+      context_.report_exception(early);
+      throw Error(Errc::invalid_argument, early).with_rank(context_.rank);
+    }
   }
 
   void enter(std::size_t parameter) {
