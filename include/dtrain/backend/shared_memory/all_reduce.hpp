@@ -109,7 +109,9 @@ struct AllReduce {
         }
         reduce_from(sources, std::span(targets.data(), ranks()), std::min(piece, own.end - begin));
       }
-      channel_.meet();
+      if (!channel_.aborted()) {  // else the slice may be unfinished, and nobody is to take it for whole
+        channel_.meet();
+      }
     }
 
     /// One meeting for each chunk: between two of them a rank takes the results of the chunk before, reduces its slice
