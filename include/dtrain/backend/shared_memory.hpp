@@ -34,6 +34,11 @@ struct SharedMemory {
       return open(context, deadline);
     } catch (const JobFailed&) {
       throw;
+    } catch (const shared_memory::ToldError& error) {
+      if (context.members.rank == 0) {  // the others have it from rank 0, which reports for all
+        context.failure->report({CauseKind::exception, -1, "", error.what()});
+      }
+      throw;
     } catch (const Error& error) {
       const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
       context.failure->report({kind, context.members.rank, context.members.host, error.what()});

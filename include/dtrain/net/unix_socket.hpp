@@ -167,6 +167,7 @@ class UnixConnection {
     alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
     msghdr message{};
     ssize_t count = -1;
+    bool was_reset = false;
     while (count < 0) {
       message = {};
       message.msg_iov = &part;
@@ -177,6 +178,8 @@ class UnixConnection {
       const int error = errno;
       if (count < 0 && error == EAGAIN) {
         wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (count < 0 && error == ECONNRESET && !was_reset) {
+        was_reset = true;  // it closed without reading everything; what it sent before is still here
       } else if (count < 0 && error != EINTR && error != ECONNRESET) {
         throw posix_error(error, "receiving from a process on this host");
       } else if (count == 0 || (count < 0 && error == ECONNRESET)) {

@@ -103,6 +103,15 @@ TEST_CASE("plain messages keep their boundaries, and a closed end is an error wi
   }
 }
 
+TEST_CASE("what an end said before it closed is received, also if it left messages unread") {
+  Pair pair("last-words");
+  pair.client.send(bytes_of("unread"), soon());
+  pair.server.send(bytes_of("farewell"), soon());
+  { const UnixConnection closing = std::move(pair.server); }
+  CHECK(pair.client.receive(soon()).size() == 8);
+  CHECK_THROWS_AS(pair.client.receive(soon()), Error);
+}
+
 TEST_CASE("messages with too many descriptors, or none, are refused and leave none open") {
   Pair pair("hostile");
   const std::size_t before = lowest_free_descriptor();

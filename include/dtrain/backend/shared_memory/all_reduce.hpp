@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
 #include "dtrain/backend/shared_memory/arena.hpp"
@@ -44,8 +43,8 @@ struct AllReduce {
 
     void all() noexcept {
       if (channel_.size() == 1) {
-        if (work_.input != work_.output && count_ != 0) {
-          std::memcpy(work_.output, work_.input, count_ * element_);
+        if (work_.input != work_.output) {
+          copy_bytes(work_.output, work_.input, count_ * element_);
         }
       } else if (count_ * element_ <= small_bytes) {
         small();
@@ -57,9 +56,7 @@ struct AllReduce {
    private:
     /// Every rank shows its input and reduces everything: one meeting.
     void small() noexcept {
-      if (count_ != 0) {
-        std::memcpy(channel_.small_of(channel_.rank()), work_.input, count_ * element_);
-      }
+      copy_bytes(channel_.small_of(channel_.rank()), work_.input, count_ * element_);
       if (!channel_.meet_and_compare()) {
         return;
       }
@@ -136,8 +133,8 @@ struct AllReduce {
       const std::byte* from = work_.input + chunk * chunk_ * element_;
       std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
       const Slice own = slice_of(length_of(chunk), channel_.size(), channel_.rank());
-      std::memcpy(to, from, own.begin * element_);
-      std::memcpy(to + own.end * element_, from + own.end * element_, (length_of(chunk) - own.end) * element_);
+      copy_bytes(to, from, own.begin * element_);
+      copy_bytes(to + own.end * element_, from + own.end * element_, (length_of(chunk) - own.end) * element_);
     }
 
     void reduce_slice(std::size_t chunk) const noexcept {
@@ -157,8 +154,8 @@ struct AllReduce {
       for (int rank = 0; rank < channel_.size(); ++rank) {
         const Slice slice = slice_of(length_of(chunk), channel_.size(), rank);
         if (rank != channel_.rank() && slice.size() != 0) {
-          std::memcpy(work_.output + (chunk * chunk_ + slice.begin) * element_,
-                      channel_.control().staged_result(rank, chunk), slice.size() * element_);
+          copy_bytes(work_.output + (chunk * chunk_ + slice.begin) * element_,
+                     channel_.control().staged_result(rank, chunk), slice.size() * element_);
         }
       }
     }

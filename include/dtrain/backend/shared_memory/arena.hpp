@@ -55,8 +55,8 @@ class Allocation {
   std::size_t bytes_ = 0;
 };
 
-/// What a communicator remembers of its allocations, to recognise buffers in them. Allocations get the same numbers
-/// (1, 2, ...) on every rank.
+/// What a communicator remembers of its allocations, to recognise buffers in them. An allocation has the number of the
+/// exchange that made it: the same on every rank, also after one that failed on some of them.
 class ArenaTable {
  public:
   struct Place {
@@ -65,9 +65,10 @@ class ArenaTable {
     Arena arena{};
   };
 
-  void add(const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_part, std::size_t bytes) {
+  void add(std::uint64_t number, const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_part,
+           std::size_t bytes) {
     std::erase_if(entries_, [](const Entry& entry) { return entry.segment.expired(); });
-    entries_.push_back({++latest_, segment, arena, own_part, bytes});
+    entries_.push_back({number, segment, arena, own_part, bytes});
   }
 
   /// Where `count` bytes at `data` lie. Blocking: no; allocates nothing.
@@ -93,7 +94,6 @@ class ArenaTable {
   };
 
   std::vector<Entry> entries_;
-  std::uint64_t latest_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

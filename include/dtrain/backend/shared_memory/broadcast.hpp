@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
+#include "dtrain/backend/shared_memory/kernels.hpp"
 #include "dtrain/backend/shared_memory/placement.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -33,11 +33,11 @@ struct Broadcast {
   /// One meeting.
   void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
     const bool is_root = channel.rank() == operation.root;
-    if (is_root && bytes != 0) {
-      std::memcpy(channel.small_of(operation.root), buffer, bytes);
+    if (is_root) {
+      copy_bytes(channel.small_of(operation.root), buffer, bytes);
     }
-    if (channel.meet_and_compare() && !is_root && bytes != 0) {
-      std::memcpy(buffer, channel.small_of(operation.root), bytes);
+    if (channel.meet_and_compare() && !is_root) {
+      copy_bytes(buffer, channel.small_of(operation.root), bytes);
     }
   }
 
@@ -70,7 +70,7 @@ struct Broadcast {
 
   void copy_directly(const Channel& channel, const std::byte* from, std::size_t bytes) const noexcept {
     for (std::size_t begin = 0; begin < bytes && !channel.aborted(); begin += piece_bytes) {
-      std::memcpy(buffer + begin, from + begin, std::min(piece_bytes, bytes - begin));
+      copy_bytes(buffer + begin, from + begin, std::min(piece_bytes, bytes - begin));
     }
   }
 
@@ -80,7 +80,7 @@ struct Broadcast {
     for (std::size_t chunk = 0; chunk * length < bytes; ++chunk) {
       if (channel.rank() != root) {
         const std::size_t begin = chunk * length;
-        std::memcpy(buffer + begin, channel.control().staged_input(root, chunk), std::min(length, bytes - begin));
+        copy_bytes(buffer + begin, channel.control().staged_input(root, chunk), std::min(length, bytes - begin));
       } else {
         copy_in(channel, chunk + 1, bytes);
       }
@@ -95,8 +95,8 @@ struct Broadcast {
     const std::size_t length = channel.control().chunk_bytes();
     const std::size_t begin = chunk * length;
     if (begin < bytes) {
-      std::memcpy(channel.control().staged_input(channel.rank(), chunk), buffer + begin,
-                  std::min(length, bytes - begin));
+      copy_bytes(channel.control().staged_input(channel.rank(), chunk), buffer + begin,
+                 std::min(length, bytes - begin));
     }
   }
 };

@@ -2,6 +2,8 @@
 /// @file
 /// One rank's side of a channel: meeting the others, and giving up when it fails.
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -40,7 +42,7 @@ class Channel {
         failure_(context.failure),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        spins_(stream::host::cores_by_affinity() >= size_ ? 4000 : 50) {}
+        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -151,6 +153,8 @@ class Channel {
  private:
   ~Channel() = default;
 
+  static constexpr int yields = 50;
+
   Slot& own_slot() const noexcept { return control_.slot(rank_); }
 
   static std::optional<Cause> copy_of(const Cause& cause) noexcept {
@@ -172,35 +176,62 @@ class Channel {
 
   bool wait_for(int peer) noexcept {
     Slot& slot = control_.slot(peer);
-    for (int spin = 0; spin < spins_; ++spin) {
+    // First in the hope that it runs on another core, then in case it waits for this one, at last without a core.
+    for (int spin = 0; spin < spins_ + yields; ++spin) {
       if (has_arrived(slot, meetings_)) {
         return true;
       }
       if (aborted()) {
         return false;
       }
-      spin_pause();
+      if (spin < spins_) {
+        spin_pause();
+      } else {
+        static_cast<void>(::sched_yield());
+      }
     }
     if (!deadline_) {
       deadline_ = Deadline::after(timeout_);
     }
     while (!aborted()) {
       sleeper_.sleep(slot, meetings_, aborted_, *deadline_);
-      const SlotState state = slot.state.load();
-      if (has_arrived(slot, meetings_)) {  // looked at last: it may have come before it left
+      if (has_arrived(slot, meetings_)) {
         return true;
       }
-      if (state == SlotState::failed) {
-        fail(slot.cause.load());
-      } else if (state == SlotState::closed) {
-        fail({CauseKind::disagreement, -1, "",
-              present() + " cannot be finished: rank " + std::to_string(peer) +
-                  " has left the channel without calling it"});
-      } else if (deadline_->passed()) {
+      if (!any_has_left() && deadline_->passed()) {
         fail({CauseKind::timeout, rank_, host_, present() + ": " + missing()});
       }
     }
     return false;
+  }
+
+  /// Whether this meeting cannot take place because a peer failed or left; then this channel fails too. All are looked
+  /// at: the one that is waited for may itself wait for such a peer. Who came first and then left spoils nothing.
+  bool any_has_left() noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      const Slot& slot = control_.slot(peer);
+      const SlotState state = slot.state.load();
+      if (state == SlotState::failed && !all_have_arrived()) {
+        fail(slot.cause.load());
+        return true;
+      }
+      if (state == SlotState::closed && !has_arrived(slot, meetings_)) {
+        fail({CauseKind::disagreement, -1, "",
+              present() + " cannot be finished: rank " + std::to_string(peer) +
+                  " has left the channel without calling it"});
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool all_have_arrived() const noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!has_arrived(control_.slot(peer), meetings_)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   /// Every rank compares everybody with rank 0, so that every rank says the same sentence.

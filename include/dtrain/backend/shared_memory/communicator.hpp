@@ -96,7 +96,7 @@ class Communicator {
     const Shared shared = Sharing(end_->links, ++end_->exchanges, bytes, deadline).run();
     end_->check();
     const Arena arena{shared.segment->base(), shared.stride};
-    end_->arenas.add(shared.segment, arena, arena.part(rank()), bytes);
+    end_->arenas.add(end_->exchanges, shared.segment, arena, arena.part(rank()), bytes);
     return {shared.segment, arena.part(rank()), bytes};
   }
 

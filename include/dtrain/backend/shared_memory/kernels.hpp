@@ -47,6 +47,27 @@ typename VectorOf<T>::type load(const std::byte* from) noexcept {
   return value;
 }
 
+/// As std::memcpy. Not std::memcpy, because glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`, which on AMD's Zen takes
+/// 15 times as long where the target begins a few bytes later in its page than the source in its own: so does a large
+/// vector (16 bytes) beside a mapping (0). Measured: 64 KiB in 21 us, here 1.4 us.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  constexpr std::size_t width = sizeof(VectorOf<float>::type);
+  std::size_t i = 0;
+  for (; i + 4 * width <= bytes; i += 4 * width) {
+    const auto first = load<float>(from + i);
+    const auto second = load<float>(from + i + width);
+    const auto third = load<float>(from + i + 2 * width);
+    const auto fourth = load<float>(from + i + 3 * width);
+    std::memcpy(to + i, &first, width);
+    std::memcpy(to + i + width, &second, width);
+    std::memcpy(to + i + 2 * width, &third, width);
+    std::memcpy(to + i + 3 * width, &fourth, width);
+  }
+  if (i < bytes) {
+    std::memcpy(to + i, from + i, bytes - i);
+  }
+}
+
 /// `chosen` where the mask is set, else `other`.
 template <class T>
 typename VectorOf<T>::type select(typename VectorOf<T>::mask mask, typename VectorOf<T>::type chosen,

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,7 +47,7 @@ class Links {
   static Links open(const ChannelContext& context, Deadline deadline) {
     Links links(context);
     if (links.rank_ == 0 && links.size_ > 1) {
-      links.accept_all(context, deadline);
+      links.accept_all_or_tell(context, deadline);
     } else if (links.rank_ != 0) {
       links.connect(context, deadline);
     }
@@ -99,6 +100,17 @@ class Links {
     with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
   }
 
+  /// To rank 0, whose answer is received next: where it has gone, what it said before tells more than that it went.
+  void send_before_receiving(const Message& message, Deadline deadline) {
+    try {
+      link(0).connection.send(message.as_bytes(), deadline);
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::closed)) {
+        throw;
+      }
+    }
+  }
+
   /// @throws as send. The caller keeps `descriptor`.
   void send_descriptor(int peer, int descriptor, Deadline deadline) {
     const std::byte one{1};
@@ -110,9 +122,32 @@ class Links {
       : rank_(context.members.rank),
         size_(context.members.world_size),
         channel_(context.name),
+        failure_(context.failure),
         check_([failure = context.failure, rank = context.members.rank] { failure->throw_if_failed(rank); }) {}
 
   static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
+
+  /// Those who have come learn why it failed, before they see a closed connection.
+  void accept_all_or_tell(const ChannelContext& context, Deadline deadline) {
+    try {
+      accept_all(context, deadline);
+    } catch (const Error& error) {
+      Message verdict;
+      verdict.kind = MessageKind::verdict;
+      verdict.number = 1;
+      verdict.set_error(error);
+      for (std::optional<Link>& link : links_) {
+        try {
+          if (link) {
+            link->connection.send(verdict.as_bytes(), Deadline::after(std::chrono::seconds(1)));
+          }
+        } catch (const Error&) {
+          // It has gone, and has a reason of its own.
+        }
+      }
+      throw;
+    }
+  }
 
   void accept_all(const ChannelContext& context, Deadline deadline) {
     const std::string name = "dtrain-" + rendezvous::random_job_id();
@@ -220,7 +255,10 @@ class Links {
     } catch (const ToldError&) {
       throw;
     } catch (const Error& error) {
-      check_();  // a peer that has gone may have been told why
+      if (error.code() != make_error_code(Errc::timeout)) {
+        failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
+      }
+      check_();
       throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
     }
   }
@@ -228,6 +266,7 @@ class Links {
   int rank_;
   int size_;
   std::string channel_;
+  std::shared_ptr<FailureLatch> failure_;
   std::function<void()> check_;
   std::vector<std::optional<Link>> links_;
 };

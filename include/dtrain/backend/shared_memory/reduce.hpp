@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
 #include "dtrain/backend/shared_memory/kernels.hpp"
@@ -24,7 +23,7 @@ inline void reduce(const Kernels& kernels, std::size_t element_bytes, std::span<
     const std::size_t part = std::min(block_bytes, bytes - offset);
     const std::size_t elements = part / element_bytes;
     if (sources.size() == 1) {
-      std::memcpy(partial, sources[0] + offset, part);
+      copy_bytes(partial, sources[0] + offset, part);
     } else {
       kernels.combine(partial, sources[0] + offset, sources[1] + offset, elements);
     }
@@ -35,7 +34,7 @@ inline void reduce(const Kernels& kernels, std::size_t element_bytes, std::span<
       kernels.scale(partial, elements, static_cast<int>(sources.size()));
     }
     for (std::byte* target : targets) {
-      std::memcpy(target + offset, partial, part);
+      copy_bytes(target + offset, partial, part);
     }
   }
 }

@@ -142,7 +142,7 @@ class Sharing {
   }
 
   Shared accept() {
-    links_.send(0, message(MessageKind::request), deadline_);
+    links_.send_before_receiving(message(MessageKind::request), deadline_);
     const Message offer = links_.receive(0, MessageKind::offer, number_, deadline_);
     Shared shared{nullptr, stride_, offer.nonce};
     Message ready = message(MessageKind::ready);
@@ -156,7 +156,7 @@ class Sharing {
     } catch (const Error& error) {
       ready.set_error(Error(error.code(), "on rank " + std::to_string(links_.rank()) + ": " + error.what()));
     }
-    links_.send(0, ready, deadline_);
+    links_.send_before_receiving(ready, deadline_);
     links_.receive(0, MessageKind::verdict, number_, deadline_).throw_if_error();
     shared.segment->close_descriptor();
     return shared;

@@ -1,0 +1,67 @@
+#include "dtrain/backend/shared_memory/segment.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace {
+
+using dtrain::Errc;
+using dtrain::backend::shared_memory::available_memory_bytes;
+using dtrain::backend::shared_memory::Segment;
+
+/// The code of what `call` throws, and its sentence.
+template <class F>
+std::pair<std::error_code, std::string> error_of(F call) {
+  try {
+    call();
+  } catch (const dtrain::Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+TEST_CASE("a reserved segment is zeroed, writable and cannot shrink") {
+  for (const std::size_t bytes : {std::size_t{4096}, std::size_t{5000}, std::size_t{3} << 20}) {
+    const auto segment = Segment::create(bytes, bytes);
+    segment->reserve(0, bytes);
+    CHECK(std::all_of(segment->base(), segment->base() + bytes, [](std::byte b) { return b == std::byte{0}; }));
+    segment->base()[bytes - 1] = std::byte{7};
+    CHECK(ftruncate(segment->descriptor(), 0) != 0);
+    const auto alignment = bytes >= dtrain::backend::shared_memory::huge_page_bytes ? (std::size_t{2} << 20) : 4096;
+    CHECK(reinterpret_cast<std::uintptr_t>(segment->base()) % alignment == 0);
+    segment->close_descriptor();
+    CHECK(segment->descriptor() == -1);
+    CHECK(segment->base()[bytes - 1] == std::byte{7});
+  }
+}
+
+TEST_CASE("the descriptor's memory is the mapping's") {
+  const auto first = Segment::create(4096, 4096);
+  const auto second = Segment::adopt(dtrain::net::Descriptor(::dup(first->descriptor())), 4096);
+  first->base()[5] = std::byte{9};
+  CHECK(second->base()[5] == std::byte{9});
+}
+
+TEST_CASE("more memory than there is is refused before any is taken, saying how much there is") {
+  const std::size_t asked = std::size_t{1} << 50;
+  const auto [code, sentence] = error_of([&] { Segment::create(asked, asked); });
+  CHECK(code == Errc::out_of_memory);
+  CHECK(sentence.find(std::to_string(asked)) != std::string::npos);
+  CHECK(sentence.find("available") != std::string::npos);
+  CHECK(available_memory_bytes() > 0);
+  CHECK(available_memory_bytes() < asked);
+}
+
+TEST_CASE("a memory that is not sealed, or of another size, is not adopted") {
+  const int unsealed = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  REQUIRE(::ftruncate(unsealed, 4096) == 0);
+  CHECK(error_of([&] { Segment::adopt(dtrain::net::Descriptor(unsealed), 4096); }).first == Errc::protocol);
+  const auto sealed = Segment::create(4096, 4096);
+  CHECK(error_of([&] { Segment::adopt(dtrain::net::Descriptor(::dup(sealed->descriptor())), 8192); }).first ==
+        Errc::protocol);
+}
+
+}  // namespace

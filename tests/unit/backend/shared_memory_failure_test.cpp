@@ -1,0 +1,388 @@
+#include <doctest/doctest.h>
+
+#include <dirent.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/shared_memory_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::Cause;
+using dtrain::CauseKind;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::Errc;
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::SharedMemoryRank;
+using namespace std::chrono_literals;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// What `call` throws: its code and sentence.
+template <class F>
+dtrain::Error error_of(F call) {
+  try {
+    call();
+  } catch (const dtrain::Error& error) {
+    return error;
+  }
+  return {std::error_code(), "nothing was thrown"};
+}
+
+/// Runs the channel's ranks; `enqueue` differs by rank. Gives each rank's failure.
+template <class F>
+std::vector<Cause> failures(int ranks, std::chrono::nanoseconds timeout, F enqueue) {
+  const auto job = std::make_shared<FakeJob>(ranks);
+  std::vector<Cause> causes(static_cast<std::size_t>(ranks));
+  run_thread_ranks(ranks, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), ranks, "group", timeout);
+    thread.doing("what differs");
+    enqueue(self);
+    CHECK_FALSE(self.wait());
+    causes[static_cast<std::size_t>(thread.rank())] = self.communicator.failure().value_or(Cause{});
+    CHECK(self.latch->failed());
+    // Later work is skipped at once, and what throws names the cause.
+    self.communicator.barrier(self.stream.ref());
+    self.wait();
+    CHECK_THROWS_AS(self.communicator.allocate_blocking(64, Deadline::after(10s)), dtrain::Error);
+  });
+  return causes;
+}
+
+std::vector<float>& scratch(int rank) {
+  thread_local std::vector<float> buffer(100'000);
+  static_cast<void>(rank);
+  return buffer;
+}
+
+BufferView floats(int rank, std::size_t count) {
+  return dtrain::buffer_view(std::span(scratch(rank)).first(count));
+}
+
+TEST_CASE("ranks that call different things learn on every rank which two differ and in what") {
+  struct Case {
+    std::size_t count;
+    ReduceOp op;
+    bool broadcast;
+    const char* says;
+  };
+  // What rank 2 does while ranks 0 and 1 sum 5000 floats.
+  for (const Case& other :
+       {Case{4999, ReduceOp::sum, false, "of 4999 f32"}, Case{5000, ReduceOp::max, false, "(max)"},
+        Case{5000, ReduceOp::sum, true, "broadcast of 5000 f32 from rank 1"}, Case{3, ReduceOp::sum, false, "of 3 f32"},
+        Case{90'000, ReduceOp::sum, false, "of 90000"}}) {
+    const auto causes = failures(3, 10s, [&](SharedMemoryRank& self) {
+      const int rank = self.communicator.rank();
+      const BufferView view = floats(rank, rank == 2 ? other.count : 5000);
+      if (rank == 2 && other.broadcast) {
+        self.communicator.broadcast(view, 1, self.stream.ref());
+      } else {
+        self.communicator.all_reduce(view, view, rank == 2 ? other.op : ReduceOp::sum, self.stream.ref());
+      }
+    });
+    for (const Cause& cause : causes) {
+      CHECK(cause.kind == CauseKind::disagreement);
+      CHECK(contains(cause.text, "rank 0 called all_reduce (sum) of 5000 f32"));
+      CHECK(contains(cause.text, "rank 2 called"));
+      CHECK(contains(cause.text, other.says));
+      CHECK(contains(cause.text, "channel 'group'"));
+    }
+  }
+}
+
+TEST_CASE("a rank that never comes is named by every rank that waits for it, with the operation") {
+  const auto job = std::make_shared<FakeJob>(3);
+  std::atomic<int> ended{0};
+  run_thread_ranks(3, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 3, "group", 100ms);
+    if (thread.rank() == 1) {
+      while (ended != 2) {
+        std::this_thread::sleep_for(1ms);
+      }
+      return;
+    }
+    const BufferView view = floats(thread.rank(), 5000);
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    CHECK_FALSE(self.wait());
+    ++ended;
+    const Cause cause = self.communicator.failure().value();
+    CHECK(cause.kind == CauseKind::timeout);
+    CHECK(contains(cause.text, "all_reduce (sum) of 5000 f32"));
+    CHECK(contains(cause.text, "rank 1 had not arrived after 100 ms"));
+  });
+}
+
+TEST_CASE("an abort from another thread ends a wait at once, on every rank, with its cause") {
+  for (const bool helper : {false, true}) {
+    const auto job = std::make_shared<FakeJob>(3);
+    std::atomic<int> ended{0};
+    run_thread_ranks(3, [&](RankThread& thread) {
+      SharedMemoryRank self(job, thread.rank(), 3, "group", 1h);
+      if (helper) {
+        self.stream.start_helper();
+      }
+      if (thread.rank() == 2) {
+        while (ended != 2) {  // never joins the barrier
+          std::this_thread::sleep_for(1ms);
+        }
+        return;
+      }
+      self.communicator.barrier(self.stream.ref());
+      std::thread aborter([&] {
+        if (thread.rank() == 0) {
+          std::this_thread::sleep_for(30ms);
+          self.communicator.abort({CauseKind::exception, 0, "here", "enough"});
+        }
+      });
+      CHECK_FALSE(self.wait());
+      aborter.join();
+      ++ended;
+      CHECK(self.communicator.failure().value().text == "enough");
+    });
+  }
+}
+
+TEST_CASE("the job's failure aborts the channel, also one that is set before or while it is opened") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
+    if (thread.rank() == 0) {
+      self.communicator.barrier(self.stream.ref());
+      std::thread control([&] {
+        std::this_thread::sleep_for(20ms);
+        job->fail({CauseKind::lost, 1, "elsewhere", "its connection closed"});
+      });
+      CHECK_FALSE(self.wait());
+      control.join();
+      CHECK(self.communicator.failure().value().kind == CauseKind::lost);
+    } else {
+      self.latch->block_until_failed(Deadline::after(20s));
+    }
+    const auto late = error_of([&] { SharedMemoryRank(job, thread.rank(), 2, "late"); });
+    CHECK(late.code() == Errc::peer_lost);
+  });
+  const auto unopened = std::make_shared<FakeJob>(2);
+  std::thread control([&] {
+    std::this_thread::sleep_for(20ms);
+    unopened->fail({CauseKind::lost, 1, "elsewhere", "its connection closed"});
+  });
+  CHECK(error_of([&] { SharedMemoryRank(unopened, 0, 2); }).code() == Errc::peer_lost);  // rank 1 never comes
+  control.join();
+}
+
+TEST_CASE("a rank that leaves the channel is not waited for") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
+    self.communicator.barrier(self.stream.ref());
+    CHECK(self.wait());
+    if (thread.rank() == 0) {
+      self.communicator.barrier(self.stream.ref());
+      CHECK_FALSE(self.wait());
+      const Cause cause = self.communicator.failure().value();
+      CHECK(cause.kind == CauseKind::disagreement);
+      CHECK(contains(cause.text, "rank 1 has left the channel"));
+    }
+  });
+}
+
+TEST_CASE("a communicator that is destroyed before its work has run skips it, with a helper or without") {
+  for (const bool helper : {false, true}) {
+    const auto job = std::make_shared<FakeJob>(2);
+    run_thread_ranks(2, [&](RankThread& thread) {
+      auto stream = std::make_unique<dtrain::backend::SharedMemory::StreamOwner>();
+      dtrain::stream::host::Event event;
+      {
+        SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
+        if (helper) {
+          stream->start_helper();
+        }
+        if (thread.rank() == 0) {
+          std::vector<float> buffer(5000);
+          const BufferView view = dtrain::buffer_view(std::span(buffer));
+          self.communicator.all_reduce(view, view, ReduceOp::sum, stream->ref());
+          self.communicator.all_reduce(view, view, ReduceOp::sum, stream->ref());
+          stream->ref().record(event);
+        } else {
+          self.latch->block_until_failed(Deadline::after(200ms));
+        }
+      }
+      if (!helper) {
+        CHECK(event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
+      }
+    });
+  }
+}
+
+TEST_CASE("operations of one communicator that overtake each other on two streams are an error, not wrong numbers") {
+  const auto job = std::make_shared<FakeJob>(1);
+  SharedMemoryRank self(job, 0, 1);
+  dtrain::backend::SharedMemory::StreamOwner other;
+  self.communicator.barrier(other.ref());
+  self.communicator.barrier(self.stream.ref());
+  CHECK_FALSE(self.wait());
+  CHECK(contains(self.communicator.failure().value().text, "began before the one enqueued before it"));
+}
+
+TEST_CASE("ranks that allocate different sizes are told both, and the channel serves on") {
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 3);
+    const auto error =
+        error_of([&] { self.communicator.allocate_blocking(thread.rank() == 2 ? 200 : 100, Deadline::after(10s)); });
+    CHECK(error.code() == Errc::disagreement);
+    CHECK(contains(error.what(), "rank 0 allocates 100 bytes"));
+    CHECK(contains(error.what(), "rank 2 allocates 200"));
+    const auto memory = self.communicator.allocate_blocking(100, Deadline::after(10s));
+    CHECK(memory.bytes() == 100);
+    self.communicator.broadcast(BufferView{memory.data(), 100, DType::u8, {}}, 0, self.stream.ref());
+    CHECK(self.wait());
+  });
+}
+
+TEST_CASE("memory that cannot be had is an error on every rank that says how much was asked") {
+  const auto job = std::make_shared<FakeJob>(3);
+  const std::size_t asked = std::size_t{1} << 44;
+  run_thread_ranks(3, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 3);
+    const auto error = error_of([&] { self.communicator.allocate_blocking(asked, Deadline::after(10s)); });
+    CHECK(error.code() == Errc::out_of_memory);
+    CHECK(contains(error.what(), std::to_string(3 * asked)));
+    CHECK(self.communicator.allocate_blocking(64, Deadline::after(10s)).bytes() == 64);
+  });
+}
+
+TEST_CASE("a rank that never allocates is a timeout that names it, and no hang for anybody") {
+  const auto job = std::make_shared<FakeJob>(3);
+  std::atomic<int> ended{0};
+  run_thread_ranks(3, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 3);
+    if (thread.rank() == 2) {
+      while (ended != 2) {
+        std::this_thread::sleep_for(1ms);
+      }
+      return;
+    }
+    const auto error = error_of([&] { self.communicator.allocate_blocking(64, Deadline::after(100ms)); });
+    ++ended;
+    CHECK(error.code() == Errc::timeout);
+    CHECK(contains(error.what(), thread.rank() == 0 ? "rank 2" : "rank"));
+  });
+}
+
+TEST_CASE("ranks on two hosts are refused before anything is opened, naming both and what to use") {
+  const auto job = std::make_shared<FakeJob>(2);
+  auto context = support::channel_context(job, 0, 2, "group", 1s);
+  context.members.other_host_rank = 1;
+  context.members.other_host = "far";
+  const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, Deadline::after(1s)); });
+  CHECK(error.code() == Errc::unsupported);
+  for (const char* part : {"rank 0 is on host-0", "rank 1 on far", "Mpi", "Gloo", "Nccl"}) {
+    CHECK(contains(error.what(), part));
+  }
+}
+
+TEST_CASE("a rank that does not come to the opening is named, and the others hear of it") {
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    if (thread.rank() == 1) {
+      return;
+    }
+    const auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
+    const Deadline deadline = Deadline::after(thread.rank() == 0 ? 200ms : 20s);
+    const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, deadline); });
+    CHECK(contains(error.what(), "rank 1"));
+    CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(10s)));
+  });
+}
+
+TEST_CASE("what a caller can know to be wrong throws at the call") {
+  const auto job = std::make_shared<FakeJob>(1);
+  SharedMemoryRank self(job, 0, 1);
+  auto& communicator = self.communicator;
+  const auto stream = self.stream.ref();
+  std::byte memory[64] = {};
+  const auto half = error_of([&] {
+    const BufferView view{memory, 4, DType::bf16, {}};
+    communicator.all_reduce(view, view, ReduceOp::sum, stream);
+  });
+  CHECK(half.code() == Errc::unsupported);
+  CHECK(contains(half.what(), "f32 and f64"));
+  CHECK(contains(half.what(), "bf16"));
+  const BufferView whole{memory, 8, DType::f32, {}};
+  const BufferView overlapping{memory + 4, 8, DType::f32, {}};
+  const BufferView shorter{memory, 7, DType::f32, {}};
+  const BufferView null{nullptr, 8, DType::f32, {}};
+  const BufferView device{memory, 8, DType::f32, {dtrain::DeviceKind::cuda, 0}};
+  const auto reduce = [&](BufferView in, BufferView out) {
+    return error_of([&] { communicator.all_reduce(in, out, ReduceOp::sum, stream); }).code();
+  };
+  CHECK(reduce(whole, overlapping) == Errc::invalid_argument);
+  CHECK(reduce(whole, shorter) == Errc::invalid_argument);
+  CHECK(reduce(null, null) == Errc::invalid_argument);
+  CHECK(reduce(device, device) == Errc::unsupported);
+  CHECK(error_of([&] { communicator.broadcast(whole, 1, stream); }).code() == Errc::invalid_argument);
+  CHECK(error_of([&] { communicator.broadcast(whole, -1, stream); }).code() == Errc::invalid_argument);
+  communicator.all_reduce(whole, whole, ReduceOp::sum, stream);  // none of them counted as an operation
+  CHECK(self.wait());
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  DIR* directory = opendir("/proc/self/fd");
+  REQUIRE(directory != nullptr);
+  while (readdir(directory) != nullptr) {
+    ++count;
+  }
+  closedir(directory);
+  return count;
+}
+
+std::size_t mapped_memories() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += contains(line, "memfd:dtrain") ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_CASE("channels and allocations leave no descriptor and no mapping behind, whichever ends first") {
+  const auto use = [] {
+    const auto job = std::make_shared<FakeJob>(3);
+    run_thread_ranks(3, [&](RankThread& thread) {
+      dtrain::backend::shared_memory::Allocation survivor;
+      {
+        SharedMemoryRank self(job, thread.rank(), 3);
+        { const auto dropped = self.communicator.allocate_blocking(100, Deadline::after(10s)); }
+        survivor = self.communicator.allocate_blocking(3 << 20, Deadline::after(10s));
+        CHECK_THROWS_AS(self.communicator.allocate_blocking(std::size_t{1} << 44, Deadline::after(10s)), dtrain::Error);
+        self.communicator.barrier(self.stream.ref());
+        CHECK(self.wait());
+      }
+      survivor.data()[survivor.bytes() - 1] = std::byte{1};
+    });
+  };
+  use();
+  const std::size_t before = open_descriptors();
+  use();
+  CHECK(open_descriptors() == before);
+  CHECK(mapped_memories() == 0);
+}
+
+}  // namespace

@@ -1,0 +1,266 @@
+#include "dtrain/backend/shared_memory.hpp"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/allocation_count.hpp"
+#include "support/reference_reduction.hpp"
+#include "support/shared_memory_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::ConstBufferView;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::SharedMemoryRank;
+using namespace std::chrono_literals;
+
+constexpr int rank_counts[] = {1, 2, 3, 4, 8};
+constexpr ReduceOp all_operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
+                                       ReduceOp::product};
+
+/// Where the buffers of an all-reduce lie.
+enum class Memory { arena, arena_shifted, foreign, foreign_unaligned, out_of_place, mixed };
+constexpr Memory all_memories[] = {Memory::arena,        Memory::arena_shifted,
+                                   Memory::foreign,      Memory::foreign_unaligned,
+                                   Memory::out_of_place, Memory::mixed};
+
+template <class T>
+void fill(std::byte* to, const std::vector<T>& from) {
+  if (!from.empty()) {
+    std::memcpy(to, from.data(), from.size() * sizeof(T));
+  }
+}
+
+template <class T>
+bool holds(const std::byte* memory, const std::vector<T>& expected) {
+  return expected.empty() || std::memcmp(memory, expected.data(), expected.size() * sizeof(T)) == 0;
+}
+
+/// One all-reduce of `inputs`; whether this rank got `expected`.
+template <class T>
+bool all_reduce_gives(SharedMemoryRank& self, std::byte* arena, Memory memory, ReduceOp op,
+                      const std::vector<std::vector<T>>& inputs, const std::vector<T>& expected) {
+  const int rank = self.communicator.rank();
+  const std::vector<T>& own = inputs[static_cast<std::size_t>(rank)];
+  std::vector<std::byte> foreign(own.size() * sizeof(T) + 64);
+  std::byte* output = foreign.data();
+  switch (memory) {
+    case Memory::arena: output = arena; break;
+    case Memory::arena_shifted:
+      output = arena + 4 * static_cast<std::size_t>(rank + 1);
+      break;  // elsewhere on each rank
+    case Memory::foreign: break;
+    case Memory::foreign_unaligned: output = foreign.data() + 1 + rank % 3; break;
+    case Memory::out_of_place: break;
+    case Memory::mixed: output = rank % 2 == 0 ? arena : foreign.data(); break;
+  }
+  std::vector<T> untouched = own;
+  if (memory != Memory::out_of_place) {
+    fill(output, own);
+  }
+  const std::byte* input =
+      memory == Memory::out_of_place ? reinterpret_cast<const std::byte*>(untouched.data()) : output;
+  const DType dtype = dtrain::dtype_of<T>::value;
+  self.communicator.all_reduce(ConstBufferView{input, own.size(), dtype}, BufferView{output, own.size(), dtype, {}}, op,
+                               self.stream.ref());
+  return self.wait() && holds(output, expected) && untouched == own;
+}
+
+template <class T>
+void check_all_paths(int ranks, const std::vector<std::size_t>& counts) {
+  const auto job = std::make_shared<FakeJob>(ranks);
+  const std::size_t longest = *std::max_element(counts.begin(), counts.end());
+  run_thread_ranks(ranks, [&](RankThread& thread) {
+    thread.doing("opening");
+    SharedMemoryRank self(job, thread.rank(), ranks);
+    thread.doing("allocating");
+    const auto allocation = self.communicator.allocate_blocking(longest * sizeof(T) + 256, Deadline::after(10s));
+    thread.doing("all_reduce");
+    for (const std::size_t count : counts) {
+      for (const ReduceOp op : all_operations) {
+        const auto inputs = support::awkward_inputs<T>(ranks, count, count + 7);
+        const auto expected = support::reference_reduction(op, inputs);
+        for (const Memory memory : all_memories) {
+          const bool right = all_reduce_gives(self, allocation.data(), memory, op, inputs, expected);
+          CHECK_MESSAGE(right, "rank " << thread.rank() << " of " << ranks << ", " << dtrain::name(op) << " of "
+                                       << count << ", memory " << static_cast<int>(memory));
+          if (!right) {
+            return;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("every path of an all-reduce has the bits of a plain loop in rank order") {
+  for (const int ranks : rank_counts) {
+    const bool many = ranks > 4;
+    check_all_paths<float>(ranks, {0, 1, 3, 1023, 1024, 1025, many ? 9000U : 70'001U});
+    check_all_paths<double>(ranks, {0, 1, 2, 511, 512, 513, many ? 5000U : 40'000U});
+  }
+}
+
+TEST_CASE("a long all-reduce goes through many chunks with the same bits") {
+  for (const int ranks : {2, 3}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    const std::size_t count = 700'003;
+    const auto inputs = support::awkward_inputs<float>(ranks, count, 1);
+    const auto expected = support::reference_reduction(ReduceOp::average, inputs);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      SharedMemoryRank self(job, thread.rank(), ranks);
+      const auto allocation = self.communicator.allocate_blocking(count * 4 + 64, Deadline::after(10s));
+      for (int repetition = 0; repetition < 2; ++repetition) {
+        for (const Memory memory : all_memories) {
+          CHECK(all_reduce_gives(self, allocation.data(), memory, ReduceOp::average, inputs, expected));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("a broadcast gives every rank the root's bytes, of any element type and in any memory") {
+  for (const int ranks : rank_counts) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      SharedMemoryRank self(job, thread.rank(), ranks);
+      const auto allocation = self.communicator.allocate_blocking(1 << 20, Deadline::after(10s));
+      std::vector<std::byte> foreign(1 << 20);
+      for (const std::size_t bytes : {0U, 1U, 4096U, 4097U, 65'536U, 600'001U}) {
+        for (const int root : {0, ranks - 1}) {
+          for (int memory = 0; memory < 3; ++memory) {  // all in the arena, none, only the even ranks
+            const bool bound = memory == 0 || (memory == 2 && thread.rank() % 2 == 0);
+            std::byte* buffer = bound ? allocation.data() + 64 : foreign.data() + 3;
+            for (std::size_t i = 0; i < bytes; ++i) {
+              buffer[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(thread.rank() * 101));
+            }
+            self.communicator.broadcast(BufferView{buffer, bytes, DType::u8, {}}, root, self.stream.ref());
+            bool right = self.wait();
+            for (std::size_t i = 0; i < bytes; ++i) {
+              right = right && buffer[i] == static_cast<std::byte>(i * 31 + static_cast<std::size_t>(root * 101));
+            }
+            CHECK_MESSAGE(right,
+                          "rank " << thread.rank() << " of " << ranks << ", " << bytes << " bytes from " << root);
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("operations of every kind follow each other without waiting on the host") {
+  for (const int ranks : rank_counts) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      SharedMemoryRank self(job, thread.rank(), ranks);
+      std::vector<float> small(10);
+      std::vector<float> large(3000);
+      const auto stream = self.stream.ref();
+      for (int step = 0; step < 200; ++step) {
+        for (float& value : small)
+          value = static_cast<float>(thread.rank() + step);
+        for (float& value : large)
+          value = 1;
+        const BufferView small_view = dtrain::buffer_view(std::span(small));
+        const BufferView large_view = dtrain::buffer_view(std::span(large));
+        self.communicator.all_reduce(large_view, large_view, ReduceOp::sum, stream);
+        self.communicator.broadcast(small_view, step % ranks, stream);
+        self.communicator.all_reduce(small_view, small_view, ReduceOp::max, stream);
+        self.communicator.barrier(stream);
+        self.communicator.broadcast(large_view, 0, stream);
+        REQUIRE(self.wait());
+        REQUIRE(small[9] == static_cast<float>(step % ranks + step));
+        REQUIRE(large[2999] == static_cast<float>(ranks));
+      }
+    });
+  }
+}
+
+TEST_CASE("a helper thread and the waiting thread give the same bits") {
+  const int ranks = 3;
+  const auto job = std::make_shared<FakeJob>(ranks);
+  const auto inputs = support::awkward_inputs<float>(ranks, 20'000, 5);
+  const auto expected = support::reference_reduction(ReduceOp::average, inputs);
+  run_thread_ranks(ranks, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), ranks);
+    const auto allocation = self.communicator.allocate_blocking(80'064, Deadline::after(10s));
+    for (const bool helper : {false, true}) {
+      if (helper && thread.rank() != 1) {  // also ranks that differ in this
+        self.stream.start_helper();
+      }
+      for (int step = 0; step < 20; ++step) {
+        for (const Memory memory : all_memories) {
+          CHECK(all_reduce_gives(self, allocation.data(), memory, ReduceOp::average, inputs, expected));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("channels do not wait for each other") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    SharedMemoryRank first(job, thread.rank(), 2, "first");
+    SharedMemoryRank second(job, thread.rank(), 2, "second");
+    std::vector<float> a(5000, 1);
+    std::vector<float> b(5000, 2);
+    const BufferView view_a = dtrain::buffer_view(std::span(a));
+    const BufferView view_b = dtrain::buffer_view(std::span(b));
+    first.communicator.all_reduce(view_a, view_a, ReduceOp::sum, first.stream.ref());
+    second.communicator.all_reduce(view_b, view_b, ReduceOp::sum, second.stream.ref());
+    // Each rank finishes the channels in another order: with a common order this would be a deadlock.
+    SharedMemoryRank* const order[] = {&first, &second};
+    const std::size_t start = static_cast<std::size_t>(thread.rank());
+    std::thread other([&] { CHECK(order[start]->wait()); });
+    CHECK(order[1 - start]->wait());
+    other.join();
+    CHECK(a.back() == 2);
+    CHECK(b.back() == 4);
+    // Nothing has begun on the second channel of rank 1 while rank 0 works on the first with it.
+    for (int step = 0; step < 10; ++step) {
+      first.communicator.barrier(first.stream.ref());
+      CHECK(first.wait());
+    }
+  });
+}
+
+TEST_CASE("the steady state allocates nothing") {
+  const int ranks = 2;
+  const auto job = std::make_shared<FakeJob>(ranks);
+  run_thread_ranks(ranks, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), ranks);
+    const auto allocation = self.communicator.allocate_blocking(80'000, Deadline::after(10s));
+    std::vector<float> foreign(20'000, 1);
+    const BufferView views[] = {{allocation.data(), 20'000, DType::f32, {}},
+                                dtrain::buffer_view(std::span(foreign)),
+                                {allocation.data(), 16, DType::f32, {}}};
+    const auto run = [&] {
+      for (const BufferView& view : views) {
+        self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+        self.communicator.broadcast(view, 0, self.stream.ref());
+      }
+      self.communicator.barrier(self.stream.ref());
+      self.wait();
+    };
+    run();
+    run();  // after its barrier no rank is opening any more
+    const std::size_t before = support::allocations.load();
+    for (int step = 0; step < 50; ++step) {
+      run();
+    }
+    const std::size_t after = support::allocations.load();
+    run();  // no rank has begun to end
+    CHECK(after == before);
+  });
+}
+
+}  // namespace
