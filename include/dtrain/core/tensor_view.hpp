@@ -21,7 +21,8 @@ class Shape {
 
   constexpr Shape() noexcept = default;
 
-  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^62.
+  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60: its
+  /// bytes still fit a size_t.
   Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
 
   explicit Shape(std::span<const std::int64_t> extents) {
@@ -30,7 +31,7 @@ class Shape {
                   "a shape has " + std::to_string(extents.size()) + " extents; at most 8 are possible");
     }
     for (const std::int64_t extent : extents) {
-      if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 62) / extent)) {
+      if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
         throw Error(Errc::invalid_argument,
                     "extent " + std::to_string(extent) + " of a shape is negative or makes it too large");
       }
