@@ -32,6 +32,14 @@ struct Policy {
   static_assert(has_topology,
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
                 "(contract: dtrain/topology/topology.hpp)");
+
+  /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
+  static constexpr bool fits = [] {
+    if constexpr (has_backend && has_topology) {
+      Topology::template require<typename Backend::Communicator>();
+    }
+    return true;
+  }();
 };
 
 }  // namespace DTRAIN_NAMESPACE

@@ -9418,6 +9418,9 @@ class Segment {
 
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
+    if (count == 0) {
+      return;  // which the system would refuse
+    }
     int result = 0;
     do {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
@@ -9669,9 +9672,9 @@ class Channel {
       }
       cause_ = copy_of(cause);
       own_slot().cause.store(cause);
+      aborted_.store(true);  // before anybody else can find a cause and return
     }
     leave(own_slot(), SlotState::failed);
-    aborted_.store(true);
     sleeper_.wake();
   }
 
@@ -14459,6 +14462,14 @@ struct Policy {
   static_assert(has_topology,
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
                 "(contract: dtrain/topology/topology.hpp)");
+
+  /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
+  static constexpr bool fits = [] {
+    if constexpr (has_backend && has_topology) {
+      Topology::template require<typename Backend::Communicator>();
+    }
+    return true;
+  }();
 };
 
 }  // namespace DTRAIN_NAMESPACE

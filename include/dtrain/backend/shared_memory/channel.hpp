@@ -119,9 +119,9 @@ class Channel {
       }
       cause_ = copy_of(cause);
       own_slot().cause.store(cause);
+      aborted_.store(true);  // before anybody else can find a cause and return
     }
     leave(own_slot(), SlotState::failed);
-    aborted_.store(true);
     sleeper_.wake();
   }
 

@@ -78,6 +78,9 @@ class Segment {
 
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
+    if (count == 0) {
+      return;  // which the system would refuse
+    }
     int result = 0;
     do {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
