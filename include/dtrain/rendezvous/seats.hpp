@@ -40,14 +40,18 @@ class Seats {
   int world_size() const noexcept { return static_cast<int>(seats_.size()); }
   const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
-  /// Nothing where the rank has sat down; Refused where only this one is wrong; a Cause where the job cannot be formed.
+  /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
+  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed.
   std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Hello& hello) {
     const int rank = hello.facts.rank;
     if (hello.world_size != world_size()) {
-      return Cause{CauseKind::disagreement, rank, hello.facts.host,
-                   "rank " + std::to_string(rank) + " on host " + hello.facts.host + " says that the world has " +
-                       std::to_string(hello.world_size) + " ranks, " + owner_ + " that it has " +
-                       std::to_string(world_size()) + "; start all ranks with one world size"};
+      const std::string text = "rank " + std::to_string(rank) + " on host " + hello.facts.host +
+                               " says that the world has " + std::to_string(hello.world_size) + " ranks, " + owner_ +
+                               " that it has " + std::to_string(world_size());
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Cause{CauseKind::disagreement, rank, hello.facts.host, text + "; start all ranks with one world size"};
     }
     if (rank < 0 || rank >= world_size()) {
       return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +

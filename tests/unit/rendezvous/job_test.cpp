@@ -125,6 +125,17 @@ TEST_CASE("another world size fails the whole job, and the sentence has both") {
   CHECK(table.seen() == Lines{"9 failure: " + sentence, "9 close"});
 }
 
+TEST_CASE("a rank of another job that comes when all have joined is refused alone") {
+  Table table(2);
+  table.form();
+  table.hello(9, 3, 4, "b");
+  CHECK(table.seen() == Lines{"9 refused: rank 3 on host b says that the world has 4 ranks, the launcher on host l "
+                              "that it has 2, and all of them have joined; give each job a port of its own "
+                              "(MASTER_PORT)",
+                              "9 close"});
+  CHECK(!table.job.cause());
+}
+
 TEST_CASE("a wrong local rank fails the whole job") {
   Table table(1);
   Hello hello;
