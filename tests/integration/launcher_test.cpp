@@ -230,6 +230,14 @@ TEST_CASE("siblings that ignore SIGTERM are killed, and the job is over within t
   CHECK(support::processes_with(mark).empty());
 }
 
+TEST_CASE("a worker that has moved to another process group is killed all the same") {
+  const std::string mark = new_mark();
+  const Result result = support::run(probe, {mark, "--nproc-per-node=2", "0:ignore:15", "0:regroup", "*:join",
+                                             "1:sleep:100", "1:exit:3", "0:sleep:60000"});
+  CHECK(result.exit_code == 3);
+  CHECK(support::processes_with(mark).empty());
+}
+
 TEST_CASE("kill -9 of a worker at any moment ends the job within two seconds, leaving nobody") {
   std::mt19937 random(7);
   for (int round = 0; round < 20; ++round) {
@@ -387,6 +395,21 @@ TEST_CASE("a launcher whose workers have ended waits for a slow reader, but not 
   program.signal(SIGINT);
   CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
   CHECK(program.wait().exit_code == 0);
+}
+
+TEST_CASE("one pipe for stdout and stderr that nobody reads does not keep the launcher from its signals") {
+  for (int lines = 5000; lines < 5004; ++lines) {
+    const std::string mark = new_mark();
+    const std::string count = std::to_string(lines);
+    Program program("/bin/sh", {"-c", "exec " + probe + " " + mark + " --nproc-per-node=2 0:lines:" + count +
+                                          " 1:error-lines:" + count + " '*:join' 2>&1"});
+    program.close_input();
+    ::usleep(500000);  // all pipes are full by now
+    program.signal(SIGTERM);
+    ::usleep(100000);
+    program.signal(SIGTERM);
+    CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
+  }
 }
 
 TEST_CASE("stdout and stderr of the workers stay apart, and files keep both without prefixes") {

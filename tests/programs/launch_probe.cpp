@@ -33,18 +33,18 @@ void put(int descriptor, const std::string& text) {
 }
 
 /// Lines of different lengths, cut into writes at places that are not their ends.
-void put_lines(int rank, int count) {
+void put_lines(int descriptor, int rank, int count) {
   std::string pending;
   for (int i = 0; i < count; ++i) {
     pending += "line " + std::to_string(i) + " of " + std::to_string(rank) + " " +
                std::string(static_cast<std::size_t>(i % 97), static_cast<char>('a' + rank)) + " end\n";
     if (pending.size() > static_cast<std::size_t>(i % 511)) {
       const std::size_t cut = pending.size() - static_cast<std::size_t>(i % 7);
-      put(STDOUT_FILENO, pending.substr(0, cut));
+      put(descriptor, pending.substr(0, cut));
       pending.erase(0, cut);
     }
   }
-  put(STDOUT_FILENO, pending);
+  put(descriptor, pending);
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -101,7 +101,9 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
     participant.reset();
   } else if (action.name == "lines") {
-    put_lines(rank, number);
+    put_lines(STDOUT_FILENO, rank, number);
+  } else if (action.name == "error-lines") {
+    put_lines(STDERR_FILENO, rank, number);
   } else if (action.name == "stdout") {
     put(STDOUT_FILENO, action.value);
   } else if (action.name == "stderr") {
@@ -135,6 +137,10 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     return wait_for_failure(*participant);
   } else if (action.name == "process") {
     write_file(action.value, std::to_string(::getpid()));
+  } else if (action.name == "regroup") {
+    if (::setpgid(0, ::getpgid(::getppid())) != 0) {
+      ::_exit(99);
+    }
   } else if (action.name == "grandchild") {
     if (::fork() == 0) {
       std::signal(SIGTERM, SIG_IGN);

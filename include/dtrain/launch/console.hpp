@@ -127,10 +127,11 @@ class Console {
     return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
   }
 
-  /// Writes once. @returns false where the descriptor would have blocked.
+  /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
+  /// other stream may have filled the same pipe since this one was woken.
   bool write_some() {
-    bool would_block = false;
-    if (!broken_) {
+    bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
+    if (!broken_ && !would_block) {
       const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
       if (count >= 0) {
         written_ += static_cast<std::size_t>(count);

@@ -25,4 +25,10 @@ inline bool has_input(int descriptor) noexcept {
   return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
 }
 
+/// Whether a write, of at most PIPE_BUF bytes to a pipe, would return at once, be it with an error. Blocking: no.
+inline bool takes_output(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLOUT, 0};
+  return ::poll(&asked, 1, 0) == 1;
+}
+
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -2,16 +2,20 @@
 /// @file
 /// The worker processes of one launcher: their signals, their ends, their output.
 
+#include <poll.h>
 #include <sys/types.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/input_pump.hpp"
 #include "dtrain/launch/line_relay.hpp"
@@ -31,11 +35,13 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// Blocking: until the processes are reaped; they have been killed.
+  /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
   ~Workers() {
     signal_groups(SIGKILL);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
     for (const Worker& worker : workers_) {
-      while (worker.process > 0 && ::waitpid(worker.process, nullptr, 0) < 0 && errno == EINTR) {
+      while (worker.process > 0 && ::waitpid(worker.process, nullptr, WNOHANG) == 0 && !deadline.passed()) {
+        static_cast<void>(::poll(nullptr, 0, 1));
       }
     }
   }
@@ -68,7 +74,7 @@ class Workers {
   /// Sends a signal to each worker, not to what it has started.
   void signal_each(int signal) const noexcept { send(signal, 1); }
 
-  /// Sends a signal to each worker's group, as a terminal would.
+  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group.
   void signal_groups(int signal) const noexcept { send(signal, -1); }
 
   /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
@@ -141,6 +147,9 @@ class Workers {
     for (const Worker& worker : workers_) {
       if (worker.process > 0) {
         static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
+        if (sign < 0 && ::getpgid(worker.process) != worker.process) {
+          static_cast<void>(::kill(worker.process, signal));
+        }
       }
     }
   }
