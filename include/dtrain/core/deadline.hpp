@@ -14,7 +14,11 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(Clock::duration timeout) { return Deadline(Clock::now() + timeout); }
+  /// A timeout beyond what the clock can tell ends with the clock.
+  static Deadline after(Clock::duration timeout) {
+    const Clock::time_point now = Clock::now();
+    return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
+  }
   static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
 
   bool passed() const { return Clock::now() >= instant_; }

@@ -2,6 +2,7 @@
 /// @file
 /// From a worker's identity to its place at the rendezvous.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -35,7 +36,8 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker) 
   options.master_host = who.master_addr.value_or("127.0.0.1");
   options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
   options.host_store = worker.hosts_store;
-  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(worker.timeout);
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::min(worker.timeout, longest));
   options.host_id = worker.host_id_override;
   return options;
 }

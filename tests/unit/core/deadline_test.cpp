@@ -23,6 +23,12 @@ TEST_CASE("a deadline in the future has not passed and leaves at most what was g
   CHECK(future.remaining() > seconds(3000));
 }
 
+TEST_CASE("a timeout beyond what the clock can tell has not passed") {
+  CHECK_FALSE(Deadline::after(Deadline::Clock::duration::max()).passed());
+  CHECK(Deadline::after(Deadline::Clock::duration::max()).remaining() > hours(1));
+  CHECK(Deadline::after(Deadline::Clock::duration::min()).passed());
+}
+
 TEST_CASE("the earlier of two deadlines is the one that comes first, in either order") {
   const Deadline first = Deadline::at(Deadline::Clock::time_point(seconds(1)));
   const Deadline second = Deadline::at(Deadline::Clock::time_point(seconds(2)));
