@@ -42,7 +42,8 @@ inline void require_single_thread() {
   }
 }
 
-/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe takes its number.
+/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe or socket takes its number, and
+/// with it what the program prints.
 inline void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {

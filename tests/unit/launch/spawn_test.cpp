@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 
 #include "dtrain/launch/cores.hpp"
 #include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/own_process.hpp"
+#include "dtrain/launch/worker.hpp"
 
 using dtrain::async::Descriptor;
 using dtrain::launch::ExitStatus;
@@ -61,6 +63,26 @@ TEST_CASE("a program that cannot be executed is an error that says why, and leav
   CHECK_THROWS_WITH_AS(static_cast<void>(spawn(request)), "starting /no/such/program: No such file or directory",
                        dtrain::Error);
   CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("a process that joins a job with its standard descriptors closed gets /dev/null in their place") {
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+      ::close(descriptor);
+    }
+    dtrain::launch::JoinOptions options;
+    options.identity.emplace();
+    static_cast<void>(dtrain::launch::worker_of(std::move(options)));
+    int open = 0;
+    for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+      open += ::fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;
+    }
+    ::_exit(open);
+  }
+  CHECK(end_of(process) == ExitStatus{3, 0});
+  CHECK(::waitpid(process, nullptr, WNOHANG) < 0);
 }
 
 TEST_CASE("the end of a signalled process names the signal") {
