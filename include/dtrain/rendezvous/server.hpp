@@ -91,6 +91,7 @@ class Server {
       std::optional<net::Connection> accepted = co_await listener_.accept(a_day());
       if (accepted) {
         admit(std::move(*accepted));
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));  // it is heard before many others could push it out
       }
     }
   }

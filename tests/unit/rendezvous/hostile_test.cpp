@@ -56,6 +56,32 @@ TEST_CASE("silent, partial, garbage and gigantic clients do not keep a job from 
   CHECK(clients.front()->is_closed());  // the oldest went first
 }
 
+TEST_CASE("ranks that have said hello are not pushed out by those that connect at the same moment") {
+  constexpr int world_size = 16;
+  dtrain::async::EventLoop loop;
+  dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0));
+  const std::uint16_t port = listener.port();
+  ServerOptions options = StoreProcess::with_world_size(world_size);
+  options.limits.unjoined_connections = 4;
+  Server server(loop, std::move(listener), std::move(options));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int rank = 0; rank < world_size; ++rank) {  // all before the server has accepted any
+    clients.push_back(std::make_unique<RawClient>(port));
+    REQUIRE(clients.back()->connected());
+    REQUIRE(clients.back()->send_frame(encode(RawClient::hello(rank, world_size))));
+  }
+  const auto serve = [&server](dtrain::async::EventLoop& on) -> dtrain::async::Task<void> {
+    for (int i = 0; i < 500 && server.connections() < world_size; ++i) {
+      co_await on.sleep_for(std::chrono::milliseconds(1));
+    }
+    co_await on.sleep_for(std::chrono::milliseconds(50));
+  };
+  loop.run_until(serve(loop), soon());
+  for (const auto& client : clients) {
+    CHECK(client->receives<Accepted>());
+  }
+}
+
 TEST_CASE("a client that says nothing is closed after the handshake's time") {
   ServerOptions options = StoreProcess::with_world_size(1);
   options.limits.handshake = std::chrono::milliseconds(50);
