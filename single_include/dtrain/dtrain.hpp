@@ -174,7 +174,11 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(Clock::duration timeout) { return Deadline(Clock::now() + timeout); }
+  /// A timeout beyond what the clock can tell ends with the clock.
+  static Deadline after(Clock::duration timeout) {
+    const Clock::time_point now = Clock::now();
+    return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
+  }
   static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
 
   bool passed() const { return Clock::now() >= instant_; }
@@ -6427,14 +6431,18 @@ class Seats {
   int world_size() const noexcept { return static_cast<int>(seats_.size()); }
   const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
-  /// Nothing where the rank has sat down; Refused where only this one is wrong; a Cause where the job cannot be formed.
+  /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
+  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed.
   std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Hello& hello) {
     const int rank = hello.facts.rank;
     if (hello.world_size != world_size()) {
-      return Cause{CauseKind::disagreement, rank, hello.facts.host,
-                   "rank " + std::to_string(rank) + " on host " + hello.facts.host + " says that the world has " +
-                       std::to_string(hello.world_size) + " ranks, " + owner_ + " that it has " +
-                       std::to_string(world_size()) + "; start all ranks with one world size"};
+      const std::string text = "rank " + std::to_string(rank) + " on host " + hello.facts.host +
+                               " says that the world has " + std::to_string(hello.world_size) + " ranks, " + owner_ +
+                               " that it has " + std::to_string(world_size());
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Cause{CauseKind::disagreement, rank, hello.facts.host, text + "; start all ranks with one world size"};
     }
     if (rank < 0 || rank >= world_size()) {
       return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
@@ -7622,6 +7630,7 @@ class Server {
       std::optional<net::Connection> accepted = co_await listener_.accept(a_day());
       if (accepted) {
         admit(std::move(*accepted));
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));  // it is heard before many others could push it out
       }
     }
   }
@@ -11114,7 +11123,8 @@ inline void require_single_thread() {
   }
 }
 
-/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe takes its number.
+/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe or socket takes its number, and
+/// with it what the program prints.
 inline void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
@@ -11152,6 +11162,12 @@ inline bool can_be_waited_for(int descriptor) noexcept {
 inline bool has_input(int descriptor) noexcept {
   pollfd asked{descriptor, POLLIN, 0};
   return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
+}
+
+/// Whether a write, of at most PIPE_BUF bytes to a pipe, would return at once, be it with an error. Blocking: no.
+inline bool takes_output(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLOUT, 0};
+  return ::poll(&asked, 1, 0) == 1;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -11271,10 +11287,11 @@ class Console {
     return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
   }
 
-  /// Writes once. @returns false where the descriptor would have blocked.
+  /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
+  /// other stream may have filled the same pipe since this one was woken.
   bool write_some() {
-    bool would_block = false;
-    if (!broken_) {
+    bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
+    if (!broken_ && !would_block) {
       const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
       if (count >= 0) {
         written_ += static_cast<std::size_t>(count);
@@ -12064,9 +12081,10 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
 }  // namespace detail
 
 /// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
-/// read where there is more to say than one process alone.
+/// read where there is more to say than one process alone. Closed standard descriptors become /dev/null.
 /// @throws identity::IdentityError; Error (usage) for a setting that is no number
 inline Worker worker_of(JoinOptions options) {
+  open_standard_descriptors();
   const identity::Environment environment = identity::snapshot_environment();
   std::vector<const char*> pointers;
   for (const std::string& argument : options.arguments) {
@@ -12156,7 +12174,8 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker) 
   options.master_host = who.master_addr.value_or("127.0.0.1");
   options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
   options.host_store = worker.hosts_store;
-  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(worker.timeout);
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::min(worker.timeout, longest));
   options.host_id = worker.host_id_override;
   return options;
 }
@@ -12300,11 +12319,13 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// Blocking: until the processes are reaped; they have been killed.
+  /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
   ~Workers() {
     signal_groups(SIGKILL);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
     for (const Worker& worker : workers_) {
-      while (worker.process > 0 && ::waitpid(worker.process, nullptr, 0) < 0 && errno == EINTR) {
+      while (worker.process > 0 && ::waitpid(worker.process, nullptr, WNOHANG) == 0 && !deadline.passed()) {
+        static_cast<void>(::poll(nullptr, 0, 1));
       }
     }
   }
@@ -12337,7 +12358,7 @@ class Workers {
   /// Sends a signal to each worker, not to what it has started.
   void signal_each(int signal) const noexcept { send(signal, 1); }
 
-  /// Sends a signal to each worker's group, as a terminal would.
+  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group.
   void signal_groups(int signal) const noexcept { send(signal, -1); }
 
   /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
@@ -12410,6 +12431,9 @@ class Workers {
     for (const Worker& worker : workers_) {
       if (worker.process > 0) {
         static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
+        if (sign < 0 && ::getpgid(worker.process) != worker.process) {
+          static_cast<void>(::kill(worker.process, signal));
+        }
       }
     }
   }
