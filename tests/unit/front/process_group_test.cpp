@@ -99,9 +99,12 @@ TEST_CASE("an exception on one rank is the cause that every other rank throws") 
 TEST_CASE("after a failure every later call throws the same cause") {
   support::run_groups<ThreadPolicy>(2, [](const ThreadGroup& group) {
     std::array<float, 1> value{0};
+    const auto deadline = dtrain::Deadline::after(group.timeout());
     if (group.rank() == 0) {
+      group.store().get_blocking("rank 1 has joined", deadline);
       throw std::runtime_error("first");
     }
+    group.store().set_blocking("rank 1 has joined", "yes", deadline);
     for (int call = 0; call < 3; ++call) {
       CHECK_THROWS_AS(group.all_reduce_blocking(std::span<float>(value), ReduceOp::sum), dtrain::JobFailed);
     }
