@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "dtrain/core/buffer_view.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/launch/participation.hpp"
 #include "dtrain/policy.hpp"
@@ -66,16 +68,14 @@ class ProcessGroup {
 
   /// `output` gets the reduction of every rank's `input`. Collective; enqueued on `stream`.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
-    P::Topology::all_reduce(state_->communicator, input, output, op, stream);
+    P::Topology::all_reduce(state_->live(), input, output, op, stream);
   }
 
   /// `buffer` gets rank `root`'s content. Collective; enqueued on `stream`.
-  void broadcast(BufferView buffer, int root, Stream stream) const {
-    state_->communicator.broadcast(buffer, root, stream);
-  }
+  void broadcast(BufferView buffer, int root, Stream stream) const { state_->live().broadcast(buffer, root, stream); }
 
   /// Completes when every rank's stream has come to it. Collective; enqueued on `stream`.
-  void barrier(Stream stream) const { state_->communicator.barrier(stream); }
+  void barrier(Stream stream) const { state_->live().barrier(stream); }
 
   /// Every rank's `values` become their reduction over the ranks. Collective, blocking.
   template <Element T>
@@ -130,6 +130,14 @@ class ProcessGroup {
   struct State {
     explicit State(const launch::Worker& worker)
         : timeout(worker.timeout), participant(launch::participant_options(worker)), communicator(open("group")) {}
+
+    /// @throws Error (closed) after leave_blocking.
+    Communicator& live() {
+      if (!communicator) {
+        throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+      }
+      return *communicator;
+    }
 
     State(const State&) = delete;
     State& operator=(const State&) = delete;
@@ -197,13 +205,14 @@ class ProcessGroup {
 
     void leave_blocking() {
       left = true;
+      communicator.reset();  // ranks that still call collectives are told so instead of waiting for this one
       participant.leave_blocking(Deadline::after(timeout));
     }
 
     std::chrono::nanoseconds timeout;
     rendezvous::Participant participant;
     typename P::Backend::StreamOwner stream;
-    Communicator communicator;
+    std::optional<Communicator> communicator;  ///< nothing once this rank has left
     std::mutex kept_mutex;
     std::vector<std::shared_ptr<void>> kept;  ///< goes before what it stands on
     std::atomic<int> channels_opened{0};
@@ -216,7 +225,7 @@ class ProcessGroup {
   void wait() const {
     typename Stream::Event event;
     stream().record(event);
-    backend::block_until_complete(event, state_->communicator, *failure(), timeout());
+    backend::block_until_complete(event, state_->live(), *failure(), timeout());
   }
 
   std::shared_ptr<State> state_;

@@ -12818,6 +12818,8 @@ struct PerNode {
     try {
       const identity::Environment environment = identity::snapshot_environment();
       if (is_worker_environment(environment, ::getppid())) {
+        // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
+        static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
         return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
       }
       require_single_thread();
@@ -14546,16 +14548,14 @@ class ProcessGroup {
 
   /// `output` gets the reduction of every rank's `input`. Collective; enqueued on `stream`.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
-    P::Topology::all_reduce(state_->communicator, input, output, op, stream);
+    P::Topology::all_reduce(state_->live(), input, output, op, stream);
   }
 
   /// `buffer` gets rank `root`'s content. Collective; enqueued on `stream`.
-  void broadcast(BufferView buffer, int root, Stream stream) const {
-    state_->communicator.broadcast(buffer, root, stream);
-  }
+  void broadcast(BufferView buffer, int root, Stream stream) const { state_->live().broadcast(buffer, root, stream); }
 
   /// Completes when every rank's stream has come to it. Collective; enqueued on `stream`.
-  void barrier(Stream stream) const { state_->communicator.barrier(stream); }
+  void barrier(Stream stream) const { state_->live().barrier(stream); }
 
   /// Every rank's `values` become their reduction over the ranks. Collective, blocking.
   template <Element T>
@@ -14610,6 +14610,14 @@ class ProcessGroup {
   struct State {
     explicit State(const launch::Worker& worker)
         : timeout(worker.timeout), participant(launch::participant_options(worker)), communicator(open("group")) {}
+
+    /// @throws Error (closed) after leave_blocking.
+    Communicator& live() {
+      if (!communicator) {
+        throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+      }
+      return *communicator;
+    }
 
     State(const State&) = delete;
     State& operator=(const State&) = delete;
@@ -14677,13 +14685,14 @@ class ProcessGroup {
 
     void leave_blocking() {
       left = true;
+      communicator.reset();  // ranks that still call collectives are told so instead of waiting for this one
       participant.leave_blocking(Deadline::after(timeout));
     }
 
     std::chrono::nanoseconds timeout;
     rendezvous::Participant participant;
     typename P::Backend::StreamOwner stream;
-    Communicator communicator;
+    std::optional<Communicator> communicator;  ///< nothing once this rank has left
     std::mutex kept_mutex;
     std::vector<std::shared_ptr<void>> kept;  ///< goes before what it stands on
     std::atomic<int> channels_opened{0};
@@ -14696,7 +14705,7 @@ class ProcessGroup {
   void wait() const {
     typename Stream::Event event;
     stream().record(event);
-    backend::block_until_complete(event, state_->communicator, *failure(), timeout());
+    backend::block_until_complete(event, state_->live(), *failure(), timeout());
   }
 
   std::shared_ptr<State> state_;

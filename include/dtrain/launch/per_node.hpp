@@ -78,6 +78,8 @@ struct PerNode {
     try {
       const identity::Environment environment = identity::snapshot_environment();
       if (is_worker_environment(environment, ::getppid())) {
+        // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
+        static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
         return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
       }
       require_single_thread();

@@ -180,6 +180,23 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
   });
 }
 
+TEST_CASE("a rank that leaves early does not keep one that still reduces waiting") {
+  const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(2, [](const ThreadGroup& group) {
+    if (group.rank() == 1) {
+      group.barrier_blocking();
+    }
+  });
+  CHECK(ends[0].text == "");
+  CHECK(ends[1].text.find("rank 0 has left the channel") != std::string::npos);
+}
+
+TEST_CASE("a group that was left takes no more collectives") {
+  run_well(1, [](const ThreadGroup& group) {
+    group.leave_blocking();
+    CHECK_THROWS_WITH_AS(group.barrier_blocking(), doctest::Contains("has left"), dtrain::Error);
+  });
+}
+
 TEST_CASE("init_process_group joins as the identity that it is given") {
   dtrain::launch::JoinOptions options;
   options.identity = dtrain::identity::ProcessIdentity{};
