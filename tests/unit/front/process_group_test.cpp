@@ -88,7 +88,7 @@ TEST_CASE("an exception on one rank is the cause that every other rank throws") 
     }
   });
   CHECK(ends[2] == RankEnd{"the disk is full", false});
-  for (const std::size_t rank : {0, 1, 3}) {
+  for (const std::size_t rank : {0U, 1U, 3U}) {
     INFO(ends[rank].text);
     CHECK(ends[rank].job_failed);
     CHECK(ends[rank].text.find("rank 2 on host ") == 0);
