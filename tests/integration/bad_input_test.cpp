@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,11 +16,13 @@
 
 #include "support/program.hpp"
 #include "support/skip.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace {
 
 using support::Program;
 using support::Result;
+using support::TemporaryDirectory;
 using Variables = Program::Variables;
 
 const std::string per_node = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
@@ -36,16 +37,6 @@ bool can_run() {
   }
   return true;
 }
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/dtrain-bad-input-XXXXXX";
-    REQUIRE(::mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
 
 /// A port of this machine that something else listens on, as long as this lives.
 struct TakenPort {
@@ -93,7 +84,7 @@ std::vector<Result> run_ranks(const std::vector<Variables>& ranks) {
 
 TEST_CASE("data that is missing, cut short or something else is named with its file and a remedy") {
   if (!can_run()) return;
-  const Folder folder;
+  const TemporaryDirectory folder;
   check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path + "/nowhere"}), 1,
              {folder.path + "/nowhere/train-images-idx3-ubyte.gz", "dataset-fashion-mnist"});
 

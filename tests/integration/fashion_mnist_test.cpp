@@ -4,7 +4,6 @@
 // What the example promises: it learns, it is one training whatever the ranks, and its summary is right.
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <cmath>
 #include <filesystem>
@@ -16,12 +15,14 @@
 #include "support/program.hpp"
 #include "support/skip.hpp"
 #include "support/summary_file.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace {
 
 using support::Program;
 using support::Result;
 using support::SummaryFile;
+using support::TemporaryDirectory;
 
 const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
 const std::string data = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
@@ -42,17 +43,6 @@ bool can_run() {
   return true;
 }
 
-/// Removed with all that is in it.
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/dtrain-fashion-XXXXXX";
-    REQUIRE(::mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
-
 struct Trained {
   SummaryFile summary;
   std::string parameters;
@@ -60,7 +50,7 @@ struct Trained {
 
 /// One epoch with `arguments` added. Every run is to succeed.
 Trained train(std::vector<std::string> arguments) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   arguments.insert(arguments.begin(), "--epochs=1");  // a later --epochs wins
   arguments.push_back("--summary=" + folder.path + "/summary");
   arguments.push_back("--save-parameters=" + folder.path + "/parameters");
@@ -131,7 +121,7 @@ TEST_CASE("the accuracy is that of the test labels: with those shuffled it is ch
 
 TEST_CASE("started once for each rank by somebody else, it is the same training") {
   if (!can_run()) return;
-  const Folder folder;
+  const TemporaryDirectory folder;
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"}) {
     ranks.push_back(std::make_unique<Program>(

@@ -17,9 +17,11 @@
 #include <vector>
 
 #include "support/program.hpp"
+#include "support/temporary_directory.hpp"
 
 using support::Program;
 using support::Result;
+using support::TemporaryDirectory;
 
 namespace {
 
@@ -50,23 +52,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   }
   return lines;
 }
-
-/// Removed with all that is in it.
-struct TemporaryDirectory {
-  TemporaryDirectory() {
-    char name[] = "/tmp/dtrain-launcher-XXXXXX";
-    REQUIRE(::mkdtemp(name) != nullptr);
-    path = name;
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-
-  std::string path;
-};
 
 std::string content(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

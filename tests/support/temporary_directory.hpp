@@ -1,0 +1,31 @@
+#pragma once
+/// @file
+/// A folder of a test's own.
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+namespace support {
+
+/// Removed at the end with all that is in it.
+struct TemporaryDirectory {
+  TemporaryDirectory() {
+    char name[] = "/tmp/dtrain-test-XXXXXX";
+    REQUIRE(::mkdtemp(name) != nullptr);
+    path = name;
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;  // what is left behind fails no test
+    std::filesystem::remove_all(path, ignored);
+  }
+
+  std::string path;
+};
+
+}  // namespace support
