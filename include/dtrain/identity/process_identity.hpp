@@ -25,6 +25,8 @@ struct ProcessIdentity {
   std::optional<int> node_count;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
+  int attempt = 0;                       ///< how often the launcher has started the job again
+  std::optional<std::string> job;        ///< the job's name, where the launcher gives it one
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
   std::vector<std::string> provisional;  ///< names of fields
   std::vector<std::string> warnings;     ///< sentences

@@ -24,6 +24,7 @@ struct DtrainSource {
     who.local_world_size = variables.integer("DTRAIN_LOCAL_WORLD_SIZE");
     who.node_rank = variables.integer("DTRAIN_NODE_RANK");
     who.node_count = variables.count("DTRAIN_NODE_COUNT");
+    who.attempt = variables.integer("DTRAIN_ATTEMPT").value_or(0);
     complete_one_node(who);
     check_ranges(who, "DTRAIN_RANK, DTRAIN_WORLD_SIZE and the other DTRAIN_* variables");
     who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);

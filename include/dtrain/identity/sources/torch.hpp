@@ -16,11 +16,13 @@ struct TorchSource {
   static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
 
   static ProcessIdentity read(const Variables& variables, Arguments arguments) {
-    const bool elastic = variables.has("TORCHELASTIC_RUN_ID");
     ProcessIdentity who;
+    who.job = variables.text("TORCHELASTIC_RUN_ID");
+    const bool elastic = who.job.has_value();
     who.launcher = name;
     who.rank = *variables.integer("RANK");
     who.world_size = *variables.integer("WORLD_SIZE");
+    who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
     read_local(variables, arguments, elastic, who);
     read_node(variables, elastic, who);
     complete_one_node(who);
