@@ -15,6 +15,7 @@
 #include "dtrain/rendezvous/effect.hpp"
 #include "dtrain/rendezvous/fields.hpp"
 #include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/request_fields.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -38,15 +39,6 @@ inline constexpr MessageKind kind_of(const Failure*) {
 }
 inline constexpr MessageKind kind_of(const Report*) {
   return MessageKind::report;
-}
-inline constexpr MessageKind kind_of(const Request*) {
-  return MessageKind::request;
-}
-inline constexpr MessageKind kind_of(const Response*) {
-  return MessageKind::response;
-}
-inline constexpr MessageKind kind_of(const Cancel*) {
-  return MessageKind::cancel;
 }
 inline constexpr MessageKind kind_of(const Leave*) {
   return MessageKind::leave;
@@ -114,33 +106,6 @@ void fields(Fields& of, Failure& message) {
 template <class Fields>
 void fields(Fields& of, Report& message) {
   fields(of, message.cause);
-}
-
-template <class Fields>
-void fields(Fields& of, Request& message) {
-  of.number(message.id);
-  of.choice(message.operation, Operation::set, Operation::barrier);
-  const bool several = message.operation == Operation::wait;
-  of.texts(message.keys, several ? max_keys_of_a_wait : 1, max_key_bytes);
-  if (message.operation == Operation::set) {
-    of.text(message.value, max_value_bytes);
-  }
-  if (message.operation == Operation::add) {
-    of.number(message.number);
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Response& message) {
-  of.number(message.id);
-  of.choice(message.status, Status::ok, Status::failed);
-  of.text(message.text, max_value_bytes);
-  of.number(message.number);
-}
-
-template <class Fields>
-void fields(Fields& of, Cancel& message) {
-  of.number(message.id);
 }
 
 template <class Fields>
