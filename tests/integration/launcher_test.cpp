@@ -3,77 +3,36 @@
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include <memory>
 #include <random>
-#include <sstream>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
 
+using support::below;
+using support::contains;
+using support::content;
+using support::lines_of;
+using support::new_mark;
+using support::probe;
 using support::Program;
+using support::reaches_state;
 using support::Result;
 using support::TemporaryDirectory;
-
-namespace {
-
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/launch_probe";
-
-/// The slack of a bound in time: none of a test's business but a promise of the launcher's is asserted.
-constexpr std::chrono::milliseconds two_seconds{DTRAIN_THREAD_SANITIZER ? 8000 : 2000};
-
-/// On every command line of a test's processes, so that they can be found.
-std::string new_mark() {
-  static int count = 0;
-  return "mark-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
-}
-
-unsigned below(std::mt19937& random, unsigned bound) {
-  return static_cast<unsigned>(random() % bound);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-/// R (running), S (sleeping), T (stopped), ...; 0 for no such process.
-char state_of(pid_t process) {
-  const std::string stat = content("/proc/" + std::to_string(process) + "/stat");
-  const std::size_t end = stat.rfind(')');
-  return end == std::string::npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
-}
-
-bool reaches_state(pid_t process, const std::string& states) {
-  const dtrain::Deadline deadline = support::soon();
-  while (states.find(state_of(process)) == std::string::npos && !deadline.passed()) {
-    ::usleep(2000);
-  }
-  return states.find(state_of(process)) != std::string::npos;
-}
-
-}  // namespace
+using support::two_seconds;
 
 TEST_CASE("workers that leave and return 0 are a success, with one prefixed line each") {
   const Result result = support::run(probe, {"--nproc-per-node=3", "*:join", "*:stdout:here\n", "*:stdout:no end"});
@@ -134,7 +93,7 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
       {"--nnodes=2", "--nnodes"},
       {"--nnodes=1:4", "range"},
       {"--node-rank=1", "--nnodes"},
-      {"--max-restarts=3", "--max-restarts='3'"},
+      {"--max-restarts=some", "--max-restarts='some'"},
       {"--master-port=70000", "--master-port='70000'"},
       {"--master-port=" + taken, taken},
       {"--log-dir=/proc/no/such", "--log-dir"},
@@ -155,6 +114,12 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
   const Result late = support::run(probe, {"0:join"}, {{"DTRAIN_TIMEOUT_SECONDS", "soon"}});
   CHECK(late.exit_code == 2);
   CHECK(contains(late.error, "DTRAIN_TIMEOUT_SECONDS='soon'"));
+  const Result loud = support::run(probe, {"0:join"}, {{"DTRAIN_LOG", "abc"}});
+  CHECK(loud.exit_code == 2);
+  CHECK(contains(loud.error, "DTRAIN_LOG='abc'"));
+  const Result patient = support::run(probe, {"0:join"}, {{"DTRAIN_GRACE_SECONDS", "-1"}});
+  CHECK(patient.exit_code == 2);
+  CHECK(contains(patient.error, "DTRAIN_GRACE_SECONDS='-1'"));
 }
 
 TEST_CASE("a process that has threads already does not become a launcher") {
@@ -470,4 +435,82 @@ TEST_CASE("on a terminal the unfinished line of rank 0 is shown as it grows, bel
   CHECK(contains(shown, "[0] DTRAIN_STDOUT_IS_TERMINAL=1\r\n"));
   CHECK(contains(shown, "[0] step 1\r\x1b[K[1] other\r\n[0] step 1"));
   CHECK(contains(shown, "\r\x1b[K[0] step 2\r\n"));
+}
+
+TEST_CASE("each signal that users send reaches every worker") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT}) {
+    CAPTURE(signal);
+    const std::string number = std::to_string(signal);
+    Program program(
+        probe, {"--nproc-per-node=2", "*:say-signal:" + number, "*:join", "*:stdout:up\n", "*:cat", "*:sleep:200"});
+    REQUIRE(program.wait_for("[0] up"));
+    REQUIRE(program.wait_for("[1] up"));
+    program.signal(signal);
+    CHECK(program.wait_for("[0] got the signal"));
+    CHECK(program.wait_for("[1] got the signal"));
+    program.close_input();
+    CHECK(program.wait().exit_code == 0);
+  }
+}
+
+TEST_CASE("how long workers may take after a forwarded SIGTERM can be set") {
+  const std::string mark = new_mark();
+  Program program(probe, {mark, "--nproc-per-node=2", "*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"},
+                  {{"DTRAIN_GRACE_SECONDS", "0.5"}});
+  REQUIRE(program.wait_for("[0] up"));
+  REQUIRE(program.wait_for("[1] up"));
+  program.signal(SIGTERM);
+  const auto told = dtrain::Deadline::Clock::now();
+  const Result result = program.wait();
+  const auto took = dtrain::Deadline::Clock::now() - told;
+  CHECK(result.exit_code == 137);
+  CHECK(took >= std::chrono::milliseconds(500));
+  CHECK(took < two_seconds);
+  CHECK(support::processes_with(mark).empty());
+}
+
+TEST_CASE("many jobs at once on one machine never meet each other") {
+  std::vector<std::unique_ptr<Program>> programs;
+  for (int job = 0; job < 8; ++job) {
+    programs.push_back(std::make_unique<Program>(
+        probe, std::vector<std::string>{"--nproc-per-node=2", "*:join", "*:environment:MASTER_PORT"}));
+    programs.back()->close_input();
+  }
+  std::set<std::string> ports;
+  for (const auto& program : programs) {
+    const Result result = program->wait();
+    CHECK(result.exit_code == 0);
+    REQUIRE(lines_of(result.output).size() == 2);
+    ports.insert(lines_of(result.output).front().substr(4));
+  }
+  CHECK(ports.size() == 8);
+}
+
+TEST_CASE("OMP_NUM_THREADS is the cores that may be used, shared out over the workers, where it is not set") {
+  cpu_set_t cores;
+  REQUIRE(::sched_getaffinity(0, sizeof cores, &cores) == 0);
+  for (const int workers : {1, 2, 1000}) {
+    const std::string expected = std::to_string(std::max(1, CPU_COUNT(&cores) / std::min(workers, 3)));
+    const Result result = support::run(
+        probe, {"--nproc-per-node=" + std::to_string(std::min(workers, 3)), "0:environment:OMP_NUM_THREADS", "*:join"},
+        {{"OMP_NUM_THREADS", ""}});
+    CHECK(result.output == "[0] OMP_NUM_THREADS=" + expected + "\n");
+  }
+}
+
+TEST_CASE("a terminal on stderr alone is passed on as such") {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(terminal >= 0);
+  REQUIRE(::grantpt(terminal) == 0);
+  REQUIRE(::unlockpt(terminal) == 0);
+  const std::string device = ::ptsname(terminal);
+  Program program("/bin/sh", {"-c", "exec " + probe +
+                                        " 0:environment:DTRAIN_STDOUT_IS_TERMINAL"
+                                        " 0:environment:DTRAIN_STDERR_IS_TERMINAL '*:join' 2>" +
+                                        device});
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(result.output == "[0] DTRAIN_STDOUT_IS_TERMINAL=0\n[0] DTRAIN_STDERR_IS_TERMINAL=1\n");
+  ::close(terminal);
 }

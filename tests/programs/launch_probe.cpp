@@ -1,13 +1,15 @@
 // A worker under launch::PerNode that does what its arguments say, for tests of the launcher with real processes.
 //   launch_probe --nproc-per-node=2 '*:join' '0:lines:1000' '1:raise:9'
-// Each argument is RANK:ACTION[:VALUE], RANK a number or *; they are done in order. Then: leave, exit code 0.
+// Each argument is RANK[@ATTEMPT]:ACTION[:VALUE], RANK a number or *; they are done in order. Then: leave, exit code 0.
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -78,11 +80,14 @@ struct Action {
   std::string value;
 };
 
-/// What RANK:ACTION[:VALUE] asks of `rank`; an empty name where it asks another.
-Action action_for(int rank, const std::string& argument) {
+/// What RANK[@ATTEMPT]:ACTION[:VALUE] asks of `rank`; an empty name where it asks another.
+Action action_for(int rank, int attempt, const std::string& argument) {
   const std::size_t first = argument.find(':');
-  const std::string who = argument.substr(0, first);
-  if (first == std::string::npos || (who != "*" && who != std::to_string(rank))) {
+  const std::string given = argument.substr(0, first);
+  const std::size_t at = given.find('@');
+  const std::string who = given.substr(0, at);
+  const bool other_attempt = at != std::string::npos && given.substr(at + 1) != std::to_string(attempt);
+  if (first == std::string::npos || other_attempt || (who != "*" && who != std::to_string(rank))) {
     return {};
   }
   const std::size_t second = argument.find(':', first + 1);
@@ -115,12 +120,23 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     for (const char* each : worker.arguments()) {
       put(STDOUT_FILENO, std::string("argument ") + each + "\n");
     }
+  } else if (action.name == "read-line") {
+    std::string line;
+    for (char byte = 0; ::read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n';) {
+      line += byte;
+    }
+    put(STDOUT_FILENO, "read " + line + "\n");
   } else if (action.name == "cat") {
     copy_input();
   } else if (action.name == "sleep") {
     std::this_thread::sleep_for(std::chrono::milliseconds(number));
   } else if (action.name == "raise") {
     std::raise(number);
+  } else if (action.name == "say-signal") {
+    std::signal(number, [](int) {
+      constexpr char text[] = "got the signal\n";
+      static_cast<void>(!::write(STDOUT_FILENO, text, sizeof text - 1));
+    });
   } else if (action.name == "exit") {
     ::_exit(number);
   } else if (action.name == "ignore") {
@@ -140,6 +156,30 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
   } else if (action.name == "regroup") {
     if (::setpgid(0, ::getpgid(::getppid())) != 0) {
       ::_exit(99);
+    }
+  } else if (action.name == "zombie") {  // a process of nobody's that ends soon
+    if (::fork() == 0) {
+      static_cast<void>(::setsid());
+      if (::fork() != 0) {
+        ::_exit(0);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ::_exit(0);
+    }
+    while (::wait(nullptr) > 0) {
+    }
+  } else if (action.name == "straggler") {  // it outlives its attempt, and then tries to join with what it was told
+    if (::fork() == 0) {
+      static_cast<void>(::setsid());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      std::string how = "it joined";
+      try {
+        const Participant late(dtrain::launch::participant_options(worker));
+      } catch (const std::exception& error) {
+        how = error.what();
+      }
+      write_file(action.value, how);
+      ::_exit(0);
     }
   } else if (action.name == "grandchild") {
     if (::fork() == 0) {
@@ -163,8 +203,9 @@ int main(int argc, char** argv) {
     return start.exit_code;
   }
   std::unique_ptr<Participant> participant;
+  const dtrain::identity::ProcessIdentity& who = start.worker->identity;
   for (const char* argument : start.worker->arguments().subspan(1)) {
-    if (const auto code = act(action_for(start.worker->identity.rank, argument), *start.worker, participant)) {
+    if (const auto code = act(action_for(who.rank, who.attempt, argument), *start.worker, participant)) {
       ::_exit(*code);
     }
   }

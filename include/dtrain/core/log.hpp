@@ -24,6 +24,11 @@ inline LogLevel log_level_of(const char* text) noexcept {
   return LogLevel::warning;
 }
 
+/// Whether `name` is a level: what DTRAIN_LOG may be set to.
+inline bool is_log_level(std::string_view name) noexcept {
+  return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
+}
+
 /// Writes "dtrain: text\n" to stderr if `level` is wanted. A full or closed stderr is not an error of the job.
 inline void log(LogLevel level, std::string_view text) {
   static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));

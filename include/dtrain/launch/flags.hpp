@@ -21,24 +21,10 @@ namespace DTRAIN_NAMESPACE::launch {
 struct Flags {
   identity::NodeFlags node;
   std::optional<std::string> log_dir;
+  int max_restarts = 0;
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
 };
-
-/// What --help-launch prints.
-inline constexpr const char* help_text =
-    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
-    "  --nnodes=N               nodes of the job (this version: 1)\n"
-    "  --node-rank=R            which of them this one is\n"
-    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
-    "  --master-port=P          the port of the job's store (one node: chosen by the system)\n"
-    "  --max-restarts=0         how often failed workers are started again (this version: 0)\n"
-    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr\n"
-    "  --help-launch            prints this\n"
-    "  --                       everything after it is the program's\n"
-    "Every line of a worker is shown behind '[rank] '. SIGINT and SIGTERM are forwarded; workers that are still there\n"
-    "30 seconds later are killed, 1 second after a second signal.\n";
 
 namespace detail {
 
@@ -87,11 +73,15 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
   return std::nullopt;
 }
 
-inline void check_max_restarts(std::string_view value) {
-  if (value != "0") {
-    throw Error(Errc::usage, identity::quoted("--max-restarts", value) +
-                                 ": this version does not start failed workers again; leave it out or set it to 0");
+/// @throws Error (usage)
+inline int max_restarts(std::string_view value) {
+  constexpr int most = 10000;
+  const std::optional<int> number = identity::parse_integer(std::string(value));
+  if (!number || *number > most) {
+    throw Error(Errc::usage,
+                identity::quoted("--max-restarts", value) + " is not a number from 0 to " + std::to_string(most));
   }
+  return *number;
 }
 
 }  // namespace detail
@@ -131,10 +121,27 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (*flag == "--node-rank") flags.node.node_rank = value;
     if (*flag == "--master-addr") flags.node.master_addr = value;
     if (*flag == "--master-port") flags.node.master_port = value;
-    if (*flag == "--max-restarts") detail::check_max_restarts(value);
+    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
     if (*flag == "--log-dir") flags.log_dir = value;
   }
   return flags;
+}
+
+/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
+/// @throws Error (usage)
+inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
+                                                      "--help-launch"};
+  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+      throw Error(Errc::usage,
+                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
+                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
+                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+    }
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -14,6 +14,7 @@
 #include "dtrain/identity/environment.hpp"
 #include "dtrain/launch/cores.hpp"
 #include "dtrain/launch/flags.hpp"
+#include "dtrain/launch/help.hpp"
 #include "dtrain/launch/node_job.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/settings.hpp"
@@ -51,12 +52,15 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   }
   const identity::Variables variables(environment);
   NodeJobOptions options;
-  options.arguments = std::move(flags.program);
-  options.environment = environment;
+  check_log_setting(variables);
+  options.program.arguments = std::move(flags.program);
+  options.program.environment = environment;
+  options.program.log_dir = std::move(flags.log_dir);
   options.cores = cores_by_affinity();
   options.workers = worker_count(node.nproc_per_node, options.cores);
   options.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
-  options.log_dir = std::move(flags.log_dir);
+  options.max_restarts = flags.max_restarts;
+  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
   options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.host_id = variables.text("DTRAIN_HOST_ID");
   return options;

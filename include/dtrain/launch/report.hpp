@@ -8,41 +8,39 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/launch/tail.hpp"
 #include "dtrain/launch/verdict.hpp"
 #include "dtrain/rendezvous/rank_list.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)", or the store's cause where all fell over that.
+inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
+  return first.is_primary() || !cause
+             ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
+             : "the job failed: " + cause->sentence();
+}
+
 /// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
-/// @param tail the last lines that the first one wrote to stderr
-inline std::vector<std::string> failure_report(const WorkerEnd& first, const std::vector<WorkerEnd>& ends,
+/// @param secondary the ranks that ended with exit_code_peer_lost
+/// @param last_lines the last lines that the first one wrote to stderr
+inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
                                                const std::optional<Cause>& cause, std::string_view host,
-                                               const Tail& tail) {
-  const std::string who = "rank " + std::to_string(first.rank) + " on host " + std::string(host);
-  std::vector<std::string> lines;
-  if (first.is_secondary() && cause) {
-    lines.push_back("the job failed: " + cause->sentence());
-  } else {
-    lines.push_back(who + " failed first: " + first.text());
-    if (cause && cause->rank != first.rank) {
-      lines.push_back("the first cause that the ranks were told: " + cause->sentence());
-    }
-  }
-  std::vector<int> secondary;
-  for (const WorkerEnd& end : ends) {
-    if (end.is_secondary() && (end.rank != first.rank || cause)) {
-      secondary.push_back(end.rank);
-    }
+                                               const std::vector<std::string>& last_lines) {
+  std::vector<std::string> lines{failure_sentence(first, cause, host)};
+  if (first.is_primary() && cause && cause->rank != first.rank) {
+    lines.push_back("the first cause that the ranks were told: " + cause->sentence());
   }
   std::sort(secondary.begin(), secondary.end());
+  if (!cause) {
+    secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
+  }
   if (!secondary.empty()) {
     lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_peer_lost) + ": " +
                     rendezvous::rank_list(secondary));
   }
-  if (!tail.empty()) {
+  if (!last_lines.empty()) {
     lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
-    for (const std::string& line : tail.lines()) {
+    for (const std::string& line : last_lines) {
       lines.push_back("    " + line);
     }
   }

@@ -4,9 +4,11 @@
 
 #include <charconv>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -29,6 +31,15 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
                                  " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+/// @throws Error (usage) where DTRAIN_LOG names no level
+inline void check_log_setting(const identity::Variables& variables) {
+  const std::optional<std::string> value = variables.text("DTRAIN_LOG");
+  if (value && !is_log_level(*value)) {
+    throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
+                                 " is no level; set it to off, error, warning, info or debug, or unset it");
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -21,7 +21,10 @@ class StopPlan {
   /// ThreadSanitizer holds a process up for a second when it exits.
   static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
   static constexpr std::chrono::milliseconds term_grace{1000};
-  static constexpr std::chrono::milliseconds stop_grace{30000};
+  static constexpr std::chrono::milliseconds default_stop_grace{30000};
+
+  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace)
+      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)) {}
 
   enum class Action { nothing, terminate, kill };
 
@@ -35,7 +38,7 @@ class StopPlan {
 
   /// SIGINT or SIGTERM was forwarded.
   void stop_asked(Clock::time_point now) {
-    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : Clock::duration(stop_grace));
+    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : stop_grace_);
     stop_asked_ = true;
     kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
   }
@@ -69,6 +72,7 @@ class StopPlan {
   bool has_killed() const noexcept { return killed_; }
 
  private:
+  Clock::duration stop_grace_;
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   bool stop_asked_ = false;

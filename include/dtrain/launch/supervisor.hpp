@@ -1,12 +1,9 @@
 #pragma once
 /// @file
-/// Watches over the workers from their start to the end of the last one.
-
-#include <unistd.h>
+/// Watches over the workers of one attempt from their start to the end of the last one.
 
 #include <chrono>
 #include <csignal>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,38 +11,33 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
-#include "dtrain/launch/report.hpp"
-#include "dtrain/launch/signals.hpp"
+#include "dtrain/launch/coordination.hpp"
+#include "dtrain/launch/forwarder.hpp"
 #include "dtrain/launch/stop_plan.hpp"
 #include "dtrain/launch/workers.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What the supervisor wants to know of the job's store, and tells it.
-struct JobView {
-  std::function<bool(int rank)> has_left;             ///< the rank has said that it is done
-  std::function<std::optional<Cause>()> first_cause;  ///< why the job failed, where the ranks have said so
-  std::function<void(const Cause&)> report;           ///< a rank's process has ended before it was done
-};
-
-/// Forwards signals, ends the others when one worker fails, and knows what to exit with. A job whose workers end within
-/// a second of SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
+/// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
+/// SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
 /// Threads: the loop's.
 class Supervisor {
  public:
-  Supervisor(async::EventLoop& loop, SignalReader& signals, Workers& workers, JobView job, std::string host)
+  /// @param changed is set by the forwarder and the coordination
+  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
+             Coordination& job, StopPlan plan, std::string host)
       : loop_(&loop),
-        signals_(&signals),
+        changed_(&changed),
+        forwarder_(&forwarder),
         workers_(&workers),
-        job_(std::move(job)),
+        job_(&job),
         host_(std::move(host)),
-        changed_(loop),
-        signal_task_(loop.spawn(read_signals())) {}
+        plan_(std::move(plan)) {}
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// Until no worker runs. @returns the exit code: 0, or the first failing worker's
-  async::Task<int> watch() {
+  /// Until no worker runs, nor what workers left in their groups.
+  async::Task<void> watch() {
     for (;;) {
       const std::vector<Workers::Ended> ended = workers_->reap();
       for (const Workers::Ended& each : ended) {
@@ -55,36 +47,26 @@ class Supervisor {
         break;
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
+      take_news(now);
       act(plan_.due(now));
       if (killed_at_ && now - *killed_at_ > unkillable_patience) {
         break;  // a process that the kernel holds; it dies when it is let go
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
-      co_await changed_.wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
+      co_await changed_->wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
     }
     co_await bury_orphans();
-    const std::optional<WorkerEnd> first = first_failure(ends_, job_.first_cause());
-    co_return first ? first->exit_code() : (killed_at_ ? 128 + SIGKILL : 0);
   }
 
-  /// What to say on stderr once watch() has returned; nothing where all is well.
-  std::vector<std::string> report() const {
-    const std::optional<Cause> cause = job_.first_cause();
-    const std::optional<WorkerEnd> first = first_failure(ends_, cause);
-    if (stop_signal_ != 0) {
-      return {stop_report(stop_signal_, first, host_)};
-    }
-    return first ? failure_report(*first, ends_, cause, host_, workers_->error_tail(first->rank))
-                 : std::vector<std::string>{};
-  }
+  /// How the workers ended, in the order in which that was noticed.
+  const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
 
-  /// How often SIGINT or SIGTERM has come.
-  int stops_asked() const noexcept { return stops_asked_; }
+  /// Whether a process was killed and did not go.
+  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
 
  private:
   static constexpr std::chrono::milliseconds unkillable_patience{300};
-  static constexpr std::chrono::milliseconds leave_patience{200};
 
   /// What the workers left in their groups has been killed, and becomes this process's children one by one.
   async::Task<void> bury_orphans() {
@@ -95,35 +77,29 @@ class Supervisor {
     }
   }
 
-  /// A rank leaves before it exits, but the store may not have read that yet.
-  async::Task<bool> has_left(int rank) {
-    const Deadline deadline = Deadline::after(leave_patience);
-    const auto is_lost = [this, rank] {
-      const std::optional<Cause> cause = job_.first_cause();
-      return cause && cause->rank == rank;
-    };
-    while (!job_.has_left(rank) && !is_lost() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(5));
-    }
-    co_return job_.has_left(rank);
-  }
-
   async::Task<void> note(Workers::Ended ended) {
     WorkerEnd end;
     end.rank = ended.rank;
     end.status = ended.status;
     end.stopped = plan_.has_acted();
     if (ended.status == ExitStatus{}) {
-      end.left = co_await has_left(ended.rank);
+      end.left = co_await job_->has_left(ended.rank);
     }
     ends_.push_back(end);
     if (!end.failed()) {
       co_return;
     }
     plan_.failed(Deadline::Clock::now());
-    if (!job_.has_left(end.rank) && !end.is_secondary()) {
-      const Cause cause{CauseKind::lost, end.rank, host_, end.text()};
-      job_.report(cause);
+    const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
+    job_->failed(loss, end.is_secondary());
+  }
+
+  void take_news(Deadline::Clock::time_point now) {
+    for (; stops_noted_ < forwarder_->stops_asked(); ++stops_noted_) {
+      plan_.stop_asked(now);
+    }
+    if (job_->failing()) {
+      plan_.failed(now);
     }
   }
 
@@ -136,48 +112,16 @@ class Supervisor {
     }
   }
 
-  async::Task<void> read_signals() {
-    for (;;) {
-      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
-      while (const std::optional<int> signal = signals_->next()) {
-        if (*signal != SIGCHLD) {
-          forward(*signal);
-        }
-      }
-      changed_.set();
-    }
-  }
-
-  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
-  void forward(int signal) {
-    const bool is_single = signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
-    if (is_single) {
-      workers_->signal_each(signal);
-    } else {
-      workers_->signal_groups(signal);
-    }
-    if (signal == SIGTERM || signal == SIGINT) {
-      stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
-      ++stops_asked_;
-      plan_.stop_asked(Deadline::Clock::now());
-    }
-    if (signal == SIGTSTP) {
-      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
-    }
-  }
-
   async::EventLoop* loop_;
-  SignalReader* signals_;
+  async::AutoResetEvent* changed_;
+  const Forwarder* forwarder_;
   Workers* workers_;
-  JobView job_;
+  Coordination* job_;
   std::string host_;
   StopPlan plan_;
+  int stops_noted_ = 0;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;
-  int stop_signal_ = 0;  ///< the first SIGINT or SIGTERM
-  int stops_asked_ = 0;
-  async::AutoResetEvent changed_;
-  async::Spawned signal_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

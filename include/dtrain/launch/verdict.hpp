@@ -12,7 +12,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How a worker ended. Listed in the order in which the ends were noticed.
+/// How a worker ended. Listed in the order in which the ends were noticed. A record (see record.hpp).
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
@@ -25,29 +25,39 @@ struct WorkerEnd {
   /// It fell because another rank had failed.
   bool is_secondary() const noexcept { return status == ExitStatus{exit_code_peer_lost, 0}; }
 
+  /// It may be what the others fell over.
+  bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }
+
   /// Exit code 0 without leaving must not look like success.
   int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
 
   std::string text() const {
     return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
   }
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.rank);
+    fields.number(self.status.code);
+    fields.number(self.status.signal);
+    fields.flag(self.left);
+    fields.flag(self.stopped);
+  }
 };
 
 /// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
-/// cause that the store knows.
+/// cause that the store knows. Where all fell because of another, one that fell by itself comes before one that was
+/// stopped.
 inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
-  const auto primary = [](const WorkerEnd& end) { return end.failed() && !end.stopped && !end.is_secondary(); };
-  const auto named = std::find_if(
-      ends.begin(), ends.end(), [&](const WorkerEnd& end) { return primary(end) && cause && cause->rank == end.rank; });
-  if (named != ends.end()) {
-    return *named;
-  }
-  const auto first = std::find_if(ends.begin(), ends.end(), primary);
-  if (first != ends.end()) {
-    return *first;
-  }
-  const auto any = std::find_if(ends.begin(), ends.end(), [](const WorkerEnd& end) { return end.failed(); });
-  return any == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*any);
+  const auto first_that = [&ends](auto holds) {
+    const auto found = std::find_if(ends.begin(), ends.end(), holds);
+    return found == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*found);
+  };
+  std::optional<WorkerEnd> first =
+      first_that([&](const WorkerEnd& end) { return end.is_primary() && cause && cause->rank == end.rank; });
+  first = first ? first : first_that([](const WorkerEnd& end) { return end.is_primary(); });
+  first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
+  return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

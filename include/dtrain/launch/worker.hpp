@@ -14,6 +14,7 @@
 #include "dtrain/identity/environment.hpp"
 #include "dtrain/identity/resolve.hpp"
 #include "dtrain/launch/arguments.hpp"
+#include "dtrain/launch/flags.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/settings.hpp"
 
@@ -80,10 +81,12 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
 
 /// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
 /// read where there is more to say than one process alone. Closed standard descriptors become /dev/null.
-/// @throws identity::IdentityError; Error (usage) for a setting that is no number
+/// @throws identity::IdentityError; Error (usage) for a setting that cannot be, or a flag of PerNode's launcher
 inline Worker worker_of(JoinOptions options) {
   open_standard_descriptors();
   const identity::Environment environment = identity::snapshot_environment();
+  check_log_setting(identity::Variables(environment));
+  refuse_launcher_flags(options.arguments);
   std::vector<const char*> pointers;
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());

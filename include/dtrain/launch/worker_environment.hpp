@@ -15,10 +15,14 @@ namespace DTRAIN_NAMESPACE::launch {
 /// What a node's workers share.
 struct NodePlan {
   int workers = 1;
+  int first_rank = 0;  ///< the workers of lower nodes
+  int world_size = 1;  ///< the workers of all nodes
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
+  std::string secret;               ///< of the job's store
+  int attempt = 0;                  ///< how often the workers have been started before
   int cores = 1;                    ///< of this node, for all workers
   std::string launcher_process;     ///< its process id
   bool stdout_is_terminal = false;  ///< the launcher's own
@@ -46,11 +50,9 @@ inline identity::Environment worker_environment(const identity::Environment& bas
       environment.emplace(variable, value);
     }
   }
-  const std::string rank = std::to_string(plan.node_rank * plan.workers + local_rank);
-  const std::string world_size = std::to_string(plan.node_count * plan.workers);
   const std::array<std::pair<const char*, std::string>, 7> common{{
-      {"RANK", rank},
-      {"WORLD_SIZE", world_size},
+      {"RANK", std::to_string(plan.first_rank + local_rank)},
+      {"WORLD_SIZE", std::to_string(plan.world_size)},
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
       {"NODE_RANK", std::to_string(plan.node_rank)},
@@ -62,9 +64,14 @@ inline identity::Environment worker_environment(const identity::Environment& bas
     environment[std::string("DTRAIN_") + variable] = value;
   }
   environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (!plan.secret.empty()) {
+    environment["DTRAIN_SECRET"] = plan.secret;
+    environment.erase("DTRAIN_SECRET_FILE");
+  }
   if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
     threads = std::to_string(std::max(1, plan.cores / plan.workers));
   }
@@ -78,7 +85,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   }
   identity::Environment outside = environment;
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS"}) {
+                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
     outside.erase("DTRAIN_" + name);
   }

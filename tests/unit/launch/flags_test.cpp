@@ -43,12 +43,13 @@ TEST_CASE("every spelling of a flag is taken out, and what is the program's stay
 
 TEST_CASE("all flags arrive where they belong") {
   const Flags flags = parse({"train", "--nnodes=2", "--node_rank=1", "--master-addr", "h0", "--master-port=99",
-                             "--log-dir=logs", "--max-restarts=0", "--help-launch"});
+                             "--log-dir=logs", "--max-restarts=3", "--help-launch"});
   CHECK(flags.node.node_count == "2");
   CHECK(flags.node.node_rank == "1");
   CHECK(flags.node.master_addr == "h0");
   CHECK(flags.node.master_port == "99");
   CHECK(flags.log_dir == "logs");
+  CHECK(flags.max_restarts == 3);
   CHECK(flags.help);
   CHECK(flags.program == std::vector<std::string>{"train"});
 }
@@ -70,11 +71,13 @@ TEST_CASE("a flag within two letters of one is an error with the suggestion, any
   CHECK(error_of({"--nproc-per-nod"}) == "");  // the program's name
 }
 
-TEST_CASE("a flag without a value, and restarts, are errors that say what to give") {
+TEST_CASE("a flag without a value, or with one that cannot be, is an error that says what to give") {
   CHECK(error_of({"train", "--nproc-per-node"}).find("--nproc-per-node=VALUE") != std::string::npos);
   CHECK(error_of({"train", "--nproc-per-node="}).find("no value") != std::string::npos);
   CHECK(error_of({"train", "--log-dir", "--epochs=3"}).find("no value") != std::string::npos);
-  CHECK(error_of({"train", "--max-restarts=2"}).find("set it to 0") != std::string::npos);
+  for (const char* wrong : {"--max-restarts=-1", "--max-restarts=many", "--max-restarts=10001"}) {
+    CHECK(error_of({"train", wrong}).find("is not a number from 0 to 10000") != std::string::npos);
+  }
 }
 
 TEST_CASE("the edit distance counts insertions, deletions and replacements") {
@@ -83,4 +86,14 @@ TEST_CASE("the edit distance counts insertions, deletions and replacements") {
   CHECK(edit_distance("abc", "") == 3);
   CHECK(edit_distance("kitten", "sitting") == 3);
   CHECK(edit_distance("ab", "ba") == 2);
+}
+
+TEST_CASE("a program without a launcher of its own refuses that launcher's flags, in any spelling, but not after --") {
+  using dtrain::launch::refuse_launcher_flags;
+  for (const char* flag : {"--nproc-per-node=4", "--nproc_per_node", "--nnodes=2", "--max_restarts=1"}) {
+    CHECK_THROWS_WITH_AS(refuse_launcher_flags({"train", "--epochs=3", flag}), doctest::Contains("launch::PerNode"),
+                         dtrain::Error);
+    CHECK_NOTHROW(refuse_launcher_flags({"train", "--", flag}));
+  }
+  CHECK_NOTHROW(refuse_launcher_flags({"--nnodes=2", "--log-dir=d", "--master-addr=h", "--local_rank=1"}));
 }

@@ -63,3 +63,11 @@ TEST_CASE("a signal after a failure does not put the end off") {
   CHECK(plan.due(start + settle) == Action::terminate);
   CHECK(plan.next() == start + settle + milliseconds(1000));
 }
+
+TEST_CASE("the grace after a forwarded signal is what it was made with") {
+  StopPlan plan(std::chrono::minutes(5));
+  plan.stop_asked(start);
+  CHECK(plan.next() == start + std::chrono::minutes(5));
+  plan.stop_asked(start + milliseconds(1));
+  CHECK(plan.next() == start + milliseconds(1001));
+}

@@ -14,7 +14,6 @@ using dtrain::CauseKind;
 using dtrain::launch::ExitStatus;
 using dtrain::launch::failure_report;
 using dtrain::launch::first_failure;
-using dtrain::launch::Tail;
 using dtrain::launch::WorkerEnd;
 
 namespace {
@@ -61,16 +60,16 @@ TEST_CASE("the first of several failures counts, unless the store knows which it
   CHECK(first_failure(ends, Cause{CauseKind::lost, 7, "h", "gone"})->rank == 3);
 }
 
-TEST_CASE("where all fell because of another, the first of them counts; where none failed, none") {
+TEST_CASE("where all fell because of another, one that was not stopped counts; where none failed, none") {
   CHECK(first_failure({secondary, terminated}, std::nullopt)->exit_code() == 75);
+  CHECK(first_failure({terminated, secondary}, std::nullopt)->exit_code() == 75);
+  CHECK(first_failure({fine, terminated}, std::nullopt)->exit_code() == 143);
   CHECK(!first_failure({fine}, std::nullopt));
   CHECK(!first_failure({}, std::nullopt));
 }
 
 TEST_CASE("a report names rank, host, how it ended, its last words and who fell because of it") {
-  Tail tail;
-  tail.push("it hurts");
-  const auto lines = failure_report(killed, {secondary, killed}, std::nullopt, "gpu-a", tail);
+  const auto lines = failure_report(killed, {1}, std::nullopt, "gpu-a", {"it hurts"});
   CHECK(contains(lines, "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)"));
   CHECK(contains(lines, "exit code 75: rank 1"));
   CHECK(contains(lines, "the last lines that rank 2 wrote to stderr:"));
@@ -79,7 +78,7 @@ TEST_CASE("a report names rank, host, how it ended, its last words and who fell 
 
 TEST_CASE("a report about secondary ends tells the store's cause") {
   const Cause cause{CauseKind::lost, 0, "gpu-b", "it was silent for 5 s"};
-  const auto lines = failure_report(secondary, {secondary, terminated}, cause, "gpu-a", {});
+  const auto lines = failure_report(secondary, {1}, cause, "gpu-a", {});
   CHECK(contains(lines, "the job failed: rank 0 on host gpu-b was lost: it was silent for 5 s"));
   CHECK(!contains(lines, "failed first"));
 }

@@ -21,6 +21,7 @@ namespace {
 launch::NodePlan four_workers() {
   launch::NodePlan plan;
   plan.workers = 4;
+  plan.world_size = 4;
   plan.master_addr = "127.0.0.1";
   plan.master_port = 4242;
   plan.cores = 9;
@@ -61,6 +62,34 @@ TEST_CASE("a worker reads from its environment exactly who it is, also under the
   }
 }
 
+TEST_CASE("workers of uneven nodes have ranks of their own, and know which attempt they are of") {
+  launch::NodePlan plan = four_workers();
+  plan.workers = 2;
+  plan.first_rank = 5;
+  plan.world_size = 7;
+  plan.node_rank = 2;
+  plan.node_count = 3;
+  plan.attempt = 4;
+  const ProcessIdentity who = dtrain::identity::process_identity(launch::worker_environment({}, plan, 1));
+  CHECK(who.rank == 6);
+  CHECK(who.world_size == 7);
+  CHECK(who.local_rank == 1);
+  CHECK(who.local_world_size == 2);
+  CHECK(who.node_rank == 2);
+  CHECK(who.node_count == 3);
+  CHECK(who.attempt == 4);
+}
+
+TEST_CASE("a secret that the launcher made replaces what the environment had, and no secret changes nothing") {
+  launch::NodePlan plan = four_workers();
+  const Environment base{{"DTRAIN_SECRET", "old"}, {"DTRAIN_SECRET_FILE", "/file"}};
+  CHECK(launch::worker_environment(base, plan, 0)["DTRAIN_SECRET_FILE"] == "/file");
+  plan.secret = "new";
+  const Environment environment = launch::worker_environment(base, plan, 0);
+  CHECK(environment.at("DTRAIN_SECRET") == "new");
+  CHECK(environment.count("DTRAIN_SECRET_FILE") == 0);
+}
+
 TEST_CASE("OMP_NUM_THREADS is the user's where it is set, and never 0") {
   CHECK(launch::worker_environment({{"OMP_NUM_THREADS", "7"}}, four_workers(), 0)["OMP_NUM_THREADS"] == "7");
   launch::NodePlan crowded = four_workers();
@@ -96,6 +125,18 @@ TEST_CASE("seconds are read strictly") {
   for (const char* bad : {"0", "-1", "1e3", "inf", "nan", "5s", " 5", "99999999", "0x10"}) {
     CAPTURE(bad);
     CHECK_THROWS_AS(read(bad), dtrain::Error);
+  }
+}
+
+TEST_CASE("DTRAIN_LOG is a level or an error that lists the levels") {
+  for (const char* good : {"", "off", "error", "warning", "info", "debug"}) {
+    const Environment environment{{"DTRAIN_LOG", good}};
+    CHECK_NOTHROW(launch::check_log_setting(Variables(environment)));
+  }
+  for (const char* bad : {"abc", "Info", "1", "warn"}) {
+    const Environment environment{{"DTRAIN_LOG", bad}};
+    CHECK_THROWS_WITH_AS(launch::check_log_setting(Variables(environment)),
+                         doctest::Contains("off, error, warning, info or debug"), dtrain::Error);
   }
 }
 

@@ -1,0 +1,148 @@
+#pragma once
+/// @file
+/// One attempt on one node: its workers from their start to the end of their output.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/launch/spawn.hpp"
+#include "dtrain/launch/supervisor.hpp"
+#include "dtrain/launch/terminal_output.hpp"
+#include "dtrain/launch/worker_environment.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, for every attempt.
+struct WorkerProgram {
+  std::string executable = "/proc/self/exe";
+  std::vector<std::string> arguments;
+  identity::Environment environment;
+  std::optional<std::string> log_dir;
+};
+
+/// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
+inline std::string log_directory(const std::string& directory, int attempt) {
+  return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
+}
+
+/// What an attempt uses of its launcher. Lifetime: outlives the attempt.
+struct AttemptServices {
+  async::EventLoop& loop;
+  async::AutoResetEvent& changed;
+  const SignalReader& signals;
+  Forwarder& forwarder;
+  TerminalOutput& output;
+  Coordination& job;
+};
+
+/// Threads: the loop's, which is the main thread of a process that has no other.
+class Attempt {
+ public:
+  /// Starts the workers. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written; then
+  /// none is left
+  Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
+      : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
+    if (program.log_dir) {
+      log_directory_ = log_directory(*program.log_dir, plan.attempt);
+      make_directories(*log_directory_);
+    }
+    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!nothing) {
+      throw errno_error("opening /dev/null for the workers' stdin");
+    }
+    for (int local_rank = 0; local_rank < plan.workers; ++local_rank) {
+      start_worker(local_rank, nothing.get());
+    }
+    services_.forwarder.forward_to(&workers_);
+  }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+  ~Attempt() { services_.forwarder.forward_to(nullptr); }
+
+  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for the signals
+  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::string host) {
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
+                          std::move(stop_plan), host);
+    co_await supervisor.watch();
+    services_.forwarder.forward_to(nullptr);
+    stops_before_end_ = services_.forwarder.stops_asked();
+    const Deadline deadline = Deadline::after(last_words);
+    while (!workers_.output_is_drained() && !deadline.passed() && !told_to_hurry()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    NodeEnd end;
+    end.node = plan_->node_rank;
+    end.host = std::move(host);
+    end.first = first_failure(supervisor.ends(), services_.job.first_cause());
+    end.abandoned = supervisor.abandoned();
+    for (const WorkerEnd& each : supervisor.ends()) {
+      if (each.is_secondary()) {
+        end.secondary.push_back(each.rank);
+      }
+    }
+    if (end.first) {
+      const Tail& tail = workers_.error_tail(end.first->rank);
+      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
+    }
+    co_return std::move(end);
+  }
+
+  /// Whether SIGINT or SIGTERM has come since the last worker ended: nobody waits for the output any more.
+  bool told_to_hurry() const noexcept { return services_.forwarder.stops_asked() != stops_before_end_; }
+
+  /// Whether all that the workers have written is on its way to the console.
+  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
+
+  /// Stops carrying, and shows last lines that have no end.
+  void finish_output() { workers_.finish_output(); }
+
+ private:
+  /// How long the last lines may take to come where the console does not keep up.
+  static constexpr std::chrono::milliseconds last_words{200};
+
+  void start_worker(int local_rank, int nothing) {
+    const int rank = plan_->first_rank + local_rank;
+    Pipe output = make_pipe();
+    Pipe error = make_pipe();
+    Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
+    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), "stdout");
+    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
+    auto pump =
+        local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    SpawnRequest request;
+    request.executable = program_->executable;
+    request.arguments = program_->arguments;
+    request.environment = worker_environment(program_->environment, *plan_, local_rank);
+    request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
+    request.standard_output = output.writer.get();
+    request.standard_error = error.writer.get();
+    request.signal_mask = services_.signals.original_mask();
+    const pid_t process = spawn(request);
+    workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
+  }
+
+  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {
+    LogFile log;
+    if (log_directory_) {
+      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
+    }
+    const bool is_live = rank == plan_->first_rank;
+    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log));
+  }
+
+  AttemptServices services_;
+  const WorkerProgram* program_;
+  const NodePlan* plan_;
+  std::optional<std::string> log_directory_;
+  Workers workers_;
+  int stops_before_end_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

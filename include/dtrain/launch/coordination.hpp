@@ -1,0 +1,63 @@
+#pragma once
+/// @file
+/// What the launcher of one node needs of the whole job.
+
+#include <optional>
+#include <string>
+
+#include "dtrain/async/task.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/launch/job_verdict.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Where this node's workers are among those of the job, and where they meet.
+struct Place {
+  int node_rank = 0;
+  int node_count = 1;
+  int first_rank = 0;
+  int world_size = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string secret;
+};
+
+/// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
+/// was made with. Errors: where another launcher is lost its coroutines throw. Threads: the loop's.
+class Coordination {
+ public:
+  Coordination() = default;
+  Coordination(const Coordination&) = delete;
+  Coordination& operator=(const Coordination&) = delete;
+  virtual ~Coordination() = default;
+
+  /// Finds the others. Before everything else.
+  virtual async::Task<Place> assemble() = 0;
+
+  /// Once it has returned, ranks of this attempt can join. Attempts count from 0.
+  virtual async::Task<void> begin(int attempt) = 0;
+
+  /// The job's first cause in this attempt; nothing while the ranks are well.
+  virtual std::optional<Cause> first_cause() const = 0;
+
+  /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
+  virtual bool failing() const = 0;
+
+  /// Whether a rank of this node, whose process has just ended, had said before that it was done.
+  virtual async::Task<bool> has_left(int rank) = 0;
+
+  /// A worker of this node has failed.
+  /// @param secondary it fell over what the ranks know already; otherwise they are told, unless it had left
+  virtual void failed(const Cause& loss, bool secondary) = 0;
+
+  /// The signal that this launcher was sent to end the job, and how many of those there have been.
+  virtual void stop(int signal, int count) = 0;
+
+  /// No worker of this node runs any more. @returns the verdict once that is so on every node
+  virtual async::Task<JobVerdict> conclude(NodeEnd end) = 0;
+
+  /// Nothing comes after this attempt.
+  virtual async::Task<void> leave() = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,102 @@
+#pragma once
+/// @file
+/// The coordination of a launcher that is alone: everything is known here.
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/launch/coordination.hpp"
+#include "dtrain/launch/rank_store.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher of the job's only node knows from the start.
+struct OneNodeOptions {
+  int workers = 1;
+  std::uint16_t port = 0;  ///< 0: one that the system chooses
+  std::string host;
+  std::chrono::nanoseconds formation{0};
+  RestartPolicy policy;
+};
+
+/// The store listens at the loopback address. Lifetime: the loop and the event outlive it. Threads: the loop's.
+class OneNode final : public Coordination {
+ public:
+  /// @throws Error (posix) for a port in use
+  OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
+      : loop_(&loop), changed_(&changed), options_(std::move(options)) {
+    net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
+    place_.world_size = options_.workers;
+    place_.master_addr = "127.0.0.1";
+    place_.master_port = listener.port();
+    RankStoreOptions store;
+    store.world_size = options_.workers;
+    store.owner = "the launcher on host " + options_.host;
+    store.formation = options_.formation;
+    store.on_failure = [this](const Cause&) { changed_->set(); };
+    store_.emplace(loop, std::move(listener), std::move(store));
+  }
+
+  async::Task<Place> assemble() override { co_return place_; }
+
+  async::Task<void> begin(int attempt) override {
+    attempt_ = attempt;
+    failed_rank_ = -1;
+    store_->open(attempt);
+    co_return;
+  }
+
+  std::optional<Cause> first_cause() const override { return store_->cause(); }
+
+  bool failing() const override { return first_cause().has_value(); }
+
+  /// A rank leaves before it exits, but the store may not have read that yet.
+  async::Task<bool> has_left(int rank) override {
+    const Deadline deadline = Deadline::after(patience);
+    while (!store_->has_left(rank) && !is_lost(rank) && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(5));
+    }
+    co_return store_->has_left(rank);
+  }
+
+  void failed(const Cause& loss, bool secondary) override {
+    failed_rank_ = failed_rank_ < 0 ? loss.rank : failed_rank_;
+    if (!secondary) {
+      store_->lose(loss);
+    }
+  }
+
+  void stop(int, int) override {}
+
+  async::Task<JobVerdict> conclude(NodeEnd end) override {
+    const std::vector<NodeEnd> nodes{std::move(end)};
+    co_return judge(nodes, first_cause(), failed_rank_, options_.policy, attempt_);
+  }
+
+  async::Task<void> leave() override {
+    store_->close();  // nobody is left to serve; its port is free from here on
+    co_return;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds patience{200};
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  OneNodeOptions options_;
+  Place place_;
+  int attempt_ = 0;
+  int failed_rank_ = -1;
+  std::optional<RankStore> store_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

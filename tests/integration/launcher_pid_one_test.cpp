@@ -1,0 +1,54 @@
+// ctest: TIMEOUT 60
+// launch::PerNode as the first process of a container.
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <string>
+
+#include "support/launch_probe.hpp"
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+using support::contains;
+using support::content;
+using support::new_mark;
+using support::probe;
+using support::Program;
+using support::Result;
+using support::zombies_of;
+
+TEST_CASE("as PID 1 the launcher reaps what nobody else does") {
+  const Result allowed = support::run("/usr/bin/env", {"unshare", "--pid", "--fork", "true"});
+  if (allowed.exit_code != 0) {
+    dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
+    return;
+  }
+  const std::string mark = new_mark();
+  Program program("/usr/bin/env", {"unshare", "--pid", "--fork", probe, mark, "--nproc-per-node=2", "*:join",
+                                   "*:zombie", "*:sleep:300", "*:stdout:up\n", "*:cat"});
+  REQUIRE(program.wait_for("[0] up"));
+  pid_t launcher = 0;
+  for (const pid_t process : support::processes_with(mark)) {
+    launcher = contains(content("/proc/" + std::to_string(process) + "/status"),
+                        "NSpid:\t" + std::to_string(process) + "\t1\n")
+                   ? process
+                   : launcher;
+  }
+  REQUIRE(launcher != 0);
+  CHECK(zombies_of(launcher) == 0);
+  program.close_input();
+  CHECK(program.wait().exit_code == 0);
+  // A signal reaches the workers although the kernel keeps it from a PID 1 that does not ask for it.
+  Program told("/usr/bin/env", {"unshare", "--pid", "--fork", "--kill-child", probe, mark, "--nproc-per-node=2",
+                                "*:join", "*:stdout:up\n", "*:sleep:60000"});
+  REQUIRE(told.wait_for("[0] up"));
+  REQUIRE(told.wait_for("[1] up"));
+  for (const pid_t process : support::processes_with(mark)) {
+    if (contains(content("/proc/" + std::to_string(process) + "/status"), "\t1\n")) {
+      ::kill(process, SIGTERM);
+    }
+  }
+  CHECK(told.wait().exit_code == 128 + SIGTERM);
+  CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
+}
