@@ -1,14 +1,16 @@
 #pragma once
 /// @file
-/// What every source does with the facts it read: complete them on one node, check them, find the master.
+/// What every source does with the facts it read: complete them on one node, and check them.
 
-#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
+
+inline constexpr const char* loopback_address = "127.0.0.1";
 
 /// One node = local size equals world size, or node count is 1, or world size is 1.
 inline bool on_one_node(const ProcessIdentity& who) noexcept {
@@ -34,27 +36,25 @@ inline void complete_one_node(ProcessIdentity& who) {
 namespace detail {
 /// `index` < `bound`, where both are known.
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
-                        std::optional<int> bound, const char* variables) {
+                        std::optional<int> bound, const std::string& stated) {
   if (index && bound && *index >= *bound) {
-    throw IdentityError(IdentityErrc::rank_out_of_range, std::string(index_name) + " " + std::to_string(*index) +
-                                                             " is not below " + bound_name + " " +
-                                                             std::to_string(*bound) + " (read from " + variables +
-                                                             "); set both for the same job, counting from 0");
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
+                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
   }
 }
 }  // namespace detail
 
 /// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
-/// @param variables where the fields were read from, for the sentence
-inline void check_ranges(const ProcessIdentity& who, const char* variables) {
-  detail::check_below("rank", who.rank, "world size", who.world_size, variables);
-  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, variables);
-  detail::check_below("node rank", who.node_rank, "node count", who.node_count, variables);
+/// @param stated the variables it was read from, as Variables::stated() gives them
+inline void check_ranges(const ProcessIdentity& who, const std::string& stated) {
+  detail::check_below("rank", who.rank, "world size", who.world_size, stated);
+  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, stated);
+  detail::check_below("node rank", who.node_rank, "node count", who.node_count, stated);
   if (who.local_world_size && *who.local_world_size > who.world_size) {
     throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
                                                              " is above world size " + std::to_string(who.world_size) +
-                                                             " (read from " + variables +
-                                                             "); set both for the same job");
+                                                             " (" + stated + "); set both for the same job");
   }
 }
 
@@ -66,7 +66,7 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
     return *given;
   }
   if (on_one_node(who)) {
-    return "127.0.0.1";
+    return loopback_address;
   }
   throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
                                                         " does not say that all " + std::to_string(who.world_size) +

@@ -30,6 +30,7 @@ struct ProcessIdentity {
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
   std::vector<std::string> provisional;  ///< names of fields
   std::vector<std::string> warnings;     ///< sentences
+  std::vector<std::string> ignored;      ///< other launchers, and variables, that are set but say something else
 
   bool is_provisional(std::string_view field) const {
     return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
@@ -37,18 +38,5 @@ struct ProcessIdentity {
 
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
-
-/// One line for people: "rank 1 of 4 (local rank 1 of 2, node 0 of 2), store at h0:29500, from torch".
-inline std::string to_string(const ProcessIdentity& who) {
-  const auto number = [](const std::optional<int>& field) { return field ? std::to_string(*field) : std::string("?"); };
-  std::string line = "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) + " (local rank " +
-                     number(who.local_rank) + " of " + number(who.local_world_size) + ", node " +
-                     number(who.node_rank) + " of " + number(who.node_count) + "), store at " +
-                     who.master_addr.value_or("?") + ":" + number(who.master_port) + ", from " + who.launcher;
-  for (const std::string& warning : who.warnings) {
-    line += "; " + warning;
-  }
-  return line;
-}
 
 }  // namespace DTRAIN_NAMESPACE::identity

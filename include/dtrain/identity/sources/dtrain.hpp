@@ -26,7 +26,8 @@ struct DtrainSource {
     who.node_count = variables.count("DTRAIN_NODE_COUNT");
     who.attempt = variables.integer("DTRAIN_ATTEMPT").value_or(0);
     complete_one_node(who);
-    check_ranges(who, "DTRAIN_RANK, DTRAIN_WORLD_SIZE and the other DTRAIN_* variables");
+    check_ranges(who, variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "DTRAIN_LOCAL_RANK",
+                                        "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"}));
     who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);
     who.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
     return who;

@@ -12,8 +12,8 @@ struct KubernetesSource {
 
   /// An index without a size is not a distributed job.
   static bool present(const Variables& variables) {
-    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") &&
-           variables.integer("WORLD_SIZE").value_or(1) > 1;
+    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") && variables.has("WORLD_SIZE") &&
+           variables.text("WORLD_SIZE") != "1";
   }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
@@ -21,7 +21,8 @@ struct KubernetesSource {
     who.launcher = name;
     who.rank = *variables.integer("JOB_COMPLETION_INDEX");
     who.world_size = *variables.integer("WORLD_SIZE");
-    check_ranges(who, "JOB_COMPLETION_INDEX and WORLD_SIZE");
+    complete_one_node(who);
+    check_ranges(who, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
     who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
     who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
     return who;

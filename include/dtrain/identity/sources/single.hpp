@@ -26,13 +26,10 @@ struct SingleSource {
       who.warnings.push_back("Slurm job of " + std::to_string(*tasks) +
                              " tasks, not started with srun: this is one process; start the program with srun for all");
     }
-    for (const char* unread : {"TF_CONFIG", "CLUSTER_SPEC", "SM_HOSTS"}) {
-      if (variables.text(unread).value_or("").find(',') != std::string::npos) {
-        who.warnings.push_back(
-            std::string(unread) +
-            " is set, which this version does not read: this is one process; set RANK, WORLD_SIZE and "
-            "MASTER_ADDR to make it one of several");
-      }
+    if (variables.has("SM_HOSTS") && !variables.has("SM_CURRENT_HOST")) {
+      who.warnings.push_back(
+          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
+          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
     return who;
   }

@@ -7,9 +7,13 @@
 
 #include "dtrain/identity/completion.hpp"
 #include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/slurm_step.hpp"
+#include "dtrain/identity/sources/openmpi.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Elastic (TORCHELASTIC_RUN_ID is set): torchrun made the environment for this process, and it is trusted. Else it may
+/// have been exported before the processes were started, and what started them is asked.
 struct TorchSource {
   static constexpr const char* name = "torch";
 
@@ -17,17 +21,24 @@ struct TorchSource {
 
   static ProcessIdentity read(const Variables& variables, Arguments arguments) {
     ProcessIdentity who;
-    who.job = variables.text("TORCHELASTIC_RUN_ID");
-    const bool elastic = who.job.has_value();
     who.launcher = name;
     who.rank = *variables.integer("RANK");
     who.world_size = *variables.integer("WORLD_SIZE");
+    who.job = variables.text("TORCHELASTIC_RUN_ID");
+    const bool elastic = who.job.has_value();
     who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
-    read_local(variables, arguments, elastic, who);
+    if (!elastic) {
+      check_conflicts(variables, who);
+    }
+    const std::optional<int> argument = local_rank_argument(arguments);
+    read_local(variables, argument, elastic, who);
     read_node(variables, elastic, who);
+    if (!elastic) {
+      fill_gaps(variables, who);
+    }
     complete_one_node(who);
     guess_local_size(variables, who);
-    check_ranges(who, "RANK, WORLD_SIZE, LOCAL_RANK and what else the launcher set");
+    check_ranges(who, stated(variables, argument));
     who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
     who.master_port = read_port(variables);
     return who;
@@ -45,9 +56,28 @@ struct TorchSource {
   }
 
  private:
-  static void read_local(const Variables& variables, Arguments arguments, bool elastic, ProcessIdentity& who) {
+  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0: all would be rank 0.
+  static void check_conflicts(const Variables& variables, const ProcessIdentity& who) {
+    check_conflict(variables, who, "SLURM_PROCID", slurm_step_place(variables));
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    check_conflict(variables, who, mpi.rank, stated_place(variables, mpi.rank, mpi.world_size));
+    check_conflict(variables, who, "PMI_RANK", stated_place(variables, "PMI_RANK", "PMI_SIZE"));
+  }
+
+  static void check_conflict(const Variables& variables, const ProcessIdentity& who, const char* variable,
+                             const std::optional<Place>& other) {
+    if (other && conflict(*other, Place{who.rank, who.world_size})) {
+      throw IdentityError(IdentityErrc::conflict_rank,
+                          variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
+                              std::to_string(who.world_size) +
+                              " processes; was RANK exported before the processes were started? Unset RANK, or set "
+                              "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
+    }
+  }
+
+  static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
+                         ProcessIdentity& who) {
     const std::optional<int> variable = variables.integer("LOCAL_RANK");
-    const std::optional<int> argument = local_rank_argument(arguments);
     if (variable && argument && *variable != *argument) {
       throw IdentityError(IdentityErrc::conflict_local_rank,
                           "LOCAL_RANK=" + std::to_string(*variable) +
@@ -93,9 +123,24 @@ struct TorchSource {
       fill(who.node_count, "GROUP_WORLD_SIZE");
     }
     fill(who.node_rank, "NODE_RANK");
-    fill(who.node_rank, "CROSS_RANK");  // DeepSpeed's
-    fill(who.node_count, "CROSS_SIZE");
+    if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
+      fill(who.node_rank, "CROSS_RANK");
+      fill(who.node_count, "CROSS_SIZE");
+    }
     fill(who.node_count, "AZUREML_NODE_COUNT");
+  }
+
+  /// From a launcher that says the same rank and world size.
+  static void fill_gaps(const Variables& variables, ProcessIdentity& who) {
+    const Place own{who.rank, who.world_size};
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    if (slurm_step_place(variables) == own) {
+      fill_from_slurm_step(variables, who);
+    }
+    if (stated_place(variables, mpi.rank, mpi.world_size) == own) {
+      who.local_rank = who.local_rank ? who.local_rank : variables.integer(mpi.local_rank);
+      who.local_world_size = who.local_world_size ? who.local_world_size : variables.integer(mpi.local_world_size);
+    }
   }
 
   /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
@@ -105,6 +150,15 @@ struct TorchSource {
       who.local_world_size = who.world_size / *nodes;
       who.provisional.emplace_back("local_world_size");
     }
+  }
+
+  static std::string stated(const Variables& variables, const std::optional<int>& argument) {
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    return variables.stated({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK",
+                             "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
+                             "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
+                             mpi.local_rank, mpi.local_world_size}) +
+           (argument ? ", the argument --local_rank=" + std::to_string(*argument) : "");
   }
 };
 

@@ -1,0 +1,74 @@
+#pragma once
+/// @file
+/// What a per-node launcher wants to know, and its flags as variables beside the environment's.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/identity/variables.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+struct NodeIdentity {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr = "127.0.0.1";
+  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+
+  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+};
+
+/// Rank and count as one source has them. A source that also knows where node 0 is says so, for several nodes.
+struct NodeFacts {
+  int node_rank = 0;
+  int node_count = 1;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;
+  bool master_is_guess = false;
+  std::string launcher;
+  std::vector<std::string> warnings;
+};
+
+/// `environment` with the flags in it under their own names, so that they are read, and named in sentences, like
+/// variables.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    joined.erase(flag);
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
+inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw IdentityError(IdentityErrc::elastic_range,
+                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+  }
+  return variables.count(variable);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

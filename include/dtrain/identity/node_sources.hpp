@@ -1,0 +1,155 @@
+#pragma once
+/// @file
+/// Where a per-node launcher's place can come from, in order: pairs that name nodes, then one launcher on each node
+/// under mpirun or srun, then whatever describes a process, which is the node here.
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/identity/node_facts.hpp"
+#include "dtrain/identity/resolve.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A pair of variables that names a node.
+struct NodePair {
+  std::string_view launcher;
+  const char* rank;
+  const char* count;
+};
+
+inline constexpr std::array<NodePair, 4> node_pairs{{
+    {"node", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"},
+    {"pet", "PET_NODE_RANK", "PET_NNODES"},
+    {"node", "NODE_RANK", "AZUREML_NODE_COUNT"},
+    {"node", "NODE_RANK", "NNODES"},
+}};
+
+namespace detail {
+
+/// The first pair that is whole and has the wanted name.
+inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+  for (const NodePair& pair : node_pairs) {
+    if ((wanted && *wanted != pair.launcher) || !variables.has(pair.rank) || !variables.has(pair.count)) {
+      continue;
+    }
+    NodeFacts node;
+    node.launcher = pair.launcher;
+    node.node_rank = *variables.integer(pair.rank);
+    node.node_count = *read_node_count(variables, pair.count);
+    return node;
+  }
+  return std::nullopt;
+}
+
+/// A process's identity taken for the node's.
+inline NodeFacts node_of(const ProcessIdentity& who) {
+  NodeFacts node;
+  node.launcher = who.launcher;
+  node.node_rank = who.rank;
+  node.node_count = who.world_size;
+  node.master_addr = who.master_addr;
+  node.master_port = who.master_port;
+  node.master_is_guess = who.is_provisional("master_addr");
+  return node;
+}
+
+[[noreturn]] inline void refuse_many(const std::string& launcher, const std::string& stated,
+                                     const std::string& remedy) {
+  throw IdentityError(IdentityErrc::many_launchers,
+                      launcher + " started several launchers on one node (" + stated +
+                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy);
+}
+
+inline NodeFacts read_mpirun_node(const Variables& variables) {
+  const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
+  if (local_size.value_or(1) > 1) {
+    refuse_many("mpirun", OpenMpiSource::names.stated(variables),
+                "mpirun -npernode 1 (Azure ML: process_count_per_node=1)");
+  }
+  return node_of(OpenMpiSource::read(variables, {}));
+}
+
+/// One task on each node, on all of them, or every launcher says that there are many.
+inline NodeFacts read_srun_node(const Variables& variables) {
+  const ProcessIdentity who = SlurmSource::read(variables, {});
+  const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
+  if (who.local_world_size.value_or(1) > 1 || (nodes && *nodes < who.world_size)) {
+    refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
+  }
+  NodeFacts node = node_of(who);
+  node.node_rank = who.node_rank.value_or(who.rank);
+  node.node_count = nodes.value_or(who.world_size);
+  return node;
+}
+
+/// A launcher in a batch script sees the allocation's nodes but runs once.
+inline std::vector<std::string> allocation_warnings(const Variables& variables) {
+  const std::optional<int> nodes = parse_integer(variables.text("SLURM_JOB_NUM_NODES").value_or(""));
+  if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
+    return {};
+  }
+  return {"Slurm job of " + std::to_string(*nodes) +
+          " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
+}
+
+/// @throws IdentityError (unknown-launcher) where DTRAIN_LAUNCHER names a pair that is not whole.
+inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+  if (wanted != "node" && wanted != "pet") {
+    return;
+  }
+  std::string there;
+  for (const NodePair& pair : node_pairs) {
+    const bool whole = variables.has(pair.rank) && variables.has(pair.count);
+    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
+  }
+  refuse_launcher(*wanted, there + names_of_present(variables));
+}
+
+/// What names the number of nodes but not this one's rank.
+/// @throws IdentityError: no-rank, elastic-range
+inline void check_lonely_count(const Variables& variables) {
+  for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
+                                    std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
+    const std::optional<int> nodes = read_node_count(variables, count);
+    if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
+      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) + " nodes, but which of them this is, " +
+                                                     rank + ", is not set; set it to 0.." + std::to_string(*nodes - 1) +
+                                                     ", another on each node");
+    }
+  }
+}
+
+}  // namespace detail
+
+/// This node's place by its environment; flags are not looked at, but for the master that they give.
+/// @throws IdentityError where the environment contradicts itself or says only half.
+inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
+    return *pair;
+  }
+  if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
+    return detail::read_mpirun_node(variables);
+  }
+  if (SlurmSource::present(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
+    return detail::read_srun_node(variables);
+  }
+  detail::check_wanted_pair(variables, wanted);
+  Environment process = environment;
+  process.erase("PET_NNODES");  // what describes a node is right here
+  process.erase("PET_NPROC_PER_NODE");
+  const ProcessIdentity who = process_identity(process);
+  NodeFacts node = detail::node_of(who);
+  if (who.launcher != SingleSource::name) {
+    node.warnings = who.warnings;
+  } else if (!wanted) {
+    detail::check_lonely_count(variables);
+    node.warnings = detail::allocation_warnings(variables);
+  }
+  return node;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,35 @@
+#pragma once
+/// @file
+/// Source [flux]: a task of a Flux job.
+
+#include "dtrain/identity/launcher_variables.hpp"
+#include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/master.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Flux sets PMI_RANK too, and srun may have started its brokers: only these variables have the task's local facts.
+struct FluxSource {
+  static constexpr const char* name = "flux";
+
+  static bool present(const Variables& variables) {
+    return variables.has("FLUX_TASK_RANK") && variables.has("FLUX_JOB_SIZE");
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("FLUX_TASK_RANK");
+    who.world_size = *variables.integer("FLUX_JOB_SIZE");
+    who.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
+    who.node_count = variables.count("FLUX_JOB_NNODES");
+    const std::string stated =
+        variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, MasterHints{}, stated, who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,83 @@
+#pragma once
+/// @file
+/// Source [sagemaker]: SM_HOSTS and SM_CURRENT_HOST of a SageMaker training job, one rank on each host.
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/identity/cluster_identity.hpp"
+#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/local_rank_argument.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SageMakerSource {
+  static constexpr const char* name = "sagemaker";
+
+  static bool present(const Variables& variables) {
+    return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
+  }
+
+  /// The rank is the place in the list, which is sorted as text: algo-10 comes before algo-2.
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    constexpr int sagemaker_port = 7777;
+    const std::string list = *variables.text("SM_HOSTS");
+    const std::string own = *variables.text("SM_CURRENT_HOST");
+    const std::vector<std::string> hosts = parse_hosts(list);
+    const auto found = std::find(hosts.begin(), hosts.end(), own);
+    if (found == hosts.end()) {
+      throw IdentityError(IdentityErrc::sm_host, quoted("SM_CURRENT_HOST", own) + " is not in " +
+                                                     quoted("SM_HOSTS", list) +
+                                                     "; set SM_CURRENT_HOST to one of the list");
+    }
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = static_cast<int>(found - hosts.begin());
+    who.world_size = static_cast<int>(hosts.size());
+    who.local_rank = 0;
+    who.local_world_size = 1;
+    who.node_rank = who.rank;
+    who.node_count = who.world_size;
+    who.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
+    who.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
+    ignore_master_addr(variables, who);
+    return who;
+  }
+
+ private:
+  /// @throws IdentityError (sm-host) for what is not a JSON list of different names of hosts.
+  static std::vector<std::string> parse_hosts(const std::string& list) {
+    const std::optional<Json> parsed = parse_json(list);
+    std::vector<std::string> hosts;
+    if (parsed && parsed->is(Json::Kind::array)) {
+      for (const Json& host : parsed->items) {
+        const bool is_name =
+            host.is(Json::Kind::string) && !host.text.empty() &&
+            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+        if (!is_name) {
+          fail(list, "is not a JSON list of host names");
+        }
+        hosts.push_back(host.text);
+      }
+    }
+    if (hosts.empty()) {
+      fail(list, "is not a JSON list of host names");
+    }
+    std::vector<std::string> sorted = hosts;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      fail(list, "names a host twice");
+    }
+    return hosts;
+  }
+
+  [[noreturn]] static void fail(const std::string& list, const char* problem) {
+    throw IdentityError(IdentityErrc::sm_host, quoted("SM_HOSTS", list) + " " + problem +
+                                                   "; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity

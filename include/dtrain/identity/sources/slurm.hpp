@@ -1,0 +1,62 @@
+#pragma once
+/// @file
+/// Source [slurm]: a task of a step that srun started.
+
+#include <string>
+
+#include "dtrain/identity/completion.hpp"
+#include "dtrain/identity/job_port.hpp"
+#include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/slurm_hostlist.hpp"
+#include "dtrain/identity/slurm_step.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SlurmSource {
+  static constexpr const char* name = "slurm";
+
+  static bool present(const Variables& variables) { return in_slurm_step(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("SLURM_PROCID");
+    who.world_size = *variables.integer(slurm_size_variable(variables));
+    variables.wide_integer("SLURM_STEP_ID");
+    who.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
+    fill_from_slurm_step(variables, who);
+    complete_one_node(who);
+    check_ranges(who, stated(variables));
+    who.master_addr = variables.text("MASTER_ADDR");
+    if (!who.master_addr) {
+      who.master_addr = on_one_node(who) ? loopback_address : first_host(variables);
+    }
+    who.master_port = job_port(variables, SlurmNumbers::step);
+    return who;
+  }
+
+  static std::string stated(const Variables& variables) {
+    return variables.stated({"SLURM_PROCID", slurm_size_variable(variables), "SLURM_LOCALID", "SLURM_NODEID",
+                             "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"});
+  }
+
+ private:
+  /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
+  /// where srun runs: never the master.
+  static std::string first_host(const Variables& variables) {
+    const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
+    const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");
+    const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
+    if (nodes && !placed_by_hand) {
+      return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
+    }
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        (placed_by_hand ? "MASTER_ADDR is not set, and with " +
+                                              quoted("SLURM_DISTRIBUTION", distribution) + " (srun -m arbitrary)"
+                                        : "MASTER_ADDR is not set, and without SLURM_STEP_NODELIST") +
+                            " the node of task 0 cannot be read from the environment (" + stated(variables) +
+                            "); set MASTER_ADDR on every task to the host of task 0");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
