@@ -24,6 +24,7 @@ struct NodeJobOptions {
   std::uint16_t port = 0;  ///< 0: one that the system chooses
   int max_restarts = 0;
   std::chrono::nanoseconds formation{0};
+  std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace{0};
   std::optional<std::string> host_id;
 };
@@ -43,7 +44,8 @@ class NodeJob {
       make_directories(*options_.program.log_dir);
     }
     job_ = std::make_unique<OneNode>(
-        loop_, changed_, OneNodeOptions{options_.workers, options_.port, host_.name, options_.formation, policy()});
+        loop_, changed_,
+        OneNodeOptions{options_.workers, options_.port, host_.name, options_.formation, options_.liveness, policy()});
     forwarder_.on_stop([this](int signal, int count) { job_->stop(signal, count); });
   }
   NodeJob(const NodeJob&) = delete;

@@ -10,6 +10,7 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/launch/coordination.hpp"
+#include "dtrain/launch/participation.hpp"
 #include "dtrain/launch/rank_store.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -20,6 +21,7 @@ struct OneNodeOptions {
   std::uint16_t port = 0;  ///< 0: one that the system chooses
   std::string host;
   std::chrono::nanoseconds formation{0};
+  std::chrono::nanoseconds liveness = default_liveness;
   RestartPolicy policy;
 };
 
@@ -30,10 +32,14 @@ class OneNode final : public Coordination {
   OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
       : loop_(&loop), changed_(&changed), options_(std::move(options)) {
     net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
+    const rendezvous::Secret secret = rendezvous::Secret::drawn();
+    place_.secret = secret.text();
     place_.world_size = options_.workers;
     place_.master_addr = "127.0.0.1";
     place_.master_port = listener.port();
     RankStoreOptions store;
+    store.server.secret = secret;
+    store.server.limits.liveness = in_milliseconds(options_.liveness);
     store.world_size = options_.workers;
     store.owner = "the launcher on host " + options_.host;
     store.formation = options_.formation;

@@ -14,6 +14,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// At least as long, and short enough to be counted with.
+inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
+}
+
 /// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
 /// @throws Error (identity) where several ranks have no address to meet at.
 inline rendezvous::ParticipantOptions participant_options(const Worker& worker) {
@@ -36,8 +42,11 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker) 
   options.master_host = who.master_addr.value_or("127.0.0.1");
   options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
   options.host_store = worker.hosts_store;
-  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
-  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::min(worker.timeout, longest));
+  options.timeout = in_milliseconds(worker.timeout);
+  options.secret = worker.secret;
+  options.generation = static_cast<std::uint64_t>(who.attempt);
+  options.job = who.job.value_or("");
+  options.limits.liveness = in_milliseconds(worker.liveness);
   options.host_id = worker.host_id_override;
   return options;
 }

@@ -62,6 +62,7 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.max_restarts = flags.max_restarts;
   options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
   options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   options.host_id = variables.text("DTRAIN_HOST_ID");
   return options;
 }

@@ -14,6 +14,7 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 inline constexpr std::chrono::seconds default_timeout{600};
+inline constexpr std::chrono::seconds default_liveness{5};
 
 /// A variable's seconds, which may have a fraction; `otherwise` where it is unset.
 /// @throws Error (usage) for what is not a number from 0.001 to 10,000,000

@@ -16,6 +16,7 @@
 #include "dtrain/launch/arguments.hpp"
 #include "dtrain/launch/flags.hpp"
 #include "dtrain/launch/own_process.hpp"
+#include "dtrain/launch/secret_setting.hpp"
 #include "dtrain/launch/settings.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -26,7 +27,9 @@ struct Worker {
   ArgumentVector argument_vector;  ///< without what launchers add
   bool hosts_store = false;        ///< the job's store is this process's to run
   std::optional<std::string> host_id_override;
-  std::chrono::nanoseconds timeout = default_timeout;  ///< of a collective and of the rendezvous
+  std::optional<rendezvous::Secret> secret;              ///< of the job, where it has one
+  std::chrono::nanoseconds timeout = default_timeout;    ///< of a collective and of the rendezvous
+  std::chrono::nanoseconds liveness = default_liveness;  ///< how long a silent peer counts as alive
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this Worker lives.
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
@@ -73,7 +76,9 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
   Worker worker;
   worker.identity = std::move(who);
   worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   return worker;
 }
 

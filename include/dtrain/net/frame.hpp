@@ -37,6 +37,9 @@ class FrameReader {
   explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
       : connection_(&connection), parser_(bound) {}
 
+  /// From here on frames may be longer: for a peer that has shown who it is.
+  void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
+
   /// The next frame.
   async::Task<FrameResult> read_frame(Deadline deadline) {
     FrameResult result;

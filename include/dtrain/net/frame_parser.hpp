@@ -23,6 +23,9 @@ class FrameParser {
   /// @param bound of a frame's payload, in bytes
   explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
 
+  /// From here on frames may be longer. A stream that is spoilt stays so.
+  void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
+
   /// Appends what was received; ignored once the stream is spoilt.
   void feed(std::span<const std::byte> bytes) {
     if (spoilt_) {

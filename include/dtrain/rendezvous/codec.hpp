@@ -1,10 +1,9 @@
 #pragma once
 /// @file
-/// Messages to the bytes of a frame and back.
+/// The messages of a session to the bytes of a frame and back.
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,27 +11,24 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/rendezvous/door_fields.hpp"
 #include "dtrain/rendezvous/effect.hpp"
 #include "dtrain/rendezvous/fields.hpp"
 #include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/outbox.hpp"
 #include "dtrain/rendezvous/request_fields.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-using Frame = std::vector<std::byte>;
 
 namespace detail {
 
 /// @name The kind of each message, and its fields in their order on the wire.
 /// @{
-inline constexpr MessageKind kind_of(const Accepted*) {
-  return MessageKind::accepted;
+inline constexpr MessageKind kind_of(const Heartbeat*) {
+  return MessageKind::heartbeat;
 }
 inline constexpr MessageKind kind_of(const Welcome*) {
   return MessageKind::welcome;
-}
-inline constexpr MessageKind kind_of(const Refused*) {
-  return MessageKind::refused;
 }
 inline constexpr MessageKind kind_of(const Failure*) {
   return MessageKind::failure;
@@ -47,28 +43,9 @@ inline constexpr MessageKind kind_of(const Left*) {
   return MessageKind::left;
 }
 
-inline constexpr int max_int = std::numeric_limits<int>::max();
-
-/// What follows the kind, magic, protocol and version of a Hello.
 template <class Fields>
-void fields(Fields& of, Hello& message) {
-  of.choice(message.role, Role::rank, Role::rank);
-  of.nonce(message.nonce);
-  of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
-  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
-  of.text(message.facts.host_id, max_name_bytes);
-  of.text(message.facts.host, max_name_bytes);
-  of.number(message.facts.local_rank, 0, max_int);
-  of.number(message.facts.local_world_size, 0, max_int);
-  of.number(message.facts.node_rank, 0, max_int);
-  of.number(message.facts.node_count, 0, max_int);
-  of.number(message.process);
-  of.number(message.patience_ms);
-}
-
-template <class Fields>
-void fields(Fields& of, Accepted& message) {
-  of.nonce(message.nonce);
+void fields(Fields& of, Heartbeat& message) {
+  of.number(message.received);
 }
 
 template <class Fields>
@@ -83,11 +60,6 @@ void fields(Fields& of, Welcome& message) {
   of.text(message.membership.job, max_name_bytes);
   of.number(message.membership.other_host_rank, -1, max_world_size);
   of.text(message.membership.other_host, max_name_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Refused& message) {
-  of.text(message.sentence, max_sentence_bytes);
 }
 
 template <class Fields>
@@ -124,7 +96,7 @@ std::optional<Any> decode_as(FieldReader& reader) {
 
 }  // namespace detail
 
-/// The frame of any message but Hello. @pre keys and values within their bounds: they would be cut
+/// The frame of a message. @pre keys and values within their bounds: they would be cut
 template <class Message>
 Frame encode(Message message) {
   FieldWriter writer;
@@ -138,54 +110,22 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
-/// @param protocol another than this version's only in tests
-inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
-  FieldWriter writer;
-  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
-  writer.number(protocol_magic);
-  writer.number(protocol);
-  writer.text(message.version, max_name_bytes);
-  detail::fields(writer, message);
-  return writer.take();
-}
-
-/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
-/// @param version the store's version of dtrain
-inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
-                                                                const std::string& version) {
+/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
+inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
-  std::uint32_t magic = 0;
-  std::uint16_t protocol = 0;
-  Hello hello;
-  reader.choice(kind, MessageKind::hello, MessageKind::hello);
-  reader.number(magic);
-  reader.number(protocol);
-  reader.text(hello.version, max_name_bytes);
-  if (!reader.ok() || magic != protocol_magic) {
-    return std::nullopt;
-  }
-  if (protocol != protocol_version || hello.version != version) {
-    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
-                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
-                   "); run one build on all ranks"};
-  }
-  detail::fields(reader, hello);
-  if (!reader.finished()) {
-    return std::nullopt;
-  }
-  return hello;
+  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
+  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
+  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
 }
 
-/// What a store sent; nothing if it does not follow the protocol.
+/// What a store sent in a session; nothing if it does not follow the protocol.
 inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::accepted);
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
   switch (kind) {
-    case MessageKind::accepted: return detail::decode_as<Accepted, ToRank>(reader);
     case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
-    case MessageKind::refused: return detail::decode_as<Refused, ToRank>(reader);
     case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
     case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
     case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
@@ -193,11 +133,11 @@ inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
   }
 }
 
-/// What a rank that has joined sent; nothing if it does not follow the protocol.
+/// What a rank sent in a session; nothing if it does not follow the protocol.
 inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::accepted);
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
   switch (kind) {
     case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
     case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);

@@ -10,10 +10,10 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a connection is to be sent.
-using ToRank = std::variant<Accepted, Welcome, Refused, Failure, Response, Left>;
+/// What a session is to be sent.
+using ToRank = std::variant<Welcome, Failure, Response, Left>;
 
-/// What a connection that has joined may send.
+/// What a rank may send in its session.
 using FromRank = std::variant<Request, Cancel, Report, Leave>;
 
 /// @name Effects: what the server is to do, in order.
@@ -22,7 +22,7 @@ struct Send {
   SessionId session = 0;
   ToRank message;
 };
-/// Close the connection once what was sent to it is out.
+/// Close the session once what was sent to it is out.
 struct CloseAfterSending {
   SessionId session = 0;
 };

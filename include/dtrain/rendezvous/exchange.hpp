@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A rank's side of its connection to the store: questions out, answers and the job's failure in.
+/// A rank's side of its session with the store: questions out, answers and the job's failure in.
 
 #include <chrono>
 #include <cstdint>
@@ -13,11 +13,9 @@
 #include <utility>
 #include <variant>
 
-#include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/async/event.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/rendezvous/codec.hpp"
-#include "dtrain/rendezvous/link.hpp"
+#include "dtrain/rendezvous/lifeline.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -28,24 +26,28 @@ class Exchange {
   /// What a question came to: an answer, or nothing in time.
   using Answer = std::optional<Response>;
 
-  /// @param link on which the store has welcomed this rank
-  Exchange(async::EventLoop& loop, std::unique_ptr<Link> link, int rank, std::string store,
+  /// @param link on which the store has accepted this rank
+  Exchange(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link, int rank,
            std::shared_ptr<FailureLatch> failure)
       : loop_(loop),
-        link_(std::move(link)),
         rank_(rank),
-        store_(std::move(store)),
+        store_(address.text()),
         failure_(std::move(failure)),
-        to_write_(loop),
+        welcomed_(loop),
         left_(loop),
-        told_(loop) {
-    const async::ExceptionHandler broken = [this](const std::exception_ptr& reason) { lose(reason); };
-    reading_ = loop_.spawn(read_all(), broken);
-    writing_ = loop_.spawn(write_all(), broken);
-  }
+        told_(loop),
+        line_(std::make_unique<Lifeline>(loop, std::move(address), accepted, std::move(link), handlers())) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
   ~Exchange() { end("the session with the store ended"); }
+
+  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed.
+  /// @throws the job's first cause
+  async::Task<std::optional<Membership>> welcome(Deadline deadline) {
+    co_await welcomed_.wait(deadline);
+    failure_->throw_if_failed(rank_);
+    co_return std::move(membership_);
+  }
 
   /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
   /// store to say what was missing.
@@ -103,10 +105,8 @@ class Exchange {
     if (open()) {
       end_sentence_ = std::move(sentence);
     }
-    reading_.cancel();
-    writing_.cancel();
     reporting_.cancel();
-    link_.reset();
+    line_.reset();
     wake_all();
   }
 
@@ -147,7 +147,17 @@ class Exchange {
     bool taken_back = false;
   };
 
-  bool open() const noexcept { return link_ != nullptr; }
+  bool open() const noexcept { return line_ != nullptr; }
+
+  Lifeline::Handlers handlers() {
+    Lifeline::Handlers handlers;
+    handlers.on_message = [this](ToRank& message) {
+      std::visit([this](auto& each) { on(each); }, message);
+      return true;
+    };
+    handlers.on_lost = [this](const std::string& how) { lose(how); };
+    return handlers;
+  }
 
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
@@ -157,50 +167,21 @@ class Exchange {
     }
   }
 
-  void post(const Frame& frame, const std::string& doing) {
-    if (!link_->writer.queue(frame)) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(link_->writer.queued_bytes()) +
+  void post(Frame frame, const std::string& doing) {
+    if (!line_->send(std::move(frame))) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(line_->waiting_bytes()) +
                                    " bytes wait to be sent to the store; await some requests first")
           .with_rank(rank_);
     }
-    to_write_.set();
   }
 
   void wake_all() noexcept {
     for (const auto& [id, question] : questions_) {
       question->over.set();
     }
+    welcomed_.set();
     left_.set();
     told_.set();
-  }
-
-  async::Task<void> read_all() {
-    for (;;) {
-      const net::FrameResult frame = co_await link_->reader.read_frame(Deadline::after(std::chrono::hours(24)));
-      if (frame.status == net::FrameStatus::timed_out) {
-        continue;
-      }
-      if (!frame.ok()) {
-        lose(frame.reason);
-        co_return;
-      }
-      std::optional<ToRank> message = decode_to_rank(frame.payload);
-      if (!message) {
-        lose("it sent bytes that do not follow the protocol");
-        co_return;
-      }
-      std::visit([this](auto& each) { on(each); }, *message);
-    }
-  }
-
-  async::Task<void> write_all() {
-    for (;;) {
-      const net::IoResult result = co_await link_->writer.flush(Deadline::after(std::chrono::hours(24)));
-      if (result.status == net::IoStatus::closed) {
-        co_return;  // the reader finds what there is to read, and then the end
-      }
-      co_await to_write_.wait(Deadline::after(std::chrono::hours(24)));
-    }
   }
 
   async::Task<void> insist(Cause cause) {
@@ -222,8 +203,10 @@ class Exchange {
     acknowledged_ = true;
     left_.set();
   }
-  template <class Other>
-  void on(const Other&) {}  // Accepted, Welcome, Refused: said once before
+  void on(Welcome& welcome) {
+    membership_ = std::move(welcome.membership);
+    welcomed_.set();
+  }
 
   /// The job has failed: every wait ends with its cause.
   void fail(const Cause& cause) {
@@ -231,10 +214,11 @@ class Exchange {
     for (const auto& [id, question] : questions_) {
       question->over.set();
     }
+    welcomed_.set();
     told_.set();
   }
 
-  /// The connection ended, and this rank did not mean it.
+  /// The session ended, and this rank did not mean it.
   void lose(const std::string& how) {
     if (!leaving_ && !failure_->failed()) {
       fail(Cause{CauseKind::lost,
@@ -244,32 +228,22 @@ class Exchange {
     }
     wake_all();
   }
-  void lose(const std::exception_ptr& reason) {
-    try {
-      std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      lose(std::string(error.what()));
-    } catch (...) {
-      lose(std::string("an unknown exception"));
-    }
-  }
 
   async::EventLoop& loop_;
-  std::unique_ptr<Link> link_;  ///< null once ended
   int rank_;
   std::string store_;
   std::shared_ptr<FailureLatch> failure_;
-  async::AutoResetEvent to_write_;
+  async::Event welcomed_;
   async::Event left_;
   async::Event told_;
   std::uint64_t last_id_ = 0;
+  std::optional<Membership> membership_;
   std::map<std::uint64_t, Question*> questions_;
   bool leaving_ = false;
   bool acknowledged_ = false;
   std::string end_sentence_;
   async::Spawned reporting_;
-  async::Spawned reading_;
-  async::Spawned writing_;
+  std::unique_ptr<Lifeline> line_;  ///< null once ended
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -3,6 +3,7 @@
 /// FieldWriter and FieldReader: one description of a message's fields serves both directions.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -42,7 +43,11 @@ class FieldWriter {
       text(value, longest);
     }
   }
-  void nonce(const Nonce& value) { out_.raw(std::as_bytes(std::span(value))); }
+  void flag(bool value) { out_.u8(value ? 1 : 0); }
+  template <std::size_t N>
+  void bytes(const std::array<std::byte, N>& value) {
+    out_.raw(value);
+  }
 
   std::vector<std::byte> take() { return out_.take(); }
 
@@ -87,10 +92,15 @@ class FieldReader {
       values.push_back(in_.string(longest));
     }
   }
-  void nonce(Nonce& value) {
-    const std::span<const std::byte> bytes = in_.raw(value.size());
-    std::transform(bytes.begin(), bytes.end(), value.begin(),
-                   [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
+  void flag(bool& value) {
+    const std::uint8_t found = in_.u8();
+    require(found <= 1);
+    value = in_.ok() && found == 1;
+  }
+  template <std::size_t N>
+  void bytes(std::array<std::byte, N>& value) {
+    const std::span<const std::byte> found = in_.raw(N);
+    std::copy(found.begin(), found.end(), value.begin());
   }
 
   bool ok() const noexcept { return in_.ok(); }

@@ -41,43 +41,41 @@ class Job {
 
   bool has_joined(SessionId session) const { return ranks_.contains(session); }
 
-  /// A connection said hello. @pre it has not joined
-  void hello(SessionId session, const Hello& hello) {
+  /// What became of somebody who wants to join: a session that has joined, or why not.
+  using Verdict = std::variant<std::monostate, Refused, Failure>;
+
+  /// Somebody who has shown that it may wants to join. @pre the session is new
+  Verdict join(SessionId session, const Join& join) {
     if (cause_) {
-      send(session, Failure{*cause_});
-      return close(session);
+      return Failure{*cause_};
     }
-    auto verdict = seats_.sit(session, hello);
+    auto verdict = seats_.sit(session, join);
     if (const Refused* refused = std::get_if<Refused>(&verdict)) {
-      return refuse(session, *refused);
+      note_refusal(refused->sentence);
+      return *refused;
     }
     if (const Cause* cause = std::get_if<Cause>(&verdict)) {
-      send(session, Failure{*cause});
-      close(session);
-      return post(*cause);
+      post(*cause);
+      return Failure{*cause};
     }
-    ranks_.emplace(session, hello.facts.rank);
-    desk_.open(session, hello.facts.rank);
-    send(session, Accepted{hello.nonce});
-    effects_.emplace_back(Joined{hello.facts.rank, hello.facts.host});
+    ranks_.emplace(session, join.facts.rank);
+    desk_.open(session, join.facts.rank);
+    effects_.emplace_back(Joined{join.facts.rank, join.facts.host});
     if (seats_.complete()) {
       form();
     }
+    return std::monostate{};
   }
 
-  /// Only this connection is wrong. The sentence is kept for those who wait in vain for the rank it might have been.
-  void refuse(SessionId session, Refused refused) {
-    last_refusal_ = refused.sentence;
-    send(session, std::move(refused));
-    close(session);
-  }
+  /// Somebody was refused. The sentence is kept for those who wait in vain for the rank it might have been.
+  void note_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
-  /// A connection that has joined sent a message.
+  /// A rank sent a message in its session.
   void receive(SessionId session, FromRank message) {
     std::visit([&](auto& each) { on(session, each); }, message);
   }
 
-  /// A connection is gone. @returns the loss, for post, if it had joined and not left
+  /// A session is gone. @returns the loss, for post, if it had joined and not left
   std::optional<Cause> closed(SessionId session, const std::string& how) {
     const auto found = ranks_.find(session);
     if (found == ranks_.end()) {
@@ -168,7 +166,7 @@ class Job {
 
   std::string id_;
   Seats seats_;
-  std::map<SessionId, int> ranks_;  ///< the connections that have joined and not left, and whose they are
+  std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
   std::optional<Cause> cause_;
   bool formed_ = false;
   std::string last_refusal_;

@@ -16,11 +16,12 @@ inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
 inline constexpr std::size_t max_keys_of_a_wait = 1024;
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
+inline constexpr std::size_t max_agreed_bytes = 1024;    ///< what the ranks compare when they join (agreed_terms.hpp)
 inline constexpr int max_world_size = 1 << 20;
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
-/// The largest frame that is read from a connection before it has joined.
-inline constexpr std::size_t max_hello_bytes = std::size_t{4} << 10;
+/// The largest frame that is read from a connection that has not shown that it may join.
+inline constexpr std::size_t max_door_bytes = std::size_t{4} << 10;
 /// @}
 
 /// What one server spends at most.
@@ -31,8 +32,10 @@ struct Limits {
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
   std::size_t unjoined_connections = 256;              ///< beyond it the oldest one is closed
-  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole hello
+  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join
   std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
+  std::chrono::milliseconds liveness{5000};            ///< how long a session that says nothing counts as alive
+  std::chrono::milliseconds grace{500};                ///< how long a session without a connection may come back
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

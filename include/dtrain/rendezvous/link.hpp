@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// A connection between a rank and its store: how soon a dead one is noticed, and a place that does not move.
+/// A connection between a rank and its store with its frames, at a place that does not move.
 
 #include <chrono>
+#include <cstddef>
 #include <utility>
 
 #include "dtrain/net/frame.hpp"
@@ -10,20 +11,18 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lets the system notice a host or a link that is gone: probes while nothing is sent, a bound while something is.
-inline void watch_liveness(net::Connection& connection, std::chrono::milliseconds unacknowledged) {
-  connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-  connection.set_user_timeout(unacknowledged);
-}
-
-/// The rank's end of a connection.
 struct Link {
-  explicit Link(net::Connection connected)
-      : connection(std::move(connected)), reader(connection, max_frame_bytes), writer(connection, max_frame_bytes) {
-    watch_liveness(connection, std::chrono::seconds(60));
-  }
+  /// @param bound of the frames that are read at first
+  explicit Link(net::Connection connected, std::size_t bound = max_frame_bytes)
+      : connection(std::move(connected)), reader(connection, bound), writer(connection, max_frame_bytes) {}
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
+
+  /// Lets the system notice a host or a path that is gone: probes while nothing is sent, a bound while something is.
+  void watch(std::chrono::milliseconds liveness) {
+    connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+    connection.set_user_timeout(liveness);
+  }
 
   net::Connection connection;
   net::FrameReader reader;

@@ -2,14 +2,18 @@
 /// @file
 /// The messages between a rank and the store of its job; this comment is the description of the protocol.
 ///
-/// One TCP connection for each rank, held for the rank's life. Both sides send frames (net/frame.hpp: a length, then
-/// that many bytes); the first byte of a frame is its MessageKind, the rest its fields in the order of the structs
-/// below, integers little-endian, strings as a 32-bit length and their bytes. Every length is bounded (limits.hpp), and
-/// a frame with bytes left over is malformed.
+/// Both sides of a TCP connection send frames (net/frame.hpp: a length, then that many bytes); the first byte of a
+/// frame is its MessageKind, the rest its fields in the order of the structs, integers little-endian, strings as a
+/// 32-bit length and their bytes. Every length is bounded (limits.hpp), and a frame with bytes left over is malformed.
 ///
 ///   rank                                 store
-///   Hello                        ->              one, within the handshake deadline; then nothing until Welcome
-///                                <-      Accepted, at once; or Refused with a sentence, and the connection is closed
+///   Hello                        ->              who, of which attempt, with a secret or without; a nonce
+///                                <-      Challenge   a nonce, and whether a secret is asked for
+///   Join, with a proof           ->              within the handshake deadline
+///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
+///
+/// From here on, a session: its frames are numbered on each side by counting them, Heartbeats left out.
+///
 ///                                <-      Welcome once all ranks have joined: who this rank is
 ///                                 or     Failure the job's first cause
 ///   Request (id)                 ->
@@ -19,16 +23,21 @@
 ///                                <-      Failure         to every rank, once: the first cause of the job
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
+///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
+///                                                the store's as the answer to it
+///
+/// Who hears nothing for the liveness time takes the other for lost. A connection that breaks without Leave is made
+/// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
+/// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
 ///
 /// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
-/// connections that say nothing closes the oldest. After it, a connection that closes without Leave is a lost rank.
-/// After a failure every request is answered Status::failed. What every version keeps: the kind, magic, protocol and
-/// version of a Hello, and all of Refused; so two versions can tell each other apart. The nonces are for a proof of the
-/// job's secret, which this version does not ask for.
+/// connections that say nothing closes the oldest. After a failure every request is answered Status::failed. What every
+/// version keeps: the kind, magic, protocol and version of a Hello, and all of Refused; so two versions can tell each
+/// other apart. The proofs are described in transcript.hpp.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "dtrain/core/cause.hpp"
@@ -39,7 +48,7 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 
 /// What begins a frame. Numbers are never given to another meaning.
 enum class MessageKind : std::uint8_t {
@@ -54,34 +63,79 @@ enum class MessageKind : std::uint8_t {
   leave = 9,
   left = 10,
   accepted = 11,
+  challenge = 12,
+  join = 13,
+  resume = 14,
+  heartbeat = 15,
 };
 
-/// Who says hello. Others than ranks are for later versions.
-enum class Role : std::uint8_t { rank = 1 };
+/// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
+enum class Role : std::uint8_t { rank = 1, launcher = 2 };
 
-using Nonce = std::array<std::uint8_t, 16>;
+using Nonce = std::array<std::byte, 16>;
 
+/// An HMAC-SHA256; zeros where there is no secret.
+using Proof = std::array<std::byte, 32>;
+
+/// @name At the door
+/// @{
 struct Hello {
   std::string version;  ///< of dtrain; the same on all ranks of a job
   Role role = Role::rank;
+  std::uint64_t generation = 0;  ///< the attempt, counted from 0 by the launcher
   Nonce nonce{};
+  bool has_secret = false;
+};
+
+struct Challenge {
+  Nonce nonce{};
+  bool asks_secret = false;
+};
+
+struct Join {
   RankFacts facts;
   int world_size = 1;
+  std::string job;                ///< what the launcher calls the job; empty where it does not
   std::int64_t process = 0;       ///< its process id, for messages
   std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
+  Proof proof{};
 };
 
-/// The rank sits in its place and waits for the others.
+/// Names a session to the store that gave it out; nobody else can guess the key.
+struct Ticket {
+  std::uint64_t session = 0;
+  Nonce key{};
+};
+
+struct Resume {
+  Ticket ticket;
+  std::uint64_t received = 0;  ///< frames of the session
+  Proof proof{};
+};
+
+/// The rank sits in its place and waits for the others, or goes on with its session.
 struct Accepted {
-  Nonce nonce{};  ///< the Hello's
-};
-
-struct Welcome {
-  Membership membership;
+  Ticket ticket;
+  std::uint64_t received = 0;  ///< frames of the session; 0 where it begins
+  std::uint32_t heartbeat_ms = 0;
+  std::uint32_t liveness_ms = 0;
+  std::uint32_t grace_ms = 0;  ///< how long the store waits for a Resume
+  Proof proof{};
 };
 
 struct Refused {
   std::string sentence;
+};
+/// @}
+
+/// @name In a session
+/// @{
+struct Heartbeat {
+  std::uint64_t received = 0;
+};
+
+struct Welcome {
+  Membership membership;
 };
 
 /// The first cause, to a rank; the same fields as a Report, which goes to the store.
@@ -95,5 +149,6 @@ struct Report {
 
 struct Leave {};
 struct Left {};
+/// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

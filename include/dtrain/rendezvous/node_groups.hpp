@@ -26,6 +26,7 @@ struct RankFacts {
   std::optional<int> local_world_size;
   std::optional<int> node_rank;
   std::optional<int> node_count;
+  std::string agreed;  ///< what must be the same on all ranks: lines "name=value" (agreed_terms.hpp)
 };
 
 namespace detail {

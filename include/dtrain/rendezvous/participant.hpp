@@ -34,6 +34,10 @@ struct ParticipantOptions {
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
   std::optional<std::string> host_id{};  ///< DTRAIN_HOST_ID
+  std::optional<Secret> secret{};        ///< of the job, where it has one
+  std::uint64_t generation = 0;          ///< the attempt
+  std::string job{};                     ///< what the launcher calls it
+  std::string agreed{};                  ///< what must be the same on all ranks (agreed_terms.hpp)
   Limits limits{};
 };
 
@@ -88,34 +92,46 @@ class Participant {
   async::Task<void> join(async::EventLoop& loop, const ParticipantOptions& options, const HostIdentity& host,
                          Deadline deadline) {
     JoinRequest request;
-    request.facts =
-        RankFacts{options.rank,      host.id,           host.name, options.local_rank, options.local_world_size,
-                  options.node_rank, options.node_count};
+    request.facts = RankFacts{
+        options.rank,       host.id,       host.name, options.local_rank, options.local_world_size, options.node_rank,
+        options.node_count, options.agreed};
     request.world_size = options.world_size;
-    std::string master = options.world_size == 1 && options.host_store ? "127.0.0.1" : options.master_host;
-    std::uint16_t port = options.world_size == 1 && options.host_store ? std::uint16_t{0} : options.master_port;
+    request.job = options.job;
+    const bool alone = options.world_size == 1 && options.host_store;
+    Address address;
+    address.host = alone ? "127.0.0.1" : options.master_host;
+    address.port = alone ? std::uint16_t{0} : options.master_port;
+    address.generation = options.generation;
+    address.secret = options.secret;
     if (options.host_store) {
-      net::Listener listener = co_await listen_for_ranks(loop, master, port, deadline);
+      net::Listener listener = co_await listen_for_ranks(loop, address.host, address.port, deadline);
       const net::Endpoint bound = listener.local();
-      master = bound.is_any() ? "localhost" : bound.host();
-      port = bound.port();
-      ServerOptions server;
-      server.world_size = options.world_size;
-      server.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
-      server.formation = deadline;
-      server.limits = options.limits;
-      server_.emplace(loop, std::move(listener), std::move(server));
+      address.host = bound.is_any() ? "localhost" : bound.host();
+      address.port = bound.port();
+      open_store(loop, std::move(listener), options, host, deadline);
     }
     try {
-      session_ = co_await Session::join(loop, master, port, std::move(request), failure_, deadline);
+      session_ = co_await Session::join(loop, address, std::move(request), failure_, deadline);
     } catch (const std::exception& error) {
       if (server_) {  // the others are to hear why their store goes away
-        server_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+        job_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
       }
       throw;
     }
     membership_ = session_->membership();
     exchange_ = session_->exchange();
+  }
+
+  void open_store(async::EventLoop& loop, net::Listener listener, const ParticipantOptions& options,
+                  const HostIdentity& host, Deadline formation) {
+    server_.emplace(loop, std::move(listener), ServerOptions{options.secret, options.limits});
+    JobOptions job;
+    job.world_size = options.world_size;
+    job.generation = options.generation;
+    job.job = options.job;
+    job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+    job.formation = formation;
+    job_ = &server_->open(std::move(job));
   }
 
   async::Task<bool> leave_all(Deadline deadline) {
@@ -124,7 +140,7 @@ class Participant {
       left = co_await session_->leave(deadline);
     }
     if (server_) {
-      const bool all = co_await server_->all_left(deadline);
+      const bool all = co_await job_->all_left(deadline);
       left = left && all;
     }
     co_return left;
@@ -134,7 +150,7 @@ class Participant {
   async::Task<void> bid_farewell() {
     session_.reset();
     if (server_) {
-      co_await server_->all_left(Deadline::after(farewell));
+      co_await job_->all_left(Deadline::after(farewell));
     }
   }
 
@@ -183,6 +199,7 @@ class Participant {
   std::weak_ptr<Exchange> exchange_;
   /// The loop's thread only, until it has ended.
   std::optional<Server> server_;
+  ServedJob* job_ = nullptr;  ///< the server's
   std::unique_ptr<Session> session_;
 };
 

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/rendezvous/agreed_terms.hpp"
 #include "dtrain/rendezvous/message.hpp"
 #include "dtrain/rendezvous/rank_list.hpp"
 
@@ -41,17 +42,18 @@ class Seats {
   const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
   /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
-  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed.
-  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Hello& hello) {
-    const int rank = hello.facts.rank;
-    if (hello.world_size != world_size()) {
-      const std::string text = "rank " + std::to_string(rank) + " on host " + hello.facts.host +
-                               " says that the world has " + std::to_string(hello.world_size) + " ranks, " + owner_ +
+  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed, as with different
+  /// world sizes or terms.
+  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Join& join) {
+    const int rank = join.facts.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = "rank " + std::to_string(rank) + " on host " + join.facts.host +
+                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
                                " that it has " + std::to_string(world_size());
       if (complete()) {
         return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
       }
-      return Cause{CauseKind::disagreement, rank, hello.facts.host, text + "; start all ranks with one world size"};
+      return Cause{CauseKind::disagreement, rank, join.facts.host, text + "; start all ranks with one world size"};
     }
     if (rank < 0 || rank >= world_size()) {
       return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
@@ -65,7 +67,17 @@ class Seats {
       return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
                      "; give each process its own rank"};
     }
-    seat = Seat{State::joined, session, hello.facts, hello.process};
+    if (taken_ == 0) {
+      agreed_ = join.facts.agreed;
+      agreed_by_ = "rank " + std::to_string(rank) + " on host " + join.facts.host;
+    } else if (const auto difference = first_difference(join.facts.agreed, agreed_)) {
+      return Cause{CauseKind::disagreement, rank, join.facts.host,
+                   "rank " + std::to_string(rank) + " on host " + join.facts.host + " has " + difference->first + ", " +
+                       agreed_by_ + " has " + difference->second +
+                       "; start all ranks with the same program and settings"};
+    }
+    seat = Seat{State::joined, session, join.facts, join.process};
+    seat.facts.agreed.clear();  // ten thousand copies of one text
     ++taken_;
     ++present_;
     return std::monostate{};
@@ -109,6 +121,8 @@ class Seats {
 
  private:
   std::string owner_;
+  std::string agreed_;     ///< what the first to sit down said
+  std::string agreed_by_;  ///< who that was
   std::vector<Seat> seats_;
   std::size_t taken_ = 0;
   std::size_t present_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::Server: the store of a job behind a listener.
+/// rendezvous::Server: the door of a store: who may enter, and to which job.
 
 #include <chrono>
 #include <cstdint>
@@ -8,40 +8,25 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
-#include "dtrain/async/event.hpp"
 #include "dtrain/net/listener.hpp"
-#include "dtrain/rendezvous/codec.hpp"
-#include "dtrain/rendezvous/job.hpp"
-#include "dtrain/rendezvous/peer.hpp"
-#include "dtrain/rendezvous/random.hpp"
-#include "dtrain/rendezvous/server_options.hpp"
+#include "dtrain/rendezvous/door_codec.hpp"
+#include "dtrain/rendezvous/served_job.hpp"
+#include "dtrain/rendezvous/transcript.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Serves one job from its construction to its destruction, which closes every connection at once.
-/// Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
+/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
 class Server {
  public:
-  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
   Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
-      : loop_(loop),
-        listener_(std::move(listener)),
-        options_(checked(std::move(options))),
-        began_(Deadline::Clock::now()),
-        formation_(options_.formation),
-        job_(options_.world_size, options_.owner, random_job_id(), options_.limits),
-        over_(loop),
-        formation_changed_(loop) {
-    const async::ExceptionHandler fail = [this](const std::exception_ptr& reason) { broken(reason); };
-    accepting_ = loop_.spawn(accept_all(), fail);
-    forming_ = loop_.spawn(watch_formation(), fail);
+      : loop_(loop), listener_(std::move(listener)), options_(std::move(options)) {
+    accepting_ = loop_.spawn(accept_all(), [this](const std::exception_ptr& reason) { broken(reason); });
   }
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -50,39 +35,33 @@ class Server {
   /// Where it listens.
   net::Endpoint local() const noexcept { return listener_.local(); }
 
-  /// Posts a failure that the server's own process noticed. The first cause of the job wins and goes to every rank.
-  void post_failure(const Cause& cause) {
-    job_.post(cause);
-    apply();
+  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
+  ServedJob& open(JobOptions options) {
+    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
+    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
+    place = std::move(job);
+    return *place;
   }
 
-  /// The job's first cause; nothing while it is well.
-  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
-
-  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
-  async::Task<bool> all_left(Deadline deadline) {
-    const async::Ready ready = co_await over_.wait(deadline);
-    co_return ready == async::Ready::ready;
-  }
-
-  /// How many connections there are, joined or not: for tests and diagnosis.
-  std::size_t connections() const noexcept { return peers_.size(); }
+  /// How many connections have not joined: for tests and diagnosis.
+  std::size_t visitors() const noexcept { return visitors_.size(); }
 
  private:
-  /// A connection and the tasks that serve it. The tasks share the peer, so that they may take out their own entry.
-  struct Entry {
-    std::shared_ptr<Peer> peer;
-    async::Spawned reading{};
-    async::Spawned writing{};
+  /// A connection that has not joined.
+  struct Visitor {
+    std::unique_ptr<Link> link;
+    bool has_greeted = false;
+    async::Spawned task;  ///< gone before the link
   };
+  using VisitorId = std::uint64_t;
 
-  static ServerOptions checked(ServerOptions options) {
-    if (options.world_size < 1 || options.world_size > max_world_size) {
-      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
-                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
-    }
-    return options;
-  }
+  /// What somebody said at the door.
+  struct Call {
+    Hello hello;
+    Knock knock;
+    Transcript transcript;
+  };
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
@@ -97,165 +76,158 @@ class Server {
   }
 
   void admit(net::Connection connection) {
-    if (unjoined_.size() >= options_.limits.unjoined_connections) {
-      const SessionId oldest = *unjoined_.begin();
-      unjoined_.erase(oldest);
-      peers_.erase(oldest);
+    if (visitors_.size() >= options_.limits.unjoined_connections) {
+      visitors_.erase(least_welcome());
     }
-    const SessionId id = ++last_id_;
-    Entry& entry = peers_[id];
-    unjoined_.insert(id);
-    entry.peer = std::make_shared<Peer>(loop_, id, std::move(connection), options_.limits);
-    entry.reading = loop_.spawn(serve(entry.peer, &Server::converse));
-    entry.writing = loop_.spawn(serve(entry.peer, &Server::write));
+    const VisitorId id = ++last_id_;
+    Visitor& visitor = visitors_[id];
+    visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
+    visitor.link->watch(options_.limits.liveness);
+    visitor.task = loop_.spawn(receive(id, *visitor.link));
   }
 
-  /// Runs one direction of a connection. Its end, or its exception, is the end of both.
-  async::Task<void> serve(std::shared_ptr<Peer> peer, async::Task<std::string> (Server::*direction)(Peer&)) {
-    std::string how;
+  /// The oldest that has said nothing that makes sense, or else the oldest.
+  std::map<VisitorId, Visitor>::iterator least_welcome() {
+    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
+      if (!visitor->second.has_greeted) {
+        return visitor;
+      }
+    }
+    return visitors_.begin();
+  }
+
+  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
+  async::Task<void> receive(VisitorId id, Link& link) {
     try {
-      how = co_await (this->*direction)(*peer);
-    } catch (const std::exception& error) {
-      how = error.what();
-    }
-    gone(peer->id(), how);
-  }
-
-  async::Task<std::string> write(Peer& peer) { return peer.write_all(); }
-
-  /// The hello, and then what a rank asks. @returns how the connection ended
-  async::Task<std::string> converse(Peer& peer) {
-    {
-      net::FrameReader reader(peer.connection(), max_hello_bytes);
-      const net::FrameResult frame = co_await reader.read_frame(Deadline::after(options_.limits.handshake));
-      if (!frame.ok()) {
-        co_return frame.reason;
+      const Deadline deadline = Deadline::after(options_.limits.handshake);
+      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
+      if (const Refused* refused = std::get_if<Refused>(&heard)) {
+        co_await turn_away(link, encode(*refused));
+      } else if (Call* call = std::get_if<Call>(&heard)) {
+        const std::optional<Frame> no = let_in(id, *call);
+        if (no) {
+          co_await turn_away(link, *no);
+        }
       }
-      if (!greet(peer.id(), frame.payload)) {
-        co_return "it sent bytes that are no hello";
-      }
+    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
     }
-    net::FrameReader reader(peer.connection(), max_frame_bytes);
-    for (;;) {
-      co_await peer.room();
-      const net::FrameResult frame = co_await reader.read_frame(a_day());
-      if (!frame.ok() && frame.status != net::FrameStatus::timed_out) {
-        co_return frame.reason;
-      }
-      if (!frame.ok() || !job_.has_joined(peer.id())) {
-        continue;  // it has left or was refused: what it still says is read only so that its end is seen
-      }
-      std::optional<FromRank> message = decode_from_rank(frame.payload);
-      if (!message) {
-        co_return "it sent bytes that do not follow the protocol";
-      }
-      job_.receive(peer.id(), *std::move(message));
-      apply();
-    }
+    visitors_.erase(id);
   }
 
-  /// False for what is no hello of any version: then there is nobody to explain it to.
-  bool greet(SessionId id, std::span<const std::byte> frame) {
-    auto decoded = decode_hello(frame, version_text());
-    if (!decoded) {
-      return false;
+  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
+    Call call;
+    const net::FrameResult first = co_await link.reader.read_frame(deadline);
+    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    if (!hello) {
+      co_return std::monostate();
     }
-    if (Refused* refused = std::get_if<Refused>(&*decoded)) {
-      job_.refuse(id, std::move(*refused));
-    } else {
-      const Hello& hello = std::get<Hello>(*decoded);
-      job_.hello(id, hello);
-      if (job_.has_joined(id)) {
-        unjoined_.erase(id);
-        expect_within(hello.patience_ms);
-      }
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      co_return std::move(*refused);
     }
-    apply();
-    return true;
+    call.hello = std::get<Hello>(std::move(*hello));
+    if (auto refused = wrong_secret(call.hello)) {
+      co_return *std::move(refused);
+    }
+    visitors_.at(id).has_greeted = true;
+    call.transcript.add(first.payload);
+    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    call.transcript.add(challenge);
+    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
+    if (!sent.ok()) {
+      co_return std::monostate();
+    }
+    const net::FrameResult second = co_await link.reader.read_frame(deadline);
+    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
+    if (!knock) {
+      co_return std::monostate();
+    }
+    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
+      co_return Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    }
+    call.transcript.add(second.payload);
+    call.knock = *std::move(knock);
+    co_return std::move(call);
   }
 
-  /// A rank that waits less long than the store ends the formation for all: without it there is no job.
-  void expect_within(std::uint64_t patience_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(formation_.remaining());
-    if (patience_ms < static_cast<std::uint64_t>(left.count())) {
-      formation_ = Deadline::after(std::chrono::milliseconds(patience_ms));
+  std::optional<Refused> wrong_secret(const Hello& hello) const {
+    if (options_.secret && !hello.has_secret) {
+      return Refused{
+          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+          "DTRAIN_SECRET_FILE"};
     }
-    formation_changed_.set();
+    return std::nullopt;
   }
 
-  async::Task<void> watch_formation() {
-    while (!job_.formed() && !job_.cause()) {
-      co_await formation_changed_.wait(formation_);
-      if (formation_.passed()) {
-        job_.formation_late(seconds_text(Deadline::Clock::now() - began_));
-        apply();
-      }
+  /// The session takes the link over, and nothing is returned; or what to answer instead.
+  std::optional<Frame> let_in(VisitorId id, Call& call) {
+    const auto place = jobs_.find(call.hello.role);
+    if (place == jobs_.end() && call.hello.role == Role::rank) {
+      return Frame();  // not yet
     }
+    if (place == jobs_.end()) {
+      return encode(
+          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+                  "start this process with --nnodes=1, or correct the address"});
+    }
+    ServedJob& job = *place->second;
+    const Join* join = std::get_if<Join>(&call.knock);
+    if (call.hello.generation > job.options().generation) {
+      return Frame();  // the store itself still belongs to the former attempt
+    }
+    if (auto refused = wrong_job(call.hello, join, job.options())) {
+      job.note_refusal(refused->sentence);
+      return encode(*std::move(refused));
+    }
+    std::variant<Accepted, Refused, Failure> answer =
+        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
+    const Accepted* accepted = std::get_if<Accepted>(&answer);
+    if (accepted == nullptr) {
+      return std::visit([](auto& each) { return encode(each); }, answer);
+    }
+    Frame frame = encode(*accepted);
+    if (options_.secret) {
+      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
+      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+    }
+    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    static_cast<void>(link->writer.queue(frame));  // its queue is empty
+    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
+    job.carry(accepted->ticket.session, std::move(link), has);
+    return std::nullopt;
   }
 
-  /// A connection has ended. Its own tasks call this; the peer lives on in them.
-  void gone(SessionId id, const std::string& how) {
-    std::optional<Cause> loss = job_.closed(id, "its connection ended without leave(ok) (" + how + ")");
-    peers_.erase(id);
-    unjoined_.erase(id);
-    if (loss && options_.loss_grace.count() > 0 && mourning_.done()) {
-      mourning_ = loop_.spawn(mourn(*std::move(loss)));
-    } else if (loss && options_.loss_grace.count() == 0) {
-      job_.post(*loss);
+  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
+    const std::string who = join == nullptr ? "a process"
+                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
+                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+    if (hello.generation < job.generation) {
+      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
+                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
+                     "; end what is left of the earlier attempt"};
     }
-    apply();
+    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
+      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
+                     "'; give each job a port of its own (MASTER_PORT)"};
+    }
+    return std::nullopt;
   }
 
-  async::Task<void> mourn(Cause loss) {
-    co_await loop_.sleep_for(options_.loss_grace);
-    post_failure(loss);
-  }
-
-  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
-  void apply() {
-    if (std::exchange(applying_, true)) {
-      return;
+  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
+  async::Task<void> turn_away(Link& link, Frame frame) {
+    if (frame.empty()) {
+      co_return;
     }
-    std::vector<SessionId> unread;
-    for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
-      for (Effect& effect : effects) {
-        std::visit([&](auto& each) { perform(each, unread); }, effect);
-      }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
+    if (!sent.ok()) {
+      co_return;
     }
-    applying_ = false;
-    if (job_.over()) {
-      over_.set();
-    }
-    for (const SessionId id : unread) {
-      gone(id, "it left more than " + std::to_string(options_.limits.outgoing_bytes) + " bytes of answers unread");
-    }
-  }
-
-  void perform(Send& send, std::vector<SessionId>& unread) {
-    const auto found = peers_.find(send.session);
-    if (found != peers_.end() && !found->second.peer->send(encode(std::move(send.message)))) {
-      unread.push_back(send.session);
-    }
-  }
-  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
-    const auto found = peers_.find(close.session);
-    if (found != peers_.end()) {
-      found->second.peer->close_after_sending();
-    }
-  }
-  void perform(const Joined& joined, std::vector<SessionId>&) {
-    if (options_.on_joined) {
-      options_.on_joined(joined.rank, joined.host);
-    }
-  }
-  void perform(const HasLeft& left, std::vector<SessionId>&) {
-    if (options_.on_left) {
-      options_.on_left(left.rank);
-    }
-  }
-  void perform(const HasFailed& failed, std::vector<SessionId>&) {
-    if (options_.on_failure) {
-      options_.on_failure(failed.cause);
+    link.connection.shutdown_write();
+    for (bool open = true; open;) {
+      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
+      open = rest.ok();
     }
   }
 
@@ -268,24 +240,18 @@ class Server {
       text = error.what();
     } catch (...) {
     }
-    post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    for (const auto& [role, job] : jobs_) {
+      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    }
   }
 
   async::EventLoop& loop_;
   net::Listener listener_;
   ServerOptions options_;
-  Deadline::Clock::time_point began_;
-  Deadline formation_;
-  Job job_;
-  async::Event over_;
-  async::AutoResetEvent formation_changed_;
-  bool applying_ = false;
-  SessionId last_id_ = 0;
-  std::set<SessionId> unjoined_;  ///< connections that have not joined, the oldest first
-  std::map<SessionId, Entry> peers_;
-  async::Spawned mourning_;  ///< the tasks come last: they are gone before what they use
-  async::Spawned forming_;
-  async::Spawned accepting_;
+  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
+  VisitorId last_id_ = 0;
+  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  async::Spawned accepting_;               ///< last: gone before what it uses
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

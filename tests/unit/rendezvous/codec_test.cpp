@@ -1,7 +1,8 @@
-#include "dtrain/rendezvous/codec.hpp"
+#include "dtrain/rendezvous/door_codec.hpp"
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstddef>
 #include <random>
 #include <span>
@@ -12,19 +13,31 @@ using namespace dtrain::rendezvous;
 
 namespace {
 
+template <std::size_t N>
+std::array<std::byte, N> filled(int value) {
+  std::array<std::byte, N> bytes{};
+  bytes.fill(static_cast<std::byte>(value));
+  return bytes;
+}
+
 Hello a_hello() {
-  Hello hello;
-  hello.version = "0.1.0";
-  hello.nonce.fill(7);
-  hello.facts.rank = 3;
-  hello.facts.host_id = "boot/net:1";
-  hello.facts.host = "host-a";
-  hello.facts.local_rank = 1;
-  hello.facts.node_count = 2;
-  hello.world_size = 4;
-  hello.process = 1234;
-  hello.patience_ms = 600000;
-  return hello;
+  return {"0.1.0", Role::launcher, 3, filled<16>(7), true};
+}
+
+Join a_join() {
+  Join join;
+  join.facts.rank = 3;
+  join.facts.host_id = "boot/net:1";
+  join.facts.host = "host-a";
+  join.facts.local_rank = 1;
+  join.facts.node_count = 2;
+  join.facts.agreed = "backend=SharedMemory\n";
+  join.world_size = 4;
+  join.job = "job-7";
+  join.process = 1234;
+  join.patience_ms = 600000;
+  join.proof = filled<32>(9);
+  return join;
 }
 
 Request a_request(Operation operation, std::vector<std::string> keys) {
@@ -60,11 +73,7 @@ std::vector<Frame> frames_to_rank() {
   membership.world_size = 2;
   membership.host = "host-a";
   membership.job = "0123";
-  return {encode(Accepted{}),
-          encode(Welcome{membership}),
-          encode(Refused{"no"}),
-          encode(Failure{a_cause()}),
-          encode(Response{1, Status::ok, "text", -1}),
+  return {encode(Welcome{membership}), encode(Failure{a_cause()}), encode(Response{1, Status::ok, "text", -1}),
           encode(Left{})};
 }
 
@@ -76,26 +85,57 @@ TEST_CASE("a hello comes back as it was") {
   const Hello& hello = std::get<Hello>(*decoded);
   CHECK(hello.version == "0.1.0");
   CHECK(hello.nonce == a_hello().nonce);
-  CHECK(hello.facts.rank == 3);
-  CHECK(hello.facts.host_id == "boot/net:1");
-  CHECK(hello.facts.host == "host-a");
-  CHECK(hello.facts.local_rank == 1);
-  CHECK_FALSE(hello.facts.local_world_size);
-  CHECK_FALSE(hello.facts.node_rank);
-  CHECK(hello.facts.node_count == 2);
-  CHECK(hello.world_size == 4);
-  CHECK(hello.process == 1234);
-  CHECK(hello.patience_ms == 600000);
+  CHECK(hello.role == Role::launcher);
+  CHECK(hello.generation == 3);
+  CHECK(hello.has_secret);
+}
+
+TEST_CASE("what is said at the door comes back as it was") {
+  const auto knock = decode_knock(encode(a_join()));
+  REQUIRE(knock);
+  const Join& join = std::get<Join>(*knock);
+  CHECK(join.facts.rank == 3);
+  CHECK(join.facts.host_id == "boot/net:1");
+  CHECK(join.facts.host == "host-a");
+  CHECK(join.facts.local_rank == 1);
+  CHECK_FALSE(join.facts.local_world_size);
+  CHECK_FALSE(join.facts.node_rank);
+  CHECK(join.facts.node_count == 2);
+  CHECK(join.facts.agreed == "backend=SharedMemory\n");
+  CHECK(join.world_size == 4);
+  CHECK(join.job == "job-7");
+  CHECK(join.process == 1234);
+  CHECK(join.patience_ms == 600000);
+  CHECK(join.proof == filled<32>(9));
+  const auto resume = decode_knock(encode(Resume{{5, filled<16>(1)}, 77, filled<32>(2)}));
+  REQUIRE(resume);
+  CHECK(std::get<Resume>(*resume).ticket.session == 5);
+  CHECK(std::get<Resume>(*resume).ticket.key == filled<16>(1));
+  CHECK(std::get<Resume>(*resume).received == 77);
+  const auto challenge = decode_door_answer(encode(Challenge{filled<16>(4), true}));
+  REQUIRE(challenge);
+  CHECK(std::get<Challenge>(*challenge).nonce == filled<16>(4));
+  CHECK(std::get<Challenge>(*challenge).asks_secret);
+  const auto accepted = decode_door_answer(encode(Accepted{{5, filled<16>(1)}, 77, 500, 5000, 400, filled<32>(2)}));
+  REQUIRE(accepted);
+  CHECK(std::get<Accepted>(*accepted).received == 77);
+  CHECK(std::get<Accepted>(*accepted).heartbeat_ms == 500);
+  CHECK(std::get<Accepted>(*accepted).liveness_ms == 5000);
+  CHECK(std::get<Accepted>(*accepted).grace_ms == 400);
+  CHECK(std::get<Accepted>(*accepted).proof == filled<32>(2));
+  CHECK(std::get<Refused>(*decode_door_answer(encode(Refused{"no"}))).sentence == "no");
+  CHECK(decode_heartbeat(encode(Heartbeat{12})) == 12);
+  CHECK_FALSE(decode_heartbeat(encode(Leave{})));
 }
 
 TEST_CASE("a hello of another protocol or version is refused with both in the sentence") {
   const auto newer = decode_hello(encode(a_hello(), 7), "0.1.0");
   REQUIRE(newer);
   CHECK(std::get<Refused>(*newer).sentence ==
-        "this process runs dtrain 0.1.0 (protocol 7), the job dtrain 0.1.0 (protocol 1); run one build on all ranks");
+        "this process runs dtrain 0.1.0 (protocol 7), the job dtrain 0.1.0 (protocol 2); run one build on all ranks");
   const auto older = decode_hello(encode(a_hello()), "0.2.0");
   REQUIRE(older);
-  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 1), the job dtrain 0.2.0") !=
+  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 2), the job dtrain 0.2.0") !=
         std::string::npos);
   Frame other_magic = encode(a_hello());
   other_magic[1] = std::byte{0};
@@ -146,6 +186,10 @@ TEST_CASE("every truncation and every byte too many is malformed") {
     CHECK_FALSE(decode_from_rank(longer));
     CHECK_FALSE(decode_to_rank(longer));
   }
+  const Frame join = encode(a_join());
+  for (std::size_t length = 0; length < join.size(); ++length) {
+    CHECK_FALSE(decode_knock(std::span(join).first(length)));
+  }
   const Frame hello = encode(a_hello());
   for (std::size_t length = 0; length < hello.size(); ++length) {
     CHECK_FALSE(decode_hello(std::span(hello).first(length), "0.1.0"));
@@ -159,6 +203,10 @@ TEST_CASE("random bytes and random changes never decode to something out of boun
     seeds.push_back(frame);
   }
   seeds.push_back(encode(a_hello()));
+  seeds.push_back(encode(a_join()));
+  seeds.push_back(encode(Resume{}));
+  seeds.push_back(encode(Challenge{}));
+  seeds.push_back(encode(Accepted{}));
   std::size_t decoded = 0;
   for (int round = 0; round < 20000; ++round) {
     Frame frame = seeds[random() % seeds.size()];
@@ -186,6 +234,14 @@ TEST_CASE("random bytes and random changes never decode to something out of boun
       }
     }
     decoded += decode_hello(frame, "0.1.0").has_value() ? 1 : 0;
+    if (const auto knock = decode_knock(frame)) {
+      ++decoded;
+      if (const auto* join = std::get_if<Join>(&*knock)) {
+        REQUIRE(join->facts.host.size() <= max_name_bytes);
+        REQUIRE(join->facts.agreed.size() <= max_agreed_bytes);
+      }
+    }
+    decoded += decode_door_answer(frame).has_value() ? 1 : 0;
   }
   CHECK(decoded > 100);  // or nothing was tried
 }
@@ -207,7 +263,7 @@ TEST_CASE("a text that is too long is cut between characters") {
   CHECK(cut("abc", 2) == "ab");
   CHECK(cut("a\xc3\xa9", 2) == "a");
   CHECK(cut("a\xc3\xa9", 3) == "a\xc3\xa9");
-  const auto decoded = decode_to_rank(encode(Refused{std::string(100000, 'x')}));
+  const auto decoded = decode_door_answer(encode(Refused{std::string(100000, 'x')}));
   REQUIRE(decoded);
   CHECK(std::get<Refused>(*decoded).sentence.size() == max_sentence_bytes);
 }

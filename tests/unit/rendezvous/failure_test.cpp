@@ -29,7 +29,7 @@ struct Ranks {
 TEST_CASE("a connection that closes is a loss that every rank hears, and every later call throws it") {
   StoreProcess store(3);
   RawClient raw(store.port());
-  REQUIRE(raw.send_frame(encode(RawClient::hello(2, 3))));
+  REQUIRE(raw.enter(2, 3));
   Ranks ranks(3, 2, store.port());
   REQUIRE(ranks.errors == std::vector<std::string>(2));
   std::future<std::string> pending = std::async(std::launch::async, [&]() -> std::string {
@@ -55,12 +55,12 @@ TEST_CASE("a connection that closes is a loss that every rank hears, and every l
 TEST_CASE("leaving and then closing is not a loss") {
   std::atomic<int> left{0};
   std::atomic<int> failures{0};
-  ServerOptions options = StoreProcess::with_world_size(2);
-  options.on_left = [&](int) { ++left; };
-  options.on_failure = [&](const Cause&) { ++failures; };
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.on_left = [&](int) { ++left; };
+  options.job.on_failure = [&](const Cause&) { ++failures; };
   StoreProcess store(std::move(options));
   RawClient raw(store.port());
-  REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+  REQUIRE(raw.enter(1, 2));
   Ranks ranks(2, 1, store.port());
   CHECK(raw.receives<Accepted>());
   CHECK(raw.receives<Welcome>());
@@ -127,11 +127,11 @@ TEST_CASE("a failure that the launcher posts reaches all, also ranks that are st
 
 TEST_CASE("within the grace the launcher's cause replaces the bare loss; without one the loss is posted") {
   for (const bool knows_better : {true, false}) {
-    ServerOptions options = StoreProcess::with_world_size(2);
-    options.loss_grace = std::chrono::milliseconds(knows_better ? 20000 : 20);
+    StoreOptions options = StoreProcess::with_world_size(2);
+    options.limits.grace = std::chrono::milliseconds(knows_better ? 20000 : 20);
     StoreProcess store(std::move(options));
     RawClient raw(store.port());
-    REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+    REQUIRE(raw.enter(1, 2));
     Ranks ranks(2, 1, store.port());
     raw.close();
     if (knows_better) {
@@ -169,7 +169,7 @@ TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // beyond Accepted
   store->stop();
   joining.join();
-  CHECK(error.find("the job was lost: its store went away while the ranks were joining") == 0);
+  CHECK(error.find("the job was lost: the store of the job at 127.0.0.1:") == 0);
 }
 
 TEST_CASE("rank 0 that hosts the store and fails tells the others its cause before it goes") {
@@ -199,9 +199,13 @@ dtrain::async::Task<void> frozen_store(dtrain::net::Listener listener) {
   std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
   dtrain::net::FrameReader reader(*connection);
   dtrain::net::FrameWriter writer(*connection);
-  const dtrain::net::FrameResult frame = co_await reader.read_frame(soon());
-  const auto hello = decode_hello(frame.payload, version_text());
-  const Frame accepted = encode(Accepted{std::get<Hello>(*hello).nonce});
+  const dtrain::net::FrameResult hello = co_await reader.read_frame(soon());
+  const Frame challenge = encode(Challenge{});
+  co_await writer.write_frame(challenge, soon());
+  const dtrain::net::FrameResult join = co_await reader.read_frame(soon());
+  Accepted answer;
+  answer.heartbeat_ms = answer.liveness_ms = 60000;
+  const Frame accepted = encode(answer);
   const Frame welcome = encode(Welcome{});
   co_await writer.write_frame(accepted, soon());
   co_await writer.write_frame(welcome, soon());

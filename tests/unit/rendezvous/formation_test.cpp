@@ -103,8 +103,8 @@ TEST_CASE("world sizes that differ are an error on every rank that names both") 
 
 TEST_CASE("a rank that is taken or out of range is refused alone, and the others form") {
   std::promise<void> joined;
-  ServerOptions server = StoreProcess::with_world_size(2);
-  server.on_joined = [&](int rank, const std::string&) {
+  StoreOptions server = StoreProcess::with_world_size(2);
+  server.job.on_joined = [&](int rank, const std::string&) {
     if (rank == 0) {
       joined.set_value();
     }

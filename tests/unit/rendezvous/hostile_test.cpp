@@ -33,7 +33,7 @@ void form_and_leave(StoreProcess& store, int world_size) {
 }  // namespace
 
 TEST_CASE("silent, partial, garbage and gigantic clients do not keep a job from forming") {
-  ServerOptions options = StoreProcess::with_world_size(3);
+  StoreOptions options = StoreProcess::with_world_size(3);
   options.limits.unjoined_connections = 8;
   options.limits.handshake = std::chrono::milliseconds(20000);
   StoreProcess store(std::move(options));
@@ -61,17 +61,18 @@ TEST_CASE("ranks that have said hello are not pushed out by those that connect a
   dtrain::async::EventLoop loop;
   dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0));
   const std::uint16_t port = listener.port();
-  ServerOptions options = StoreProcess::with_world_size(world_size);
+  StoreOptions options = StoreProcess::with_world_size(world_size);
   options.limits.unjoined_connections = 4;
-  Server server(loop, std::move(listener), std::move(options));
+  Server server(loop, std::move(listener), ServerOptions{{}, options.limits});
+  const ServedJob& job = server.open(std::move(options.job));
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int rank = 0; rank < world_size; ++rank) {  // all before the server has accepted any
     clients.push_back(std::make_unique<RawClient>(port));
     REQUIRE(clients.back()->connected());
-    REQUIRE(clients.back()->send_frame(encode(RawClient::hello(rank, world_size))));
+    REQUIRE(clients.back()->enter(rank, world_size));
   }
-  const auto serve = [&server](dtrain::async::EventLoop& on) -> dtrain::async::Task<void> {
-    for (int i = 0; i < 500 && server.connections() < world_size; ++i) {
+  const auto serve = [&job](dtrain::async::EventLoop& on) -> dtrain::async::Task<void> {
+    for (int i = 0; i < 500 && job.sessions() < world_size; ++i) {
       co_await on.sleep_for(std::chrono::milliseconds(1));
     }
     co_await on.sleep_for(std::chrono::milliseconds(50));
@@ -83,7 +84,7 @@ TEST_CASE("ranks that have said hello are not pushed out by those that connect a
 }
 
 TEST_CASE("a client that says nothing is closed after the handshake's time") {
-  ServerOptions options = StoreProcess::with_world_size(1);
+  StoreOptions options = StoreProcess::with_world_size(1);
   options.limits.handshake = std::chrono::milliseconds(50);
   StoreProcess store(std::move(options));
   RawClient silent(store.port());
@@ -96,7 +97,7 @@ TEST_CASE("a client that says nothing is closed after the handshake's time") {
 
 TEST_CASE("a hello that is too long, empty, or of another program is closed without an answer") {
   StoreProcess store(1);
-  for (const auto& frame : {RawClient::framed(std::vector<std::byte>(max_hello_bytes + 1)), RawClient::framed({}),
+  for (const auto& frame : {RawClient::framed(std::vector<std::byte>(max_door_bytes + 1)), RawClient::framed({}),
                             RawClient::framed(encode(Leave{})), RawClient::framed(encode(Hello{}), 3)}) {
     RawClient client(store.port());
     client.send(frame);
@@ -114,7 +115,7 @@ TEST_CASE("a hello that is too long, empty, or of another program is closed with
 TEST_CASE("another version is refused with a sentence and closed") {
   StoreProcess store(1);
   RawClient client(store.port());
-  client.send_frame(encode(RawClient::hello(0, 1), 9));
+  client.send_frame(encode(RawClient::hello(), 9));
   const auto message = client.receive();
   REQUIRE(message);
   CHECK(std::get<Refused>(*message).sentence.find("(protocol 9)") != std::string::npos);
@@ -126,7 +127,7 @@ TEST_CASE("a rank that sends what is no message is lost, and the others hear why
   for (const bool gigantic : {false, true}) {
     StoreProcess store(2);
     RawClient raw(store.port());
-    REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+    REQUIRE(raw.enter(1, 2));
     Participant participant(rank_options(0, 2, store.port()));
     CHECK(raw.receives<Accepted>());
     CHECK(raw.receives<Welcome>());
@@ -140,12 +141,12 @@ TEST_CASE("a rank that sends what is no message is lost, and the others hear why
 }
 
 TEST_CASE("a rank that does not read its answers is lost, and keeps nobody waiting") {
-  ServerOptions options = StoreProcess::with_world_size(2);
+  StoreOptions options = StoreProcess::with_world_size(2);
   options.limits.outgoing_bytes = std::size_t{8} << 20;
   options.limits.send = std::chrono::milliseconds(500);
   StoreProcess store(std::move(options));
   RawClient raw(store.port());
-  REQUIRE(raw.send_frame(encode(RawClient::hello(1, 2))));
+  REQUIRE(raw.enter(1, 2));
   Participant participant(rank_options(0, 2, store.port()));
   participant.store().set_blocking("large", std::string(max_value_bytes, 'x'), soon());
   for (std::uint64_t id = 1; id <= 64; ++id) {
@@ -187,7 +188,7 @@ TEST_CASE("what answers but is no store is named as such") {
 }
 
 TEST_CASE("what closes without an answer is tried again until the deadline, which says so") {
-  ServerOptions options = StoreProcess::with_world_size(2);
+  StoreOptions options = StoreProcess::with_world_size(2);
   options.limits.handshake = std::chrono::milliseconds(0);  // nobody is fast enough
   StoreProcess store(std::move(options));
   ParticipantOptions rank = rank_options(1, 2, store.port());

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace dtrain::rendezvous;
@@ -15,22 +16,36 @@ namespace {
 struct Table {
   explicit Table(int world_size, Limits limits = {}) : job(world_size, "the launcher on host l", "job-id", limits) {}
 
-  void hello(SessionId session, int rank, int world_size, const std::string& host = "a") {
-    Hello hello;
-    hello.facts.rank = rank;
-    hello.facts.host_id = host;
-    hello.facts.host = host;
-    hello.world_size = world_size;
-    hello.process = 7;
-    job.hello(session, hello);
+  void join(SessionId session, int rank, int world_size, const std::string& host = "a",
+            const std::string& agreed = {}) {
+    Join join;
+    join.facts.rank = rank;
+    join.facts.host_id = host;
+    join.facts.host = host;
+    join.facts.agreed = agreed;
+    join.world_size = world_size;
+    join.process = 7;
+    this->join(session, join);
+  }
+
+  void join(SessionId session, const Join& join) {
+    const Job::Verdict verdict = job.join(session, join);
+    const std::string who = std::to_string(session) + " ";
+    if (const auto* refused = std::get_if<Refused>(&verdict)) {
+      answers.push_back(who + "refused: " + refused->sentence);
+    } else if (const auto* failure = std::get_if<Failure>(&verdict)) {
+      answers.push_back(who + "failure: " + failure->cause.sentence());
+    } else {
+      answers.push_back(who + "accepted");
+    }
   }
 
   void form() {
     const int size = job.seats().world_size();
     for (int rank = 0; rank < size; ++rank) {
-      hello(100 + static_cast<SessionId>(rank), rank, size);
+      join(100 + static_cast<SessionId>(rank), rank, size);
     }
-    job.take_effects();
+    seen();
   }
 
   void ask(SessionId session, std::uint64_t id, Operation operation, std::vector<std::string> keys,
@@ -38,9 +53,9 @@ struct Table {
     job.receive(session, Request{id, operation, std::move(keys), std::move(value), number});
   }
 
-  /// The effects since the last call, each as one line.
+  /// The answers to join, and the effects, since the last call, each as one line.
   std::vector<std::string> seen() {
-    std::vector<std::string> lines;
+    std::vector<std::string> lines = std::exchange(answers, {});
     for (const Effect& effect : job.take_effects()) {
       if (const auto* send = std::get_if<Send>(&effect)) {
         lines.push_back(std::to_string(send->session) + " " + text(send->message));
@@ -61,9 +76,6 @@ struct Table {
     if (const auto* welcome = std::get_if<Welcome>(&message)) {
       return "welcome " + std::to_string(welcome->membership.rank) + " " + welcome->membership.job;
     }
-    if (const auto* refused = std::get_if<Refused>(&message)) {
-      return "refused: " + refused->sentence;
-    }
     if (const auto* failure = std::get_if<Failure>(&message)) {
       return "failure: " + failure->cause.sentence();
     }
@@ -71,10 +83,11 @@ struct Table {
       return "answer " + std::to_string(response->id) + " " + std::to_string(static_cast<int>(response->status)) + " " +
              response->text + (response->number != 0 ? std::to_string(response->number) : "");
     }
-    return std::get_if<Left>(&message) != nullptr ? "left" : "accepted";
+    return "left";
   }
 
   Job job;
+  std::vector<std::string> answers;
 };
 
 using Lines = std::vector<std::string>;
@@ -83,27 +96,25 @@ using Lines = std::vector<std::string>;
 
 TEST_CASE("all are welcomed when the last one joins, with one message each") {
   Table table(2);
-  table.hello(7, 1, 2, "b");
+  table.join(7, 1, 2, "b");
   CHECK(table.seen() == Lines{"7 accepted", "joined 1 b"});
   CHECK_FALSE(table.job.formed());
-  table.hello(8, 0, 2, "a");
+  table.join(8, 0, 2, "a");
   CHECK(table.seen() == Lines{"8 accepted", "joined 0 a", "8 welcome 0 job-id", "7 welcome 1 job-id"});
   CHECK(table.job.formed());
 }
 
 TEST_CASE("a rank out of range or taken is refused alone, by name") {
   Table table(2);
-  table.hello(7, 1, 2, "b");
+  table.join(7, 1, 2, "b");
   table.seen();
-  table.hello(8, 1, 2, "c");
+  table.join(8, 1, 2, "c");
   CHECK(table.seen() ==
-        Lines{"8 refused: rank 1 is taken: rank 1 on host b (process 7) has it; give each process its own rank",
-              "8 close"});
-  table.hello(9, 2, 2);
+        Lines{"8 refused: rank 1 is taken: rank 1 on host b (process 7) has it; give each process its own rank"});
+  table.join(9, 2, 2);
   CHECK(table.seen() == Lines{"9 refused: rank 2 is out of range in a world of 2 ranks (0 to 1); correct the rank of "
-                              "this process",
-                              "9 close"});
-  table.hello(10, -1, 2);
+                              "this process"});
+  table.join(10, -1, 2);
   CHECK(table.seen().front().find("rank -1 is out of range") != std::string::npos);
   CHECK_FALSE(table.job.cause());
   table.job.formation_late("5.0 s");
@@ -114,34 +125,45 @@ TEST_CASE("a rank out of range or taken is refused alone, by name") {
 
 TEST_CASE("another world size fails the whole job, and the sentence has both") {
   Table table(2);
-  table.hello(7, 0, 2);
+  table.join(7, 0, 2);
   table.seen();
-  table.hello(8, 1, 3, "b");
+  table.join(8, 1, 3, "b");
   const std::string sentence =
       "ranks disagree: rank 1 on host b says that the world has 3 ranks, the launcher on host l that it has 2; start "
       "all ranks with one world size";
-  CHECK(table.seen() == Lines{"8 failure: " + sentence, "8 close", "failed: " + sentence, "7 failure: " + sentence});
-  table.hello(9, 1, 2);
-  CHECK(table.seen() == Lines{"9 failure: " + sentence, "9 close"});
+  CHECK(table.seen() == Lines{"8 failure: " + sentence, "failed: " + sentence, "7 failure: " + sentence});
+  table.join(9, 1, 2);
+  CHECK(table.seen() == Lines{"9 failure: " + sentence});
+}
+
+TEST_CASE("ranks that do not agree on a term fail the whole job, which names both and the first difference") {
+  Table table(3);
+  table.join(7, 2, 3, "a", "backend=SharedMemory\ntopology=Flat\n");
+  table.join(8, 1, 3, "b", "backend=SharedMemory\ntopology=Flat\n");
+  table.seen();
+  table.join(9, 0, 3, "c", "backend=Gloo\ntopology=Ring\n");
+  CHECK(table.seen().front() ==
+        "9 failure: ranks disagree: rank 0 on host c has backend=Gloo, rank 2 on host a has backend=SharedMemory; "
+        "start all ranks with the same program and settings");
+  CHECK(table.job.cause());
 }
 
 TEST_CASE("a rank of another job that comes when all have joined is refused alone") {
   Table table(2);
   table.form();
-  table.hello(9, 3, 4, "b");
+  table.join(9, 3, 4, "b");
   CHECK(table.seen() == Lines{"9 refused: rank 3 on host b says that the world has 4 ranks, the launcher on host l "
                               "that it has 2, and all of them have joined; give each job a port of its own "
-                              "(MASTER_PORT)",
-                              "9 close"});
+                              "(MASTER_PORT)"});
   CHECK(!table.job.cause());
 }
 
 TEST_CASE("a wrong local rank fails the whole job") {
   Table table(1);
-  Hello hello;
-  hello.facts.host = hello.facts.host_id = "a";
-  hello.facts.local_rank = 1;
-  table.job.hello(7, hello);
+  Join join;
+  join.facts.host = join.facts.host_id = "a";
+  join.facts.local_rank = 1;
+  table.join(7, join);
   const Lines lines = table.seen();
   REQUIRE(lines.size() == 4);
   CHECK(lines[2].find("failed: ranks disagree: rank 0 on host a was told local_rank 1") == 0);
@@ -219,7 +241,7 @@ TEST_CASE("a connection that closes without leave is a loss that says what the r
   CHECK(table.job.closed(102, "it closed")->text == "it closed while it worked");
   CHECK_FALSE(table.job.closed(102, "again"));
   Table early(2);
-  early.hello(7, 1, 2);
+  early.join(7, 1, 2);
   CHECK(early.job.closed(7, "it closed")->text == "it closed while the ranks were joining");
 }
 
@@ -259,7 +281,7 @@ TEST_CASE("what a session may ask at once is bounded") {
 
 TEST_CASE("a request before all have joined is refused, and leaving then fails the job") {
   Table table(2);
-  table.hello(7, 1, 2, "b");
+  table.join(7, 1, 2, "b");
   table.seen();
   table.ask(7, 1, Operation::set, {"a"}, "v");
   CHECK(table.seen() == Lines{"7 answer 1 3 not all ranks have joined yet"});

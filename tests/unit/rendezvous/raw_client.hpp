@@ -12,14 +12,20 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "dtrain/net/descriptor.hpp"
 #include "dtrain/net/frame_parser.hpp"
-#include "dtrain/rendezvous/codec.hpp"
+#include "dtrain/rendezvous/door_codec.hpp"
 
 namespace rendezvous_test {
+
+/// Everything that a store may send but challenges and heartbeats.
+using FromStore = std::variant<dtrain::rendezvous::Accepted, dtrain::rendezvous::Refused, dtrain::rendezvous::Failure,
+                               dtrain::rendezvous::Welcome, dtrain::rendezvous::Response, dtrain::rendezvous::Left>;
 
 class RawClient {
  public:
@@ -47,11 +53,16 @@ class RawClient {
   }
   bool send_frame(const std::vector<std::byte>& payload) { return send(framed(payload)); }
 
-  /// The next message, or nothing once the server has closed or after ten seconds.
-  std::optional<dtrain::rendezvous::ToRank> receive() {
+  /// Says who it is, all at once: to a store without a secret.
+  bool enter(int rank, int world_size) {
+    return send_frame(encode(hello())) && send_frame(encode(join(rank, world_size)));
+  }
+
+  /// The next frame, or nothing once the server has closed or after ten seconds.
+  std::optional<std::vector<std::byte>> receive_frame() {
     for (;;) {
-      if (const auto frame = parser_.next()) {
-        return dtrain::rendezvous::decode_to_rank(*frame);
+      if (auto frame = parser_.next()) {
+        return frame;
       }
       pollfd readable{socket_.get(), POLLIN, 0};
       std::byte buffer[4096];
@@ -62,6 +73,22 @@ class RawClient {
       }
       parser_.feed(std::span<const std::byte>(buffer, static_cast<std::size_t>(count)));
     }
+  }
+
+  /// The next message that is no challenge and no heartbeat, or nothing.
+  std::optional<FromStore> receive() {
+    while (const auto frame = receive_frame()) {
+      if (const auto answer = dtrain::rendezvous::decode_door_answer(*frame)) {
+        if (std::holds_alternative<dtrain::rendezvous::Challenge>(*answer)) {
+          continue;
+        }
+        return widen(*answer);
+      }
+      if (const auto message = dtrain::rendezvous::decode_to_rank(*frame)) {
+        return widen(*message);
+      }
+    }
+    return std::nullopt;
   }
 
   template <class Message>
@@ -79,17 +106,35 @@ class RawClient {
 
   void close() { socket_.reset(); }
 
-  static dtrain::rendezvous::Hello hello(int rank, int world_size) {
+  static dtrain::rendezvous::Hello hello() {
     dtrain::rendezvous::Hello hello;
     hello.version = dtrain::rendezvous::version_text();
-    hello.facts.rank = rank;
-    hello.facts.host_id = hello.facts.host = "raw-host";
-    hello.world_size = world_size;
-    hello.patience_ms = 60000;
     return hello;
   }
 
+  static dtrain::rendezvous::Join join(int rank, int world_size) {
+    dtrain::rendezvous::Join join;
+    join.facts.rank = rank;
+    join.facts.host_id = join.facts.host = "raw-host";
+    join.world_size = world_size;
+    join.patience_ms = 60000;
+    return join;
+  }
+
  private:
+  template <class Variant>
+  static FromStore widen(const Variant& message) {
+    return std::visit(
+        [](const auto& each) -> FromStore {
+          if constexpr (std::is_constructible_v<FromStore, decltype(each)>) {
+            return each;
+          } else {
+            return dtrain::rendezvous::Left{};  // a challenge, which does not come here
+          }
+        },
+        message);
+  }
+
   dtrain::net::Descriptor socket_;
   dtrain::net::FrameParser parser_{dtrain::rendezvous::max_frame_bytes};
   bool connected_ = false;

@@ -28,11 +28,17 @@ inline Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
-/// A Server on a thread of its own, as a launcher has it.
+struct StoreOptions {
+  JobOptions job{};
+  std::optional<Secret> secret{};
+  Limits limits{};
+};
+
+/// A Server with one job on a thread of its own, as a launcher has it.
 class StoreProcess {
  public:
-  explicit StoreProcess(ServerOptions options) {
-    options.owner = "the launcher on host l";
+  explicit StoreProcess(StoreOptions options) {
+    options.job.owner = "the launcher on host l";
     const auto open = [&](dtrain::async::EventLoop& loop) { return start(loop, std::move(options)); };
     thread_.run_blocking(open, soon());
   }
@@ -41,9 +47,9 @@ class StoreProcess {
   StoreProcess& operator=(const StoreProcess&) = delete;
   ~StoreProcess() { stop(); }
 
-  static ServerOptions with_world_size(int world_size) {
-    ServerOptions options;
-    options.world_size = world_size;
+  static StoreOptions with_world_size(int world_size) {
+    StoreOptions options;
+    options.job.world_size = world_size;
     return options;
   }
 
@@ -52,11 +58,11 @@ class StoreProcess {
     thread_.run_blocking(close, soon());
   }
   bool all_left(Deadline deadline) {
-    const auto wait = [&](dtrain::async::EventLoop&) { return server_->all_left(deadline); };
+    const auto wait = [&](dtrain::async::EventLoop&) { return job_->all_left(deadline); };
     return thread_.run_blocking(wait, soon());
   }
   void post_failure(const Cause& cause) {
-    thread_.loop().post([this, cause] { server_->post_failure(cause); });
+    thread_.loop().post([this, cause] { job_->post_failure(cause); });
   }
   std::size_t connections() {
     std::size_t count = 0;
@@ -66,10 +72,22 @@ class StoreProcess {
   }
   std::uint16_t port() const { return port_; }
 
+  /// Starts the job again.
+  void open(JobOptions options) {
+    const auto replace = [&](dtrain::async::EventLoop&) { return reopen(std::move(options)); };
+    thread_.run_blocking(replace, soon());
+  }
+
  private:
-  dtrain::async::Task<void> start(dtrain::async::EventLoop& loop, ServerOptions options) {
-    server_.emplace(loop, dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0)), std::move(options));
+  dtrain::async::Task<void> start(dtrain::async::EventLoop& loop, StoreOptions options) {
+    server_.emplace(loop, dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0)),
+                    ServerOptions{options.secret, options.limits});
+    job_ = &server_->open(std::move(options.job));
     port_ = server_->local().port();
+    co_return;
+  }
+  dtrain::async::Task<void> reopen(JobOptions options) {
+    job_ = &server_->open(std::move(options));
     co_return;
   }
   dtrain::async::Task<void> end() {
@@ -77,12 +95,13 @@ class StoreProcess {
     co_return;
   }
   dtrain::async::Task<void> count_connections(std::size_t& count) {
-    count = server_->connections();
+    count = server_->visitors() + job_->sessions();
     co_return;
   }
 
   dtrain::async::LoopThread thread_;
   std::optional<Server> server_;
+  ServedJob* job_ = nullptr;
   std::uint16_t port_ = 0;
 };
 

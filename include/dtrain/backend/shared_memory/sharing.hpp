@@ -106,7 +106,7 @@ class Sharing {
                                            std::to_string(ranks) + " ranks: no machine has an address space for that");
     }
     std::uint64_t nonce = 0;
-    const auto random = rendezvous::random_nonce();
+    const auto random = rendezvous::random_bytes<sizeof(nonce)>();
     std::memcpy(&nonce, random.data(), sizeof(nonce));
     return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
   }

@@ -1,33 +1,43 @@
 #pragma once
 /// @file
-/// What a store is to know of its job before anybody joins.
+/// What a store is to know of a job before anybody joins.
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/message.hpp"
+#include "dtrain/rendezvous/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct ServerOptions {
+/// One job of a server's.
+struct JobOptions {
+  Role role = Role::rank;
   int world_size = 1;
+  std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
+  std::string job{};             ///< what the launcher calls it; empty: every name is let in
   /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
   Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
-  Limits limits{};
-  /// How long a closed connection waits before it becomes the job's failure, so that a launcher can post what it knows
-  /// better ("killed by signal 9"), which arrives a little later.
-  std::chrono::milliseconds loss_grace{0};
 
-  /// @name Called on the loop's thread. They must not throw, nor destroy the server.
+  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
   /// @{
   std::function<void(const Cause&)> on_failure{};
   std::function<void(int rank, const std::string& host)> on_joined{};
   std::function<void(int rank)> on_left{};
   /// @}
+};
+
+/// What all jobs of a server share.
+struct ServerOptions {
+  std::optional<Secret> secret{};  ///< that everybody has to know
+  Limits limits{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
