@@ -1,41 +1,32 @@
 #pragma once
 /// @file
-/// The keys and values of a job, and who waits for which of them: a pure state machine.
+/// The keys and values of a job: a pure state machine.
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "dtrain/rendezvous/key_waits.hpp"
 #include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Names a request that awaits its answer: the session, and the number that the session gave the request.
-struct RequestKey {
-  std::uint64_t session = 0;
-  std::uint64_t request = 0;
-
-  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
-};
-
+/// Every change is whole or, with the sentence of a refusal, none. Those that add keys give whose waits they end.
 class KeySpace {
  public:
-  /// A wait that ended because its last key came to be.
-  struct Released {
-    RequestKey who;
-    std::optional<std::string> value;  ///< where it asked for the value
-  };
+  using Refusal = std::optional<std::string>;
+  using Released = KeyWaits::Released;
 
-  /// What add did: the sum, or the sentence of the refusal.
-  struct Sum {
+  /// What add came to, or append's length in bytes.
+  struct Count {
     std::int64_t value = 0;
-    std::optional<std::string> refusal;
+    Refusal refusal;
   };
 
   explicit KeySpace(const Limits& limits) : limits_(limits) {}
@@ -45,27 +36,44 @@ class KeySpace {
     return found == values_.end() ? nullptr : &found->second;
   }
 
-  /// Sets or replaces a value and releases those who waited for the key. @returns the sentence of a refusal
-  std::optional<std::string> set(const std::string& key, std::string value, std::vector<Released>& released) {
-    const auto found = values_.find(key);
-    const bool is_new = found == values_.end();
-    const std::size_t freed = is_new ? 0 : key.size() + found->second.size();
-    if (is_new && values_.size() >= limits_.keys) {
-      return "the store holds " + std::to_string(limits_.keys) + " keys, its limit; reuse keys";
+  /// Sets or replaces a value and releases those who waited for the key.
+  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    Refusal refusal =
+        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
+    if (!refusal) {
+      store(key, std::move(value), released);
     }
-    if (bytes_ - freed + key.size() + value.size() > limits_.store_bytes) {
-      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+    return refusal;
+  }
+
+  /// As so many sets in this order; of a key that is there twice the last value counts. @pre as many values as keys
+  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   std::vector<Released>& released) {
+    std::map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      last[keys[i]] = i;
     }
-    bytes_ = bytes_ - freed + key.size() + value.size();
-    values_[key] = std::move(value);
-    if (is_new) {
-      release(key, released);
+    std::size_t added = 0;
+    std::size_t freed = 0;
+    std::size_t taken = 0;
+    for (const auto& [key, place] : last) {
+      const std::string* old = find(key);
+      added += old == nullptr ? 1 : 0;
+      freed += old == nullptr ? 0 : key.size() + old->size();
+      taken += key.size() + values[place].size();
     }
-    return std::nullopt;
+    Refusal refusal = refuse(added, freed, taken);
+    if (!refusal) {
+      for (const auto& [key, place] : last) {
+        store(key, std::move(values[place]), released);
+      }
+    }
+    return refusal;
   }
 
   /// Adds to the decimal integer that the key holds; a missing key counts as 0.
-  Sum add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
     std::int64_t present = 0;
     if (const std::string* text = find(key)) {
       const char* end = text->data() + text->size();
@@ -74,7 +82,7 @@ class KeySpace {
         return {0, "it holds no integer; add works on keys that add alone has written"};
       }
     }
-    Sum sum;
+    Count sum;
     if (__builtin_add_overflow(present, delta, &sum.value)) {
       return {0, "the sum does not fit into 64 bits"};
     }
@@ -82,98 +90,91 @@ class KeySpace {
     return sum;
   }
 
-  /// Registers a wait for all of `keys`. @returns whether they all exist already: then nothing is registered
-  /// @param wants_value the answer carries the value of the only key
-  bool wait(RequestKey who, const std::vector<std::string>& keys, bool wants_value) {
-    Wait wait{{}, wants_value};
-    for (const std::string& key : keys) {
-      if (find(key) == nullptr) {
-        wait.missing.insert(key);
-      }
+  /// Appends to the value; a missing key counts as empty.
+  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    if (old == nullptr) {
+      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
     }
-    if (wait.missing.empty()) {
-      return true;
+    const std::size_t length = old->size() + text.size();
+    if (length > max_value_bytes) {
+      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
+                     std::to_string(max_value_bytes) + " are possible"};
     }
-    for (const std::string& key : wait.missing) {
-      waiting_[key].insert(who);
+    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
+    if (!count.refusal) {
+      values_.at(key) += text;
+      bytes_ += text.size();
     }
-    waits_.emplace(who, std::move(wait));
-    return false;
+    return count;
   }
 
-  /// Takes a wait back. @returns the keys that are missing still; nothing if there is no such wait (any more)
-  std::optional<std::vector<std::string>> cancel(RequestKey who) {
-    const auto found = waits_.find(who);
-    if (found == waits_.end()) {
-      return std::nullopt;
+  /// Removes the key; who waits for it goes on waiting. @returns whether it existed
+  bool erase(const std::string& key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) {
+      return false;
     }
-    std::vector<std::string> missing(found->second.missing.begin(), found->second.missing.end());
-    for (const std::string& key : missing) {
-      const auto place = waiting_.find(key);
-      place->second.erase(who);
-      if (place->second.empty()) {
-        waiting_.erase(place);
-      }
-    }
-    waits_.erase(found);
-    return missing;
+    bytes_ -= key.size() + found->second.size();
+    values_.erase(found);
+    waits_.vanished(key);
+    return true;
   }
 
-  /// How many keys the waits of a session have not yet seen, and the first of them.
-  std::pair<std::size_t, std::string> waited_by(std::uint64_t session) const {
-    std::pair<std::size_t, std::string> result;
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session; ++it) {
-      if (result.first == 0) {
-        result.second = *it->second.missing.begin();
-      }
-      result.first += it->second.missing.size();
-    }
-    return result;
+  /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
+  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now) {
+    return waits_.add(who, operation, std::move(keys), now, Exists{values_});
   }
+
+  /// Takes a wait back; nothing if there is no such (any more).
+  std::optional<KeyWaits::GivenUp> cancel(RequestKey who) { return waits_.cancel(who, Exists{values_}); }
 
   /// Takes back all waits of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
-      const RequestKey who = (it++)->first;
-      cancel(who);
-    }
+  void forget(std::uint64_t session) { waits_.forget(session); }
+
+  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  std::optional<std::string> lacked_by(std::uint64_t session) const {
+    return waits_.lacked_by(session, Exists{values_});
   }
 
+  const KeyWaits& waits() const noexcept { return waits_; }
   std::size_t size() const noexcept { return values_.size(); }
   std::size_t bytes() const noexcept { return bytes_; }
-  std::size_t waits() const noexcept { return waits_.size(); }
 
  private:
-  struct Wait {
-    std::set<std::string> missing;
-    bool wants_value = false;
+  using Values = std::unordered_map<std::string, std::string>;
+
+  /// For KeyWaits.
+  struct Exists {
+    bool operator()(const std::string& key) const { return values.contains(key); }
+    const Values& values;
   };
 
-  void release(const std::string& key, std::vector<Released>& released) {
-    const auto place = waiting_.find(key);
-    if (place == waiting_.end()) {
-      return;
+  /// Why the store cannot take `added` more keys, and `taken` bytes in the place of `freed` ones.
+  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
+    if (values_.size() + added > limits_.keys && added > 0) {
+      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
+             std::to_string(limits_.keys) + "; erase keys or use them again";
     }
-    const std::set<RequestKey> waiters = std::move(place->second);
-    waiting_.erase(place);
-    for (const RequestKey who : waiters) {
-      const auto found = waits_.find(who);
-      found->second.missing.erase(key);
-      if (found->second.missing.empty()) {
-        released.push_back({who, std::nullopt});
-        if (found->second.wants_value) {
-          released.back().value = values_.at(key);
-        }
-        waits_.erase(found);
-      }
+    if (bytes_ - freed + taken > limits_.store_bytes) {
+      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+    }
+    return std::nullopt;
+  }
+
+  void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    const auto [place, is_new] = values_.try_emplace(key);
+    bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
+    place->second = std::move(value);
+    if (is_new) {
+      waits_.appeared(key, released);
     }
   }
 
   Limits limits_;
   std::size_t bytes_ = 0;
-  std::unordered_map<std::string, std::string> values_;
-  std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiting_;
+  Values values_;
+  KeyWaits waits_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

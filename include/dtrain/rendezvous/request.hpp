@@ -2,22 +2,37 @@
 /// @file
 /// What a rank may ask of the store of its job, and what it is answered: a part of the protocol (message.hpp).
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// Of all keys and values of one request, or of one answer: so each fits into a frame.
+inline constexpr std::size_t max_batch_bytes = max_value_bytes + max_key_bytes;
+
 enum class Operation : std::uint8_t {
-  set = 1,  ///< keys[0], value
-  get,      ///< keys[0]: waits until it exists
-  try_get,  ///< keys[0]
-  add,      ///< keys[0], number
-  wait,     ///< keys: waits until all exist
-  barrier,  ///< keys[0]: its name
+  set = 1,      ///< keys[0], value
+  get,          ///< keys[0]: waits until it exists
+  try_get,      ///< keys[0]
+  add,          ///< keys[0], number
+  wait,         ///< keys: waits until all exist at once
+  barrier,      ///< keys[0]: its name
+  compare_set,  ///< keys[0], expected, value: sets it where the key has the expected value, or is missing as expected
+  erase,        ///< keys[0]
+  append,       ///< keys[0], value: to the end of what the key has; a missing key counts as empty
+  set_many,     ///< keys, and as many values: all or nothing
+  get_many,     ///< keys: waits until all exist at once
 };
+
+/// Whether an operation is about several keys.
+inline constexpr bool takes_many(Operation operation) noexcept {
+  return operation == Operation::wait || operation == Operation::set_many || operation == Operation::get_many;
+}
 
 struct Request {
   std::uint64_t id = 0;  ///< ascending on a connection
@@ -25,6 +40,8 @@ struct Request {
   std::vector<std::string> keys;
   std::string value;
   std::int64_t number = 0;
+  std::optional<std::string> expected{};
+  std::vector<std::string> values{};
 };
 
 struct Cancel {
@@ -33,7 +50,7 @@ struct Cancel {
 
 enum class Status : std::uint8_t {
   ok = 1,
-  missing,  ///< try_get of a key that does not exist
+  missing,  ///< try_get, erase, compare_set: the key does not exist
   refused,  ///< text says why
   gave_up,  ///< cancelled; text says what was waited for in vain
   failed,   ///< the job has failed; Failure has the cause
@@ -42,8 +59,9 @@ enum class Status : std::uint8_t {
 struct Response {
   std::uint64_t id = 0;
   Status status = Status::ok;
-  std::string text;         ///< a value, or a sentence
-  std::int64_t number = 0;  ///< what add came to
+  std::string text;                   ///< a value, or a sentence
+  std::int64_t number = 0;            ///< add: the sum; append: the length; compare_set: 1 if it was set
+  std::vector<std::string> values{};  ///< get_many: in the order of the keys
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -15,6 +15,7 @@
 #include "dtrain/rendezvous/key_space.hpp"
 #include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/rank_list.hpp"
+#include "dtrain/rendezvous/text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -27,6 +28,8 @@ class RequestDesk {
   RequestDesk(const RequestDesk&) = delete;
   RequestDesk& operator=(const RequestDesk&) = delete;
   ~RequestDesk() = default;
+
+  using Instant = KeyWaits::Instant;
 
   const KeySpace& keys() const noexcept { return keys_; }
 
@@ -60,14 +63,14 @@ class RequestDesk {
   /// What a rank is doing, as far as its requests tell.
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier '" + *barrier + "'";
+      return "while it waited in barrier " + quoted(*barrier);
     }
-    const auto [count, key] = keys_.waited_by(session);
-    return count == 0 ? "while it worked" : "while it waited for key '" + key + "'";
+    const std::optional<std::string> key = keys_.lacked_by(session);
+    return key ? "while it waited for key " + quoted(*key) : "while it worked";
   }
 
-  /// @pre the session is open
-  void receive(SessionId session, Request& request) {
+  /// @pre the session is open, and the request came out of decode_from_rank
+  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
     const RequestKey who{session, request.id};
     Client& client = clients_.at(session);
     if (client.pending.size() >= limits_.pending_requests) {
@@ -78,23 +81,16 @@ class RequestDesk {
     if (!client.pending.insert(request.id).second) {
       return;  // an id that is used twice: its first use will be answered
     }
-    serve(who, client.rank, request);
+    serve(who, client.rank, request, now);
   }
 
   /// The rank gives a request up; one that was answered meanwhile stays so.
-  void receive(SessionId session, const Cancel& cancel) {
+  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
     const RequestKey who{session, cancel.id};
-    if (const auto missing = keys_.cancel(who)) {
-      std::string text;
-      for (std::size_t i = 0; i < missing->size() && text.size() < max_sentence_bytes / 4; ++i) {
-        text += (i == 0 ? "'" : ", '") + (*missing)[i] + "'";
-      }
-      answer(who, Status::gave_up,
-             "no rank set " + text + (missing->size() > 1 ? " (" + std::to_string(missing->size()) + " keys)" : ""));
-    } else if (const auto barrier = barriers_.cancel(who)) {
-      answer(who, Status::gave_up,
-             std::to_string(barrier->arrived.size()) + " of " + std::to_string(world_size_) + " ranks arrived; " +
-                 rank_list(barrier->missing) + " did not");
+    if (const std::optional<KeyWaits::GivenUp> wait = keys_.cancel(who)) {
+      answer(who, Status::gave_up, sentence(*wait, now));
+    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(who)) {
+      answer(who, Status::gave_up, sentence(*barrier, now));
     }
   }
 
@@ -104,63 +100,141 @@ class RequestDesk {
     std::set<std::uint64_t> pending;  ///< requests without an answer
   };
 
-  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
-    const auto found = clients_.find(who.session);
+  static std::string sentence(const KeyWaits::GivenUp& wait, Instant now) {
+    std::string text;
+    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
+      text += (i == 0 ? "" : ", ") + quoted(wait.missing[i]);
+    }
+    if (wait.keys > 1) {
+      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
+    }
+    return "no rank set " + text + " in the " + seconds_text(now - wait.since) + " since this rank began to wait";
+  }
+
+  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
+    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(world_size_) +
+                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
+                       seconds_text(now - barrier.since) + " ago)";
+    if (!barrier.missing.empty()) {
+      text += "; " + rank_list(barrier.missing) + " did not come";
+    }
+    if (!barrier.gave_up.empty()) {
+      text += "; " + rank_list(barrier.gave_up) + " came and gave up";
+    }
+    return text;
+  }
+
+  void answer(Response response, SessionId session) {
+    const auto found = clients_.find(session);
     if (found != clients_.end()) {
-      found->second.pending.erase(who.request);
-      effects_.emplace_back(Send{who.session, Response{who.request, status, std::move(text), number}});
+      found->second.pending.erase(response.id);
+      effects_.emplace_back(Send{session, std::move(response)});
     }
   }
-
-  void answer(std::vector<KeySpace::Released>& released) {
-    for (KeySpace::Released& each : released) {
-      answer(each.who, Status::ok, std::move(each.value).value_or(std::string()));
-    }
+  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
+    answer(Response{who.request, status, std::move(text), number}, who.session);
+  }
+  void answer(RequestKey who, const KeySpace::Refusal& refusal, std::int64_t number = 0) {
+    answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
   }
 
-  void serve(RequestKey who, int rank, Request& request) {
-    std::vector<KeySpace::Released> released;
+  void serve(RequestKey who, int rank, Request& request, Instant now) {
+    std::vector<KeyWaits::Released> released;
     const std::string& key = request.keys.front();
     switch (request.operation) {
-      case Operation::set: {
-        const std::optional<std::string> refusal = keys_.set(key, std::move(request.value), released);
-        answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""));
-        break;
-      }
-      case Operation::add: {
-        const KeySpace::Sum sum = keys_.add(key, request.number, released);
-        answer(who, sum.refusal ? Status::refused : Status::ok, sum.refusal.value_or(""), sum.value);
-        break;
-      }
+      case Operation::set: answer(who, keys_.set(key, std::move(request.value), released)); break;
+      case Operation::set_many: answer(who, keys_.set_many(request.keys, std::move(request.values), released)); break;
+      case Operation::add: count(who, keys_.add(key, request.number, released)); break;
+      case Operation::append: count(who, keys_.append(key, request.value, released)); break;
+      case Operation::compare_set: compare_set(who, request, released); break;
+      case Operation::erase: answer(who, keys_.erase(key) ? Status::ok : Status::missing); break;
       case Operation::try_get: {
         const std::string* value = keys_.find(key);
         answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
         break;
       }
       case Operation::get:
-      case Operation::wait: wait(who, request); break;
-      case Operation::barrier: arrive(who, rank, key); break;
+      case Operation::wait:
+      case Operation::get_many: wait(who, request, now); break;
+      case Operation::barrier: arrive(who, rank, key, now); break;
     }
-    answer(released);
+    release(released);
   }
 
-  void wait(RequestKey who, const Request& request) {
-    const bool wants_value = request.operation == Operation::get;
-    if (keys_.waited_by(who.session).first + request.keys.size() > limits_.waited_keys) {
+  void count(RequestKey who, const KeySpace::Count& count) { answer(who, count.refusal, count.value); }
+
+  void compare_set(RequestKey who, Request& request, std::vector<KeyWaits::Released>& released) {
+    const std::string& key = request.keys.front();
+    const std::string* value = keys_.find(key);
+    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
+    if (as_expected) {
+      answer(who, keys_.set(key, std::move(request.value), released), 1);
+    } else {
+      answer(who, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
+    }
+  }
+
+  void wait(RequestKey who, Request& request, Instant now) {
+    if (keys_.waits().keys_of(who.session) + request.keys.size() > limits_.waited_keys) {
       return answer(who, Status::refused,
                     "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
     }
-    if (keys_.wait(who, request.keys, wants_value)) {
-      answer(who, Status::ok, wants_value ? *keys_.find(request.keys.front()) : std::string());
+    if (!keys_.wait(who, request.operation, request.keys, now)) {
+      answer(found(KeyWaits::Released{who, request.operation, std::move(request.keys)}), who.session);
     }
   }
 
-  void arrive(RequestKey who, int rank, const std::string& name) {
+  /// The answer to a wait whose keys all exist.
+  Response found(const KeyWaits::Released& wait) const {
+    Response response;
+    response.id = wait.who.request;
+    if (wait.operation == Operation::get) {
+      response.text = *keys_.find(wait.keys.front());
+    } else if (wait.operation == Operation::get_many) {
+      std::size_t bytes = 0;
+      for (const std::string& key : wait.keys) {
+        bytes += keys_.find(key)->size();
+      }
+      if (bytes > max_batch_bytes) {
+        return Response{wait.who.request, Status::refused,
+                        "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
+                            std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
+                            " are given at once; ask for fewer keys",
+                        0};
+      }
+      for (const std::string& key : wait.keys) {
+        response.values.push_back(*keys_.find(key));
+      }
+    }
+    return response;
+  }
+
+  /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
+  void release(const std::vector<KeyWaits::Released>& released) {
+    std::map<SessionId, std::size_t> bytes;
+    for (const KeyWaits::Released& each : released) {
+      Response response = found(each);
+      std::size_t& sum = bytes[each.who.session];
+      sum += response.text.size();
+      for (const std::string& value : response.values) {
+        sum += value.size();
+      }
+      if (sum > limits_.outgoing_bytes / 2) {
+        response = Response{each.who.request, Status::refused,
+                            "the answers that this rank waits for at once have more than " +
+                                std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once",
+                            0};
+      }
+      answer(std::move(response), each.who.session);
+    }
+  }
+
+  void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
     if (!cannot_complete_.empty()) {
       return answer(who, Status::refused, cannot_complete_);
     }
     std::vector<RequestKey> released;
-    if (barriers_.arrive(name, rank, who, released) == Barriers::Arrival::already_there) {
+    if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
       return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
     }
     for (const RequestKey each : released) {

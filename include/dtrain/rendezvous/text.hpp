@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Texts for sentences: cut to a bound, durations, the version.
+/// Texts for sentences: cut to a bound, quoted, durations, the version.
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/printable.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -20,6 +21,12 @@ inline std::string_view cut(std::string_view text, std::size_t longest) {
     --length;
   }
   return text.substr(0, length);
+}
+
+/// 'a key' as a sentence may have it, whatever its bytes are.
+inline std::string quoted(std::string_view key) {
+  constexpr std::size_t longest = 128;
+  return "'" + std::string(cut(printable(key.substr(0, longest)), longest)) + (key.size() > longest ? "...'" : "'");
 }
 
 /// "0.1.0"
