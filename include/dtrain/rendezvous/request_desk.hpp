@@ -63,10 +63,10 @@ class RequestDesk {
   /// What a rank is doing, as far as its requests tell.
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier " + quoted(*barrier);
+      return "while it waited in barrier " + in_quotes(*barrier);
     }
     const std::optional<std::string> key = keys_.lacked_by(session);
-    return key ? "while it waited for key " + quoted(*key) : "while it worked";
+    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
   }
 
   /// @pre the session is open, and the request came out of decode_from_rank
@@ -103,7 +103,7 @@ class RequestDesk {
   static std::string sentence(const KeyWaits::GivenUp& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      text += (i == 0 ? "" : ", ") + quoted(wait.missing[i]);
+      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
     }
     if (wait.keys > 1) {
       text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";

@@ -24,7 +24,7 @@ inline std::string_view cut(std::string_view text, std::size_t longest) {
 }
 
 /// 'a key' as a sentence may have it, whatever its bytes are.
-inline std::string quoted(std::string_view key) {
+inline std::string in_quotes(std::string_view key) {
   constexpr std::size_t longest = 128;
   return "'" + std::string(cut(printable(key.substr(0, longest)), longest)) + (key.size() > longest ? "...'" : "'");
 }
