@@ -33,6 +33,9 @@ class LoopThread {
   /// To post to; its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return loop_; }
 
+  /// Whether the caller is the loop's thread, also while the loop ends. Threads: any.
+  bool is_current() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+
   /// Runs `co_await make(loop)` on the loop's thread and returns its value here.
   /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread, and this returns
   /// only when that has happened, so that `make` may capture the caller's locals by reference.

@@ -43,6 +43,12 @@ class Control {
     return visit.thread != nullptr && visit.thread->loop().post(std::move(function));
   }
 
+  /// Whether the caller is on the loop's thread, where nothing may block; false after close().
+  bool on_loop_thread() {
+    const Visit visit(*this);
+    return visit.thread != nullptr && visit.thread->is_current();
+  }
+
   /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
   /// wait for.
   void close() {
