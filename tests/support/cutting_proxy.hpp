@@ -1,0 +1,143 @@
+#pragma once
+/// @file
+/// A TCP proxy on the loopback address whose connections break when a test says so.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/descriptor.hpp"
+
+namespace dtrain_test {
+
+/// Carries bytes both ways on a thread of its own. Threads: cut, hold and the rest from any.
+class CuttingProxy {
+ public:
+  enum class How { reset, end };
+
+  explicit CuttingProxy(std::uint16_t target)
+      : target_(target), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(listener_.get(), 64) != 0 ||
+        ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+      throw std::runtime_error("the proxy cannot listen");
+    }
+    port_ = ntohs(address.sin_port);
+    thread_ = std::jthread([this](const std::stop_token& stop) { carry(stop); });
+  }
+  CuttingProxy(const CuttingProxy&) = delete;
+  CuttingProxy& operator=(const CuttingProxy&) = delete;
+
+  std::uint16_t port() const { return port_; }
+  int accepted() const { return accepted_.load(); }
+
+  /// Breaks every connection that there is.
+  void cut(How how) {
+    const std::lock_guard lock(mutex_);
+    for (Pair& pair : pairs_) {
+      if (how == How::reset) {
+        const linger at_once{1, 0};
+        ::setsockopt(pair.first.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        ::setsockopt(pair.second.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      }
+    }
+    pairs_.clear();
+  }
+
+  /// While it is on, new connections break at once.
+  void refuse(bool on) { refusing_.store(on); }
+
+  /// While it is on, nothing is carried, and nothing breaks: a path that loses everything.
+  void hold(bool on) { holding_.store(on); }
+
+ private:
+  using Pair = std::pair<dtrain::net::Descriptor, dtrain::net::Descriptor>;
+
+  static sockaddr_in loopback(std::uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+
+  void carry(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::vector<pollfd> waited{{listener_.get(), POLLIN, 0}};
+      if (!holding_.load()) {
+        const std::lock_guard lock(mutex_);
+        for (const Pair& pair : pairs_) {
+          waited.push_back({pair.first.get(), POLLIN, 0});
+          waited.push_back({pair.second.get(), POLLIN, 0});
+        }
+      }
+      if (::poll(waited.data(), waited.size(), 1) <= 0) {
+        continue;
+      }
+      if (waited.front().revents != 0) {
+        admit();
+      }
+      pump();
+    }
+  }
+
+  void admit() {
+    dtrain::net::Descriptor near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!near || refusing_.load()) {
+      return;
+    }
+    dtrain::net::Descriptor far(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in address = loopback(target_);
+    if (::connect(far.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+      const std::lock_guard lock(mutex_);
+      pairs_.emplace_back(std::move(near), std::move(far));
+      ++accepted_;
+    }
+  }
+
+  void pump() {
+    if (holding_.load()) {
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    std::erase_if(pairs_, [](const Pair& pair) {
+      return !forward(pair.first.get(), pair.second.get()) || !forward(pair.second.get(), pair.first.get());
+    });
+  }
+
+  /// False once either end is gone.
+  static bool forward(int from, int to) {
+    std::array<std::byte, 4096> buffer;
+    const ssize_t count = ::recv(from, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count < 0) {
+      return errno == EAGAIN || errno == EINTR;
+    }
+    return count > 0 && ::send(to, buffer.data(), static_cast<std::size_t>(count), MSG_NOSIGNAL) == count;
+  }
+
+  std::uint16_t target_;
+  dtrain::net::Descriptor listener_;
+  std::uint16_t port_ = 0;
+  std::mutex mutex_;
+  std::vector<Pair> pairs_;
+  std::atomic<bool> refusing_{false};
+  std::atomic<bool> holding_{false};
+  std::atomic<int> accepted_{0};
+  std::jthread thread_;  ///< last: it ends before what it uses
+};
+
+}  // namespace dtrain_test

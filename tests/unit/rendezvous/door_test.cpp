@@ -1,0 +1,266 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/rendezvous/transcript.hpp"
+#include "raw_client.hpp"
+#include "store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+Secret secret_a() {
+  return Secret::of("0123456789abcdef-a", "a test");
+}
+Secret secret_b() {
+  return Secret::of("0123456789abcdef-b", "a test");
+}
+
+StoreOptions with_secret(int world_size) {
+  StoreOptions options = StoreProcess::with_world_size(world_size);
+  options.secret = secret_a();
+  return options;
+}
+
+/// Fills a frame's proof in, as somebody who knows `secret` and has seen `transcript` would.
+std::vector<std::byte> proved(std::vector<std::byte> frame, const Transcript& transcript, const Secret& secret,
+                              Prover prover = Prover::rank) {
+  const Proof proof = transcript.proof_for(prover, secret, frame);
+  std::copy(proof.begin(), proof.end(), frame.end() - sizeof(Proof));
+  return frame;
+}
+
+Hello secret_hello() {
+  Hello hello = RawClient::hello();
+  hello.has_secret = true;
+  return hello;
+}
+
+/// Says hello by hand. @returns what has been said, both frames
+Transcript greet(RawClient& client, const Hello& hello) {
+  Transcript transcript;
+  transcript.add(encode(hello));
+  REQUIRE(client.send_frame(encode(hello)));
+  const auto challenge = client.receive_frame();
+  REQUIRE(challenge);
+  REQUIRE(decode_door_answer(*challenge));
+  transcript.add(*challenge);
+  return transcript;
+}
+
+std::string refusal(RawClient& client) {
+  const auto message = client.receive();
+  REQUIRE(message);
+  REQUIRE(std::holds_alternative<Refused>(*message));
+  return std::get<Refused>(*message).sentence;
+}
+
+std::string error_of_joining(const ParticipantOptions& options) {
+  return on_ranks(1, [&](int) { const Participant participant(options); }).front();
+}
+
+}  // namespace
+
+TEST_CASE("ranks with the job's secret form, and use the store") {
+  StoreProcess store(with_secret(3));
+  const auto errors = on_ranks(3, [&](int rank) {
+    ParticipantOptions options = rank_options(rank, 3, store.port());
+    options.secret = secret_a();
+    Participant participant(options);
+    participant.store().add_blocking("sum", rank, soon());
+    participant.store().barrier_blocking("all", soon());
+    if (participant.store().get_blocking("sum", soon()) != "3") {
+      throw std::runtime_error("a wrong sum");
+    }
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(3));
+}
+
+TEST_CASE("another secret, none, and one too many are refused with what to do") {
+  StoreProcess guarded(with_secret(1));
+  ParticipantOptions options = rank_options(0, 1, guarded.port());
+  CHECK(error_of_joining(options).find("the job has a secret and this process does not") != std::string::npos);
+  options.secret = secret_b();
+  CHECK(error_of_joining(options).find("its secret is not the job's; give all of the job the same DTRAIN_SECRET") !=
+        std::string::npos);
+  StoreProcess open(1);
+  options = rank_options(0, 1, open.port());
+  options.secret = secret_a();
+  CHECK(error_of_joining(options).find("this process has the job's secret, and the store asks for none") !=
+        std::string::npos);
+}
+
+TEST_CASE("the store's own proof cannot be sent back as a rank's") {
+  StoreProcess store(with_secret(2));
+  RawClient client(store.port());
+  const Transcript transcript = greet(client, secret_hello());
+  client.send_frame(proved(encode(RawClient::join(1, 2)), transcript, secret_a(), Prover::store));
+  CHECK(refusal(client).find("its secret is not the job's") == 0);
+  CHECK(client.is_closed());
+}
+
+TEST_CASE("a proof that was right once is worth nothing on another connection") {
+  StoreProcess store(with_secret(2));
+  std::vector<std::byte> overheard;
+  {
+    RawClient client(store.port());
+    const Transcript transcript = greet(client, secret_hello());
+    overheard = proved(encode(RawClient::join(1, 2)), transcript, secret_a());
+    client.send_frame(overheard);
+    CHECK(client.receives<Accepted>());
+  }
+  RawClient thief(store.port());
+  greet(thief, secret_hello());
+  thief.send_frame(overheard);
+  CHECK(refusal(thief).find("its secret is not the job's") == 0);
+}
+
+TEST_CASE("a proof holds for nothing but what was said: every changed bit of the Join is refused") {
+  StoreProcess store(with_secret(2));
+  const std::size_t bytes = encode(RawClient::join(1, 2)).size();
+  for (std::size_t at = 1; at < bytes; at += 7) {
+    RawClient client(store.port());
+    const Transcript transcript = greet(client, secret_hello());
+    std::vector<std::byte> join = proved(encode(RawClient::join(1, 2)), transcript, secret_a());
+    join[at] ^= std::byte{1};
+    client.send_frame(join);
+    const auto answer = client.receive();
+    CAPTURE(at);
+    CHECK((!answer || std::holds_alternative<Refused>(*answer)));  // malformed, or not proved
+    CHECK(client.is_closed());
+  }
+}
+
+TEST_CASE("role, generation and version are bound by the proof") {
+  Transcript said;
+  said.add(encode(secret_hello()));
+  const std::vector<std::byte> join = proved(encode(RawClient::join(1, 2)), said, secret_a());
+  REQUIRE(said.is_proved(Prover::rank, secret_a(), join));
+  Hello launcher = secret_hello();
+  launcher.role = Role::launcher;
+  Hello later = secret_hello();
+  later.generation = 1;
+  Hello older = secret_hello();
+  older.version = "0.0.1";
+  for (const Frame& hello : {encode(launcher), encode(later), encode(older), encode(secret_hello(), 1)}) {
+    Transcript other;
+    other.add(hello);
+    CHECK_FALSE(other.is_proved(Prover::rank, secret_a(), join));
+  }
+  CHECK_FALSE(said.is_proved(Prover::store, secret_a(), join));
+  CHECK_FALSE(said.is_proved(Prover::rank, secret_b(), join));
+  CHECK_FALSE(said.is_proved(Prover::rank, secret_a(), std::span(join).first(10)));
+}
+
+TEST_CASE("a rank cannot talk a store with a secret down to none, nor a store a rank") {
+  StoreProcess store(with_secret(2));
+  RawClient client(store.port());
+  client.send_frame(encode(RawClient::hello()));
+  client.send_frame(encode(RawClient::join(1, 2)));
+  CHECK(refusal(client).find("the job has a secret and this process does not") == 0);
+
+  RawClient unproved(store.port());
+  greet(unproved, secret_hello());
+  unproved.send_frame(encode(RawClient::join(1, 2)));  // its proof is zeros
+  CHECK(refusal(unproved).find("its secret is not the job's") == 0);
+}
+
+namespace {
+
+/// Somebody who listens at the store's address and knows no secret: lets everybody in.
+dtrain::async::Task<void> pretend(dtrain::net::Listener listener, bool asks) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  Link link(std::move(*connection));
+  co_await link.reader.read_frame(soon());
+  const Frame challenge = encode(Challenge{random_bytes<16>(), asks});
+  co_await link.writer.write_frame(challenge, soon());
+  co_await link.reader.read_frame(soon());
+  const Frame accepted = encode(Accepted{});
+  co_await link.writer.write_frame(accepted, soon());
+  co_await link.reader.read_frame(soon());
+}
+
+}  // namespace
+
+TEST_CASE("a rank with a secret takes nobody for its store who does not know it") {
+  for (const bool asks : {true, false}) {
+    dtrain::async::LoopThread thread;
+    std::uint16_t port = 0;
+    const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+      dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0));
+      port = listener.port();
+      loop.spawn_detached(pretend(std::move(listener), asks));
+      co_return;
+    };
+    thread.run_blocking(open, soon());
+    ParticipantOptions options = rank_options(1, 2, port);
+    options.secret = secret_a();
+    const std::string error = error_of_joining(options);
+    CHECK(error.find(asks ? "does not know the job's secret" : "the store asks for none") != std::string::npos);
+  }
+}
+
+TEST_CASE("a straggler of an earlier attempt is refused by name, and one that is early waits for its own") {
+  StoreOptions second = StoreProcess::with_world_size(2);
+  second.job.generation = 1;
+  StoreProcess store(second);
+  ParticipantOptions straggler = rank_options(1, 2, store.port());
+  const std::string error = error_of_joining(straggler);
+  CAPTURE(error);
+  CHECK(error.find("was refused: rank 1 on host ") != std::string::npos);
+  CHECK(error.find("belongs to attempt 0 of the job, which has been started again as attempt 1; end what is left") !=
+        std::string::npos);
+
+  std::jthread next([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    JobOptions third;
+    third.world_size = 1;
+    third.generation = 2;
+    store.open(std::move(third));
+  });
+  ParticipantOptions early = rank_options(0, 1, store.port());
+  early.generation = 2;
+  Participant participant(early);
+  CHECK(participant.leave_blocking(soon()));
+}
+
+TEST_CASE("keys of an attempt are gone in the next") {
+  StoreProcess store(1);
+  {
+    Participant first(rank_options(0, 1, store.port()));
+    first.store().set_blocking("key", "of the first", soon());
+    JobOptions next;
+    next.world_size = 1;
+    next.generation = 1;
+    store.open(std::move(next));
+    CHECK_THROWS(first.store().set_blocking("late", "value", soon()));
+  }
+  ParticipantOptions options = rank_options(0, 1, store.port());
+  options.generation = 1;
+  Participant second(options);
+  CHECK_FALSE(second.store().try_get_blocking("key", soon()));
+  second.leave_blocking(soon());
+}
+
+TEST_CASE("a rank of another job is refused, and so is a launcher where none is expected") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.job = "monday";
+  StoreProcess store(std::move(options));
+  ParticipantOptions other = rank_options(1, 2, store.port());
+  other.job = "tuesday";
+  const std::string error = error_of_joining(other);
+  CHECK(error.find("belongs to the job 'tuesday', and this is the store of 'monday'") != std::string::npos);
+
+  RawClient launcher(store.port());
+  Hello hello = RawClient::hello();
+  hello.role = Role::launcher;
+  launcher.send_frame(encode(hello));
+  launcher.send_frame(encode(RawClient::join(1, 2)));
+  CHECK(refusal(launcher).find("launchers of other nodes meet at the launcher of node 0") == 0);
+}

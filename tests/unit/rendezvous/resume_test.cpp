@@ -1,0 +1,184 @@
+// ctest: TIMEOUT 120
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "raw_client.hpp"
+#include "store_fixture.hpp"
+#include "support/cutting_proxy.hpp"
+
+using namespace rendezvous_test;
+using dtrain_test::CuttingProxy;
+
+namespace {
+
+StoreOptions patient(int world_size) {
+  StoreOptions options = StoreProcess::with_world_size(world_size);
+  options.limits.grace = std::chrono::seconds(20);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a session outlives its connections: each request counts once, and no answer is lost") {
+  StoreOptions store_options = patient(2);
+  store_options.secret = Secret::of("0123456789abcdef", "a test");
+  StoreProcess store(store_options);
+  CuttingProxy proxy(store.port());
+  constexpr int requests = 300;
+  const auto errors = on_ranks(2, [&](int rank) {
+    ParticipantOptions options = rank_options(rank, 2, rank == 1 ? proxy.port() : store.port());
+    options.secret = store_options.secret;
+    Participant participant(options);
+    if (rank == 1) {
+      std::jthread cutter([&](const std::stop_token& stop) {
+        std::mt19937 random(5);
+        for (int i = 0; !stop.stop_requested(); ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
+          proxy.cut(i % 2 == 0 ? CuttingProxy::How::reset : CuttingProxy::How::end);
+        }
+      });
+      for (int i = 1; i <= requests; ++i) {
+        if (participant.store().add_blocking("sum", 1, soon()) != i) {
+          throw std::runtime_error("a request was lost or counted twice");
+        }
+      }
+    }
+    participant.store().barrier_blocking("done", soon());
+    if (participant.store().get_blocking("sum", soon()) != std::to_string(requests)) {
+      throw std::runtime_error("a wrong sum");
+    }
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(proxy.accepted() > 2);
+  CHECK(store.all_left(soon()));
+}
+
+TEST_CASE("large values come whole over a connection that keeps breaking") {
+  StoreProcess store(patient(2));
+  CuttingProxy proxy(store.port());
+  const auto errors = on_ranks(2, [&](int rank) {
+    Participant participant(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
+    if (rank == 0) {
+      for (int i = 0; i < 20; ++i) {
+        participant.store().set_blocking("k" + std::to_string(i), std::string(300000, static_cast<char>('a' + i)),
+                                         soon());
+      }
+    } else {
+      std::jthread cutter([&](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(15));
+          proxy.cut(CuttingProxy::How::reset);
+        }
+      });
+      for (int i = 0; i < 20; ++i) {
+        const std::string value = participant.store().get_blocking("k" + std::to_string(i), soon());
+        if (value != std::string(300000, static_cast<char>('a' + i))) {
+          throw std::runtime_error("value " + std::to_string(i) + " came wrong");
+        }
+      }
+    }
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("who does not come back within the grace is lost, and is told that its session is over when it does") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.grace = std::chrono::milliseconds(200);
+  StoreProcess store(options);
+  CuttingProxy proxy(store.port());
+  std::vector<std::unique_ptr<Participant>> ranks(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    ranks[static_cast<std::size_t>(rank)] =
+        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
+  });
+  REQUIRE(errors == std::vector<std::string>(2));
+  proxy.refuse(true);
+  proxy.cut(CuttingProxy::How::reset);
+  const std::string of_others = cause_of(*ranks[0]->failure());
+  CAPTURE(of_others);
+  CHECK(of_others.find("rank 1 on host ") == 0);
+  CHECK(of_others.find(" was lost: its connection ended without leave(ok)") != std::string::npos);
+  const std::string own = cause_of(*ranks[1]->failure());
+  CAPTURE(own);
+  CHECK(own.find("the store of the job at 127.0.0.1:") != std::string::npos);
+}
+
+TEST_CASE("a ticket that is guessed, old or another's is refused") {
+  StoreProcess store(patient(2));
+  RawClient first(store.port());
+  REQUIRE(first.enter(1, 2));
+  const auto accepted = first.receive();
+  REQUIRE(accepted);
+  Ticket ticket = std::get<Accepted>(*accepted).ticket;
+  for (int wrong = 0; wrong < 2; ++wrong) {
+    Ticket guessed = ticket;
+    (wrong == 0 ? guessed.key.back() : guessed.key.front()) ^= std::byte{1};
+    guessed.session += static_cast<std::uint64_t>(wrong);
+    RawClient thief(store.port());
+    thief.send_frame(encode(RawClient::hello()));
+    thief.send_frame(encode(Resume{guessed, 0, {}}));
+    const auto answer = thief.receive();
+    REQUIRE(answer);
+    CHECK(std::get<Refused>(*answer).sentence.find("this session is over") == 0);
+  }
+  RawClient again(store.port());
+  again.send_frame(encode(RawClient::hello()));
+  again.send_frame(encode(Resume{ticket, 0, {}}));
+  CHECK(again.receives<Accepted>());
+  CHECK(first.is_closed());  // the session has one connection
+  RawClient liar(store.port());
+  liar.send_frame(encode(RawClient::hello()));
+  liar.send_frame(encode(Resume{ticket, 1000, {}}));  // frames that were never sent
+  CHECK(liar.is_closed());
+}
+
+TEST_CASE("a rank that says nothing is lost after the liveness time, though its connection stands") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.liveness = std::chrono::milliseconds(400);
+  StoreProcess store(options);
+  RawClient silent(store.port());
+  REQUIRE(silent.enter(1, 2));
+  Participant participant(rank_options(0, 2, store.port()));
+  const std::string cause = cause_of(*participant.failure());
+  CAPTURE(cause);
+  CHECK(cause.find("rank 1 on host raw-host was lost: it has said nothing for 0.4 s") == 0);
+}
+
+TEST_CASE("ranks that only wait are not silent") {
+  StoreOptions options = StoreProcess::with_world_size(3);
+  options.limits.liveness = std::chrono::milliseconds(1000);
+  StoreProcess store(options);
+  const auto errors = on_ranks(3, [&](int rank) {
+    Participant participant(rank_options(rank, 3, store.port()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    participant.store().barrier_blocking("after", soon());
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(3));
+}
+
+TEST_CASE("a path that loses everything is noticed by both sides") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.liveness = std::chrono::milliseconds(400);
+  StoreProcess store(options);
+  CuttingProxy proxy(store.port());
+  std::vector<std::unique_ptr<Participant>> ranks(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    ranks[static_cast<std::size_t>(rank)] =
+        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
+  });
+  REQUIRE(errors == std::vector<std::string>(2));
+  proxy.hold(true);
+  CHECK(cause_of(*ranks[0]->failure()).find("was lost: it has said nothing for 0.4 s") != std::string::npos);
+  CHECK(cause_of(*ranks[1]->failure()).find("went away") != std::string::npos);
+  proxy.hold(false);
+}
