@@ -17,15 +17,18 @@ namespace DTRAIN_NAMESPACE::identity {
 /// A whole environment, as a value.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// `NAME='value'` for a sentence: control bytes replaced, at most 64 bytes of the value.
-inline std::string quoted(std::string_view variable, std::string_view value) {
-  constexpr std::size_t shown = 64;
-  std::string text(variable);
-  text += "='";
+/// `value` for a sentence of one line: control bytes replaced, at most `shown` bytes of it.
+inline std::string printable(std::string_view value, std::size_t shown = 64) {
+  std::string text;
   for (const char byte : value.substr(0, shown)) {
     text += byte >= ' ' && byte < '\x7f' ? byte : '?';
   }
-  return text + (value.size() > shown ? "...'" : "'");
+  return value.size() > shown ? text + "..." : text;
+}
+
+/// `NAME='value'` for a sentence.
+inline std::string quoted(std::string_view variable, std::string_view value) {
+  return std::string(variable) + "='" + printable(value) + "'";
 }
 
 /// Decimal digits only, at most 2147483647; nothing for anything else.
