@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string host = identity::first_slurm_host("SLURM_STEP_NODELIST", list);
     fuzz::require(!host.empty() && host.size() <= list.size(), "a host's name is not longer than the list");
     for (const char byte : host) {
-      fuzz::require(identity::detail::is_name_byte(byte), "a host's name has no brackets and no spaces");
+      fuzz::require(identity::is_host_name_byte(byte), "a host's name has no brackets and no spaces");
     }
     fuzz::require(identity::first_slurm_host("L", host) == host, "a plain name stands for itself");
     fuzz::require(identity::first_slurm_host("L", list + ",z[9-10]") == host, "what follows does not change the first");

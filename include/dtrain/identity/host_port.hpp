@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/identity/host_name.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -21,11 +22,6 @@ struct HostPort {
 /// @throws IdentityError: ambiguous-address for an IPv6 address that is not [address]:port, bad-port, and `malformed`
 /// for what is no host at all.
 inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
-  const auto is_host_byte = [](char byte) {
-    return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
-           byte == '-' || byte == '.' || byte == '_';
-  };
-  const auto is_address_byte = [&](char byte) { return is_host_byte(byte) || byte == ':' || byte == '%'; };
   const auto fail = [&](IdentityErrc code, const char* problem) {
     throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
   };
@@ -39,8 +35,8 @@ inline HostPort split_host_port(std::string_view variable, std::string_view entr
   const std::string_view host = bracketed ? entry.substr(1, bracket - 1) : entry.substr(0, colon);
   const bool is_address = bracketed && std::count(host.begin(), host.end(), ':') > 1;
   if (host.empty() || bracketed != is_address ||
-      !(bracketed ? std::all_of(host.begin(), host.end(), is_address_byte)
-                  : std::all_of(host.begin(), host.end(), is_host_byte))) {
+      !(bracketed ? std::all_of(host.begin(), host.end(), is_host_byte)
+                  : std::all_of(host.begin(), host.end(), is_host_name_byte))) {
     fail(malformed, "names no host; write it as host:port");
   }
   HostPort parts{std::string(host), std::nullopt};

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/identity/host_name.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -39,7 +40,7 @@ inline std::string reachable_host(std::string_view contact) {
   while (!hosts.empty()) {
     const std::size_t comma = std::min(hosts.find(','), hosts.size());
     const std::string_view host = hosts.substr(0, comma);
-    if (!host.empty() && !is_loopback(host)) {
+    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
       return std::string(host);
     }
     hosts.remove_prefix(std::min(comma + 1, hosts.size()));

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/identity/host_name.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -16,12 +17,6 @@ namespace detail {
 
 inline bool is_digit(char byte) noexcept {
   return byte >= '0' && byte <= '9';
-}
-
-/// What a host's name may be made of.
-inline bool is_name_byte(char byte) noexcept {
-  return is_digit(byte) || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || byte == '-' || byte == '.' ||
-         byte == '_';
 }
 
 /// Reads a list from its beginning to its end; each step takes what its name says or throws.
@@ -45,7 +40,7 @@ class HostListReader {
     while (at_ != list_.size() && peek() != ',') {
       if (peek() == '[') {
         name += ranges();
-      } else if (is_name_byte(peek())) {
+      } else if (is_host_name_byte(peek())) {
         name += list_[at_++];
       } else {
         fail("a byte that no host's name has");
