@@ -101,7 +101,12 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
   const int rank = worker.identity.rank;
   const int number = std::atoi(action.value.c_str());
   if (action.name == "join") {
-    participant = std::make_unique<Participant>(dtrain::launch::participant_options(worker));
+    try {
+      participant = std::make_unique<Participant>(dtrain::launch::participant_options(worker));
+    } catch (const dtrain::JobFailed& failed) {
+      put(STDERR_FILENO, std::string("cause: ") + failed.what() + "\n");
+      return dtrain::launch::exit_code_peer_lost;
+    }
   } else if (action.name == "leave") {
     participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
     participant.reset();

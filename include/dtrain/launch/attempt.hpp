@@ -45,20 +45,12 @@ struct AttemptServices {
 /// Threads: the loop's, which is the main thread of a process that has no other.
 class Attempt {
  public:
-  /// Starts the workers. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written; then
-  /// none is left
+  /// @throws Error (posix) where the directory of --log-dir cannot be made
   Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
       : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
     if (program.log_dir) {
       log_directory_ = log_directory(*program.log_dir, plan.attempt);
       make_directories(*log_directory_);
-    }
-    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!nothing) {
-      throw errno_error("opening /dev/null for the workers' stdin");
-    }
-    for (int local_rank = 0; local_rank < plan.workers; ++local_rank) {
-      start_worker(local_rank, nothing.get());
     }
     services_.forwarder.forward_to(&workers_);
   }
@@ -66,10 +58,23 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { services_.forwarder.forward_to(nullptr); }
 
-  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for the signals
+  /// Starts the workers, fewer where the job is told to end meanwhile. The loop runs between them: other launchers are
+  /// to hear from this one. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
+  async::Task<void> start() {
+    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!nothing) {
+      throw errno_error("opening /dev/null for the workers' stdin");
+    }
+    for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stops_asked() == 0; ++local_rank) {
+      start_worker(local_rank, nothing.get());
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
+    }
+  }
+
+  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
   async::Task<NodeEnd> supervise(StopPlan stop_plan, std::string host) {
     Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
-                          std::move(stop_plan), host);
+                          std::move(stop_plan), std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stops_asked();
@@ -78,8 +83,6 @@ class Attempt {
       co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
     }
     NodeEnd end;
-    end.node = plan_->node_rank;
-    end.host = std::move(host);
     end.first = first_failure(supervisor.ends(), services_.job.first_cause());
     end.abandoned = supervisor.abandoned();
     for (const WorkerEnd& each : supervisor.ends()) {

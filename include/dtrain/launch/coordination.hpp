@@ -19,11 +19,16 @@ struct Place {
   int world_size = 1;
   std::string master_addr;
   int master_port = 0;
-  std::string secret;
+  std::string secret;       ///< made for this job; empty where the workers have it already
+  std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
 };
 
+/// The exit code of a launcher that fell because another one was lost.
+inline constexpr int exit_code_launcher_lost = exit_code_peer_lost;
+
 /// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
-/// was made with. Errors: where another launcher is lost its coroutines throw. Threads: the loop's.
+/// was made with. Errors: assemble() and begin() throw JobFailed where another launcher is lost; to conclude() that is
+/// a verdict. Threads: the loop's.
 class Coordination {
  public:
   Coordination() = default;
@@ -58,6 +63,9 @@ class Coordination {
 
   /// Nothing comes after this attempt.
   virtual async::Task<void> leave() = 0;
+
+  /// This launcher cannot go on; the others are told why. Instead of leave().
+  virtual async::Task<void> give_up(std::string why) = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

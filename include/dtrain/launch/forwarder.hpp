@@ -34,18 +34,22 @@ class Forwarder {
   /// Called with SIGINT or SIGTERM, and how often one of them has come, for each that this process was sent.
   void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
 
-  /// The launcher of another node was sent SIGINT or SIGTERM.
-  void stop_by(int signal) {
-    note_stop(signal);
-    pass_on(signal);
-    changed_->set();
+  /// The launcher of another node was sent SIGINT or SIGTERM, its `count`-th. Where this one has had as many, as when
+  /// a batch system tells all of them at once, it is the same request.
+  void stop_by(int signal, int count) {
+    told_stops_ = std::max(told_stops_, count);
+    if (count > own_stops_) {
+      note_stop(signal);
+      pass_on(signal);
+      changed_->set();
+    }
   }
 
   /// The first SIGINT or SIGTERM; 0 while none has come.
   int stop_signal() const noexcept { return stop_signal_; }
 
-  /// How often SIGINT or SIGTERM has come, to this launcher or another one of the job.
-  int stops_asked() const noexcept { return stops_asked_; }
+  /// How often SIGINT or SIGTERM has come to the one launcher of the job that was sent it most often.
+  int stops_asked() const noexcept { return std::max(own_stops_, told_stops_); }
 
   /// Whether somebody wants the job to end: by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
   bool interrupted() const noexcept { return interrupted_; }
@@ -68,8 +72,9 @@ class Forwarder {
     interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
     if (signal == SIGTERM || signal == SIGINT) {
       note_stop(signal);
+      ++own_stops_;
       if (on_stop_) {
-        on_stop_(signal, stops_asked_);
+        on_stop_(signal, own_stops_);
       }
     }
     if (signal == SIGTSTP) {
@@ -79,7 +84,6 @@ class Forwarder {
 
   void note_stop(int signal) noexcept {
     stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
-    ++stops_asked_;
     interrupted_ = true;
   }
 
@@ -102,7 +106,8 @@ class Forwarder {
   const Workers* workers_ = nullptr;
   std::function<void(int, int)> on_stop_;
   int stop_signal_ = 0;
-  int stops_asked_ = 0;
+  int own_stops_ = 0;
+  int told_stops_ = 0;  ///< of the launcher of another node
   bool interrupted_ = false;
   async::Spawned reading_;
 };

@@ -5,29 +5,20 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "dtrain/launch/attempt.hpp"
+#include "dtrain/launch/job_options.hpp"
 #include "dtrain/launch/one_node.hpp"
+#include "dtrain/launch/participation.hpp"
+#include "dtrain/launch/several_nodes.hpp"
 #include "dtrain/rendezvous/host_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// What is started, `workers` times, and with whom.
-struct NodeJobOptions {
-  WorkerProgram program;
-  int workers = 1;
-  int cores = 1;
-  std::uint16_t port = 0;  ///< 0: one that the system chooses
-  int max_restarts = 0;
-  std::chrono::nanoseconds formation{0};
-  std::chrono::nanoseconds liveness = default_liveness;
-  std::chrono::nanoseconds stop_grace{0};
-  std::optional<std::string> host_id;
-};
 
 /// Lifetime: for one run(). Threads: the main thread of a process that has no other.
 class NodeJob {
@@ -43,19 +34,17 @@ class NodeJob {
     if (options_.program.log_dir) {
       make_directories(*options_.program.log_dir);
     }
-    job_ = std::make_unique<OneNode>(
-        loop_, changed_,
-        OneNodeOptions{options_.workers, options_.port, host_.name, options_.formation, options_.liveness, policy()});
+    job_ = coordination();
     forwarder_.on_stop([this](int signal, int count) { job_->stop(signal, count); });
   }
   NodeJob(const NodeJob&) = delete;
   NodeJob& operator=(const NodeJob&) = delete;
 
   /// Starts the workers and stays with them. Blocking: until the last one has ended.
-  /// @returns the launcher's exit code @throws Error (posix) where a worker cannot be started; then none is left
+  /// @returns the launcher's exit code; what keeps it from going on is explained on stderr
   int run() {
     constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
-    return loop_.run_until(attempts(), Deadline::after(longer_than_any_job), "running the job");
+    return loop_.run_until(whole_job(), Deadline::after(longer_than_any_job), "running the job");
   }
 
  private:
@@ -66,9 +55,68 @@ class NodeJob {
 
   RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
 
+  std::unique_ptr<Coordination> coordination() {
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options_.liveness);
+    const identity::NodeIdentity& node = options_.node;
+    if (node.node_count == 1) {
+      OneNodeOptions one;
+      one.workers = options_.workers;
+      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
+      one.host = host_.name;
+      one.formation = options_.formation;
+      one.limits = limits;
+      one.policy = policy();
+      return std::make_unique<OneNode>(loop_, changed_, std::move(one));
+    }
+    NodeMeetingOptions several;
+    several.node_rank = node.node_rank;
+    several.node_count = node.node_count;
+    several.master_addr = node.master_addr;
+    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
+    several.host = host_;
+    several.workers = options_.workers;
+    several.formation = options_.formation;
+    several.limits = limits;
+    several.secret = options_.secret;
+    return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
+                                          [this](int signal, int count) { forwarder_.stop_by(signal, count); });
+  }
+
+  /// What keeps this launcher from going on.
+  struct Problem {
+    int exit_code = 0;  ///< 0: there is none
+    std::string sentence;
+  };
+
+  async::Task<int> whole_job() {
+    Problem problem;
+    try {
+      const int exit_code = co_await attempts();
+      co_return exit_code;
+    } catch (const JobFailed& failed) {
+      problem = Problem{exit_code_launcher_lost, launcher_loss(failed.cause(), options_.node.master_addr)};
+    } catch (const std::exception& error) {
+      problem = Problem{exit_code_usage_error, error.what()};
+    }
+    co_await job_->give_up(problem.sentence);
+    output_.error().line("dtrain: ", problem.sentence);
+    co_await flush(patience_after_failure);
+    co_return problem.exit_code;
+  }
+
   async::Task<int> attempts() {
-    const Place place = co_await job_->assemble();
-    NodePlan plan = plan_at(place);
+    const std::optional<Place> place = co_await assemble();
+    if (!place) {
+      const int signal = forwarder_.stop_signal();
+      output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had met");
+      co_await flush(no_patience);
+      co_return 128 + signal;
+    }
+    if (!place->description.empty()) {
+      output_.error().line("dtrain: ", place->description + ", nodes from " + options_.node_source);
+    }
+    NodePlan plan = plan_at(*place);
     for (;; ++plan.attempt) {
       co_await job_->begin(plan.attempt);
       const JobVerdict verdict = co_await attempt(plan);
@@ -76,6 +124,29 @@ class NodeJob {
         co_return verdict.exit_code;
       }
     }
+  }
+
+  /// Nothing where the job was told to end before it began.
+  async::Task<std::optional<Place>> assemble() {
+    std::optional<Place> place;
+    std::exception_ptr failure;
+    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
+      failure = reason;
+      changed_.set();
+    };
+    const async::Spawned assembling = loop_.spawn(assemble_into(place), failed);
+    while (!place && !failure && forwarder_.stops_asked() == 0) {
+      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+    }
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    co_return std::move(place);
+  }
+
+  async::Task<void> assemble_into(std::optional<Place>& place) {
+    place = co_await job_->assemble();
+    changed_.set();
   }
 
   NodePlan plan_at(const Place& place) {
@@ -102,8 +173,14 @@ class NodeJob {
     if (end.started) {
       const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *job_};
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
+      co_await attempt->start();
       async::Task<NodeEnd> supervising = attempt->supervise(StopPlan(options_.stop_grace), host_.name);
       end = co_await std::move(supervising);
+    }
+    end.node = plan.node_rank;
+    end.host = host_.name;
+    if (plan.node_count > 1) {
+      end.host += " (node " + std::to_string(plan.node_rank) + ")";
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();
@@ -128,8 +205,14 @@ class NodeJob {
     for (const std::string& line : verdict.report) {
       output_.error().line("dtrain: ", line);
     }
+    co_await flush(flows && !hurry() ? enough : no_patience);
+  }
+
+  /// What the launcher itself has to say.
+  async::Task<void> flush(std::chrono::milliseconds enough) {
     const auto nothing_more = [] { return true; };
-    co_await output_.flush(flows ? enough : no_patience, nothing_more, hurry);
+    const auto hurry = [this, before = forwarder_.stops_asked()] { return forwarder_.stops_asked() != before; };
+    co_await output_.flush(enough, nothing_more, hurry);
   }
 
   NodeJobOptions options_;

@@ -10,7 +10,6 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/launch/coordination.hpp"
-#include "dtrain/launch/participation.hpp"
 #include "dtrain/launch/rank_store.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -21,11 +20,12 @@ struct OneNodeOptions {
   std::uint16_t port = 0;  ///< 0: one that the system chooses
   std::string host;
   std::chrono::nanoseconds formation{0};
-  std::chrono::nanoseconds liveness = default_liveness;
+  rendezvous::Limits limits{};
   RestartPolicy policy;
 };
 
-/// The store listens at the loopback address. Lifetime: the loop and the event outlive it. Threads: the loop's.
+/// The store listens at the loopback address, and lets in who knows a secret that is drawn for this job. Lifetime: the
+/// loop and the event outlive it. Threads: the loop's.
 class OneNode final : public Coordination {
  public:
   /// @throws Error (posix) for a port in use
@@ -38,13 +38,12 @@ class OneNode final : public Coordination {
     place_.master_addr = "127.0.0.1";
     place_.master_port = listener.port();
     RankStoreOptions store;
-    store.server.secret = secret;
-    store.server.limits.liveness = in_milliseconds(options_.liveness);
     store.world_size = options_.workers;
     store.owner = "the launcher on host " + options_.host;
     store.formation = options_.formation;
     store.on_failure = [this](const Cause&) { changed_->set(); };
-    store_.emplace(loop, std::move(listener), std::move(store));
+    server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
+    store_.emplace(*server_, std::move(store));
   }
 
   async::Task<Place> assemble() override { co_return place_; }
@@ -84,9 +83,11 @@ class OneNode final : public Coordination {
   }
 
   async::Task<void> leave() override {
-    store_->close();  // nobody is left to serve; its port is free from here on
+    server_.reset();  // nobody is left to serve; its port is free from here on
     co_return;
   }
+
+  async::Task<void> give_up(std::string) override { return leave(); }
 
  private:
   static constexpr std::chrono::milliseconds patience{200};
@@ -102,6 +103,7 @@ class OneNode final : public Coordination {
   Place place_;
   int attempt_ = 0;
   int failed_rank_ = -1;
+  std::optional<rendezvous::Server> server_;
   std::optional<RankStore> store_;
 };
 

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// The store that the ranks of one attempt after the other meet at, in the launcher of node 0.
+/// The job that the ranks of one attempt after the other meet in, in the store of node 0's launcher.
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
@@ -14,7 +15,6 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 struct RankStoreOptions {
-  rendezvous::ServerOptions server{};
   int world_size = 1;
   std::string owner;  ///< "the launcher on host a"
   std::chrono::nanoseconds formation{0};
@@ -26,31 +26,39 @@ struct RankStoreOptions {
 /// Lifetime: the server outlives it. Threads: the loop's.
 class RankStore {
  public:
-  RankStore(async::EventLoop& loop, net::Listener listener, RankStoreOptions options)
-      : server_(std::in_place, loop, std::move(listener), options.server), options_(std::move(options)) {}
+  RankStore(rendezvous::Server& server, RankStoreOptions options) : server_(&server), options_(std::move(options)) {}
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;
 
+  /// Ranks of this attempt can join from now on.
   void open(int attempt) {
     left_.clear();
+    cause_.reset();
     rendezvous::JobOptions job;
+    job.role = rendezvous::Role::rank;
     job.world_size = options_.world_size;
     job.generation = static_cast<std::uint64_t>(attempt);
     job.owner = options_.owner;
     job.formation = Deadline::after(options_.formation);
     job.on_left = [this](int rank) {
       left_.insert(rank);
-      if (options_.on_left) options_.on_left(rank);
+      if (options_.on_left) {
+        options_.on_left(rank);
+      }
     };
     job.on_failure = [this](const Cause& cause) {
-      if (options_.on_failure) options_.on_failure(cause);
+      cause_ = cause;
+      if (options_.on_failure) {
+        options_.on_failure(cause);
+      }
     };
     job_ = &server_->open(std::move(job));
   }
 
   bool has_left(int rank) const { return left_.count(rank) != 0; }
 
-  std::optional<Cause> cause() const { return job_ != nullptr ? job_->cause() : std::nullopt; }
+  /// The first cause of the present attempt; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
 
   /// Tells the ranks of a failed worker, unless it had left.
   void lose(const Cause& loss) {
@@ -59,16 +67,12 @@ class RankStore {
     }
   }
 
-  void close() {
-    job_ = nullptr;
-    server_.reset();
-  }
-
  private:
-  std::optional<rendezvous::Server> server_;
+  rendezvous::Server* server_;
   RankStoreOptions options_;
   std::set<int> left_;
-  rendezvous::ServedJob* job_ = nullptr;  ///< the server's; null before the first attempt and after close()
+  std::optional<Cause> cause_;
+  rendezvous::ServedJob* job_ = nullptr;  ///< the server's
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

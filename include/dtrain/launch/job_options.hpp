@@ -1,0 +1,116 @@
+#pragma once
+/// @file
+/// What a launcher is to do: a pure function of its flags and its environment.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/identity/node_identity.hpp"
+#include "dtrain/launch/attempt.hpp"
+#include "dtrain/launch/flags.hpp"
+#include "dtrain/launch/secret_setting.hpp"
+#include "dtrain/launch/settings.hpp"
+#include "dtrain/launch/stop_plan.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, `workers` times, and with whom.
+struct NodeJobOptions {
+  WorkerProgram program;
+  identity::NodeIdentity node;
+  std::string node_source;  ///< what says how many nodes there are: "RANK='0', WORLD_SIZE='2'"
+  int workers = 1;
+  int cores = 1;
+  int max_restarts = 0;
+  std::chrono::nanoseconds formation = default_timeout;
+  std::chrono::nanoseconds liveness = default_liveness;
+  std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
+  std::optional<std::string> host_id;
+  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+};
+
+namespace detail {
+
+inline constexpr int most_workers = 4096;
+
+/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage)
+inline int worker_count(const std::optional<std::string>& given, int cores) {
+  if (!given) {
+    return 1;
+  }
+  if (*given == "auto") {
+    return cores;
+  }
+  const int count = identity::parse_integer(*given).value_or(0);
+  if (count < 1 || count > most_workers) {
+    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
+                                 std::to_string(most_workers) + ", or auto");
+  }
+  return count;
+}
+
+/// What says how many nodes there are, for a sentence.
+inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
+                               const identity::NodeIdentity& node) {
+  if (flags.node_count) {
+    return identity::quoted("--nnodes", *flags.node_count);
+  }
+  const identity::Variables variables(environment);
+  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
+  const std::string stated =
+      node.launcher == "node"
+          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
+      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
+      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
+              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
+                                  "CLUSTER_SPEC", "SM_HOSTS"});
+  return stated.empty() ? "the environment of " + node.launcher : stated;
+}
+
+/// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
+inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
+                                                         const NodeJobOptions& options) {
+  if (options.node.node_count == 1) {
+    return std::nullopt;
+  }
+  std::optional<rendezvous::Secret> secret = secret_setting(variables);
+  if (!secret) {
+    throw Error(Errc::usage,
+                "this is node " + std::to_string(options.node.node_rank) + " of " +
+                    std::to_string(options.node.node_count) + " (from " + options.node_source +
+                    "), and the launchers of several nodes need a secret that they share: make one with "
+                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1");
+  }
+  return secret;
+}
+
+}  // namespace detail
+
+/// @param cores how many this process may use
+/// @throws Error (usage, identity). Blocking: reads the secret's file
+inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores) {
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  NodeJobOptions options;
+  options.node = identity::node_identity(environment, flags.node);
+  options.node_source = detail::node_source(flags.node, environment, options.node);
+  options.cores = cores;
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores);
+  options.max_restarts = flags.max_restarts;
+  options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
+  options.host_id = variables.text("DTRAIN_HOST_ID");
+  options.secret = detail::secret_of_nodes(variables, options);
+  options.program.arguments = std::move(flags.program);
+  options.program.environment = environment;
+  options.program.log_dir = std::move(flags.log_dir);
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

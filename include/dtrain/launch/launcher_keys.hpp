@@ -1,0 +1,60 @@
+#pragma once
+/// @file
+/// The keys and small values through which the launchers of a job talk.
+
+#include <string>
+#include <type_traits>
+
+#include "dtrain/core/cause.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Those of an attempt begin with its number; stop requests are the job's.
+class LauncherKeys {
+ public:
+  explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
+
+  static std::string card(int node) { return "node/" + std::to_string(node); }            ///< NodeCard
+  static std::string table() { return "nodes"; }                                          ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
+  std::string go() const { return attempt_ + "go"; }                                      ///< ranks can join
+  std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
+  std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
+  std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
+  std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
+  std::string verdict() const { return attempt_ + "verdict"; }                            ///< JobVerdict
+
+ private:
+  std::string attempt_;
+};
+
+/// A Cause as a record (see record.hpp).
+struct CauseRecord {
+  Cause cause;
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    int kind = static_cast<int>(self.cause.kind);
+    fields.number(kind);
+    if constexpr (!std::is_const_v<Self>) {
+      self.cause.kind = static_cast<CauseKind>(kind);
+    }
+    fields.number(self.cause.rank);
+    fields.text(self.cause.host);
+    fields.text(self.cause.text);
+  }
+};
+
+/// A failed worker, as its launcher tells the others. A record (see record.hpp).
+struct FailureRecord {
+  CauseRecord cause;
+  bool secondary = false;  ///< it fell over what the ranks know already
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    CauseRecord::describe(self.cause, fields);
+    fields.flag(self.secondary);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

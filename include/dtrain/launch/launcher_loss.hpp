@@ -1,0 +1,41 @@
+#pragma once
+/// @file
+/// What a launcher says when the launchers do not go on together.
+
+#include <string>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/rendezvous/rank_list.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// @param cause the first cause of the launchers' job, in which nodes are ranks
+/// @param store where node 0's launcher listens
+inline std::string launcher_loss(const Cause& cause, const std::string& store) {
+  if (cause.rank < 0) {
+    return cause.kind == CauseKind::lost
+               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
+               : "the launchers of this job did not come together: " + cause.text;
+  }
+  const std::string who = "the launcher of node " + std::to_string(cause.rank) +
+                          (cause.host.empty() ? std::string() : " on host " + cause.host);
+  return who + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") + cause.text;
+}
+
+/// "nodes 1 and 2": rank_list for nodes.
+inline std::string node_list(const std::vector<int>& nodes) {
+  std::string text = rendezvous::rank_list(nodes);
+  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
+}
+
+/// @param missing the nodes whose launchers have not come @param patience how long the others waited: "600.0 s"
+inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& patience,
+                                 const std::string& store) {
+  return node_list(missing) + " of " + std::to_string(node_count) + " did not come within " + patience +
+         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
+         "whether it can reach " +
+         store;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
