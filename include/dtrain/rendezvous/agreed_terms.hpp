@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/core/printable.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -26,13 +26,13 @@ class AgreedTerms {
 
 namespace detail {
 
-/// Takes the first line off; "nothing" where there is none.
+/// Takes the first line off, as a sentence may have it; "nothing" where there is none.
 inline std::string take_line(std::string_view& text) {
   if (text.empty()) {
     return "nothing";
   }
   const std::size_t end = text.find('\n');
-  const std::string line(text.substr(0, end));
+  const std::string line = printable(text.substr(0, end));
   text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   return line;
 }

@@ -57,7 +57,7 @@ void fields(Fields& of, Join& message) {
   of.number(message.facts.local_world_size, 0, max_int);
   of.number(message.facts.node_rank, 0, max_int);
   of.number(message.facts.node_count, 0, max_int);
-  of.text(message.facts.agreed, max_agreed_bytes);
+  of.raw_text(message.facts.agreed, max_agreed_bytes);
   of.text(message.job, max_name_bytes);
   of.number(message.process);
   of.number(message.patience_ms);

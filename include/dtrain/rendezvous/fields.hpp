@@ -37,7 +37,8 @@ class FieldWriter {
     out_.u8(static_cast<std::uint8_t>(value));
   }
   void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
-  void texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
+  void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
+  void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
     out_.u32(static_cast<std::uint32_t>(values.size()));
     for (const std::string& value : values) {
       text(value, longest);
@@ -82,10 +83,18 @@ class FieldReader {
     require(found >= static_cast<std::uint8_t>(first) && found <= static_cast<std::uint8_t>(last));
     value = in_.ok() ? static_cast<E>(found) : first;
   }
-  void text(std::string& value, std::size_t longest) { value = in_.string(longest); }
+
+  /// A name or a sentence, for people: printable, whatever the peer sent.
+  void text(std::string& value, std::size_t longest) {
+    value = printable(in_.string(longest));
+    value.resize(cut(value, longest).size());
+  }
+
+  /// Any bytes: a key or a value. In a sentence they are in_quotes() or printable().
+  void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
 
   /// At least one text and at most `most`. What is allocated follows what is there, not what is announced.
-  void texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
+  void raw_texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
     const std::uint32_t count = in_.u32();
     require(count >= 1 && count <= most);
     for (std::uint32_t i = 0; i < count && in_.ok(); ++i) {

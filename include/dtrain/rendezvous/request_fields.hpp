@@ -27,7 +27,7 @@ template <class Fields>
 void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
   values.resize(count);
   for (std::string& value : values) {
-    of.text(value, max_value_bytes);
+    of.raw_text(value, max_value_bytes);
   }
 }
 
@@ -35,19 +35,19 @@ template <class Fields>
 void fields(Fields& of, Request& message) {
   of.number(message.id);
   of.choice(message.operation, Operation::set, Operation::get_many);
-  of.texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
+  of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
   switch (message.operation) {
     case Operation::compare_set: {
       int expects_one = message.expected ? 1 : 0;
       of.number(expects_one, 0, 1);
       if (expects_one == 1) {
-        of.text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
+        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
       }
-      of.text(message.value, max_value_bytes);
+      of.raw_text(message.value, max_value_bytes);
       break;
     }
     case Operation::set:
-    case Operation::append: of.text(message.value, max_value_bytes); break;
+    case Operation::append: of.raw_text(message.value, max_value_bytes); break;
     case Operation::add: of.number(message.number); break;
     case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
     default: break;
@@ -58,7 +58,7 @@ template <class Fields>
 void fields(Fields& of, Response& message) {
   of.number(message.id);
   of.choice(message.status, Status::ok, Status::failed);
-  of.text(message.text, max_value_bytes);
+  of.raw_text(message.text, max_value_bytes);
   of.number(message.number);
   int count = static_cast<int>(message.values.size());
   of.number(count, 0, static_cast<int>(max_keys_of_a_wait));

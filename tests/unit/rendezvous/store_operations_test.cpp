@@ -137,10 +137,12 @@ TEST_CASE("what would not fit into one message is refused with the bound, on eit
   run_job(1, [](Participant& participant) {
     const Store store = participant.store();
     const std::string large(max_value_bytes, 'x');
-    CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.set_many_blocking({{"a", large}, {"b", large}}, soon());
-          }) == "setting key 'a' and 1 more: its keys and values have 2097154 bytes together; at most 1049600 are "
-                "possible at once");
+    CHECK(error_of(dtrain::Errc::invalid_argument,
+                   [&] {
+                     store.set_many_blocking({{"a", large}, {"b", large}}, soon());
+                   }) ==
+          "setting key 'a' and 1 more: its keys and values have 2097154 bytes together; at most 1049600 are "
+          "possible at once");
     CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
             store.compare_set_blocking("a", large, large, soon());
           }).find("2097153 bytes together") != std::string::npos);
@@ -153,13 +155,14 @@ TEST_CASE("what would not fit into one message is refused with the bound, on eit
     store.set_many_blocking({{std::string(max_key_bytes, 'k'), large}}, soon());
     store.set_many_blocking({{"b", large}}, soon());
     CHECK(store.get_many_blocking({"b"}, soon()).front() == large);
-    CHECK(error_of(dtrain::Errc::refused, [&] {
-            store.get_many_blocking({"b", "b"}, soon());
-          }) == "waiting for key 'b' and 1 more: the values of these 2 keys have 2097152 bytes; at most 1049600 are "
-                "given at once; ask for fewer keys");
-    CHECK(error_of(dtrain::Errc::refused, [&] {
-            store.append_blocking("b", "x", soon());
-          }) == "appending to key 'b': the value would have 1048577 bytes; at most 1048576 are possible");
+    CHECK(error_of(dtrain::Errc::refused,
+                   [&] {
+                     store.get_many_blocking({"b", "b"}, soon());
+                   }) ==
+          "waiting for key 'b' and 1 more: the values of these 2 keys have 2097152 bytes; at most 1049600 are "
+          "given at once; ask for fewer keys");
+    CHECK(error_of(dtrain::Errc::refused, [&] { store.append_blocking("b", "x", soon()); }) ==
+          "appending to key 'b': the value would have 1048577 bytes; at most 1048576 are possible");
     store.set_blocking("c", "1", soon());
     CHECK(store.get_many_blocking(Strings(1024, "c"), soon()) == Strings(1024, "1"));
   });
@@ -178,15 +181,16 @@ TEST_CASE("a call without a deadline takes as long as the store's timeout") {
     };
     CHECK(participant.control_thread().run_blocking(work, soon()) == "v");
     const auto wait = [&](EventLoop&) { return store.get("never"); };
-    CHECK(error_of(dtrain::Errc::timeout, [&] { participant.control_thread().run_blocking(wait, soon()); })
-              .find("waiting for key 't/never': the deadline passed") == 0);
+    CHECK(error_of(dtrain::Errc::timeout, [&] {
+            participant.control_thread().run_blocking(wait, soon());
+          }).find("waiting for key 't/never': the deadline passed") == 0);
   });
 }
 
 TEST_CASE("with_deadline and when_all end waits of the store, and take their requests back") {
   Limits limits;
   limits.pending_requests = 4;
-  ServerOptions options = StoreProcess::with_world_size(1);
+  StoreOptions options = StoreProcess::with_world_size(1);
   options.limits = limits;
   StoreProcess process(std::move(options));
   const auto errors = on_ranks(1, [&](int) {
@@ -196,8 +200,8 @@ TEST_CASE("with_deadline and when_all end waits of the store, and take their req
       int ended = 0;
       for (int round = 0; round < 20; ++round) {  // each leaves nothing pending, or the limit would be met
         Task<std::string> wait = store.get("never", soon());
-        Task<std::optional<std::string>> limited = dtrain::async::with_deadline(
-            loop, std::move(wait), Deadline::after(std::chrono::milliseconds(2)));
+        Task<std::optional<std::string>> limited =
+            dtrain::async::with_deadline(loop, std::move(wait), Deadline::after(std::chrono::milliseconds(2)));
         const std::optional<std::string> value = co_await std::move(limited);
         ended += value ? 0 : 1;
         std::vector<Task<std::string>> both;

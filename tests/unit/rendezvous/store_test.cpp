@@ -119,10 +119,12 @@ TEST_CASE("passed deadlines name what was waited for, and the job goes on") {
       CHECK(alone.find("waiting for key 'k': the deadline passed; no rank set 'k' in the 0.") == 0);
       CHECK(alone.find(" s since this rank began to wait") != std::string::npos);
       store.set_blocking("there", "", soon());
-      CHECK(error_of(Errc::timeout, [&] {
-              store.wait_blocking({"k", "there", "l"}, shortly());
-            }).find("waiting for key 'k' and 2 more: the deadline passed; no rank set 'k', 'l' (2 of 3 keys) in the 0.") ==
-            0);
+      CHECK(error_of(Errc::timeout,
+                     [&] {
+                       store.wait_blocking({"k", "there", "l"}, shortly());
+                     })
+                .find("waiting for key 'k' and 2 more: the deadline passed; no rank set 'k', 'l' (2 of 3 keys) in the "
+                      "0.") == 0);
       const std::string barrier = error_of(Errc::timeout, [&] { store.barrier_blocking("b", shortly()); });
       CHECK(barrier.find("waiting in barrier 'b': the deadline passed; 1 of 2 ranks wait in it (rank 0, the first came "
                          "0.") == 0);

@@ -23,6 +23,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/printable.hpp"
 #include "dtrain/net/unix_socket.hpp"
 #include "dtrain/rendezvous/random.hpp"
 
@@ -192,8 +193,8 @@ class Links {
     const std::string door = context.store.get_blocking(door_key(context), deadline);
     const std::size_t space = door.find(' ', 5);
     if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
-      throw Error(Errc::job_failed, "opening channel '" + context.name +
-                                        "': rank 0 could not: " + door.substr(std::min<std::size_t>(door.size(), 6)));
+      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
+                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
     }
     const std::string name = door.substr(5, space - 5);
     with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });

@@ -1,0 +1,139 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "dtrain/rendezvous/codec.hpp"
+
+using namespace dtrain::rendezvous;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Request a_request(Operation operation, Strings keys) {
+  Request request;
+  request.id = 42;
+  request.operation = operation;
+  request.keys = std::move(keys);
+  request.value = std::string("va\0lue", 6);
+  request.number = -7;
+  request.expected = "old";
+  request.values = Strings(request.keys.size(), "each");
+  return request;
+}
+
+Request through_the_wire(const Request& request) {
+  const auto decoded = decode_from_rank(encode(request));
+  REQUIRE(decoded);
+  return std::get<Request>(*decoded);
+}
+
+std::vector<Frame> frames() {
+  Response many{7, Status::ok, "", 0};
+  many.values = {"a", "", std::string(3, '\0')};
+  Request nothing_expected = a_request(Operation::compare_set, {"key"});
+  nothing_expected.expected = std::nullopt;
+  return {encode(a_request(Operation::compare_set, {"key"})),
+          encode(nothing_expected),
+          encode(a_request(Operation::erase, {"key"})),
+          encode(a_request(Operation::append, {"key"})),
+          encode(a_request(Operation::set_many, {"a", "b"})),
+          encode(a_request(Operation::get_many, {"a", "b", "a"})),
+          encode(many)};
+}
+
+}  // namespace
+
+TEST_CASE("each operation carries what it needs, and nothing else") {
+  const Request compare = through_the_wire(a_request(Operation::compare_set, {"k"}));
+  CHECK(compare.expected == "old");
+  CHECK(compare.value == std::string("va\0lue", 6));
+  CHECK(compare.values.empty());
+  Request none = a_request(Operation::compare_set, {"k"});
+  none.expected = std::nullopt;
+  CHECK_FALSE(through_the_wire(none).expected);
+  none.expected = "";
+  CHECK(through_the_wire(none).expected == "");
+  const Request many = through_the_wire(a_request(Operation::set_many, {"a", "b"}));
+  CHECK(many.keys == Strings{"a", "b"});
+  CHECK(many.values == Strings{"each", "each"});
+  CHECK(many.value.empty());
+  CHECK(through_the_wire(a_request(Operation::append, {"k"})).value == std::string("va\0lue", 6));
+  const Request erase = through_the_wire(a_request(Operation::erase, {"k"}));
+  CHECK(erase.value.empty());
+  CHECK(erase.number == 0);
+  CHECK(through_the_wire(a_request(Operation::get_many, Strings(1024, "k"))).keys.size() == 1024);
+}
+
+TEST_CASE("an answer carries values of any bytes in their order") {
+  Response response{3, Status::ok, "text", -1};
+  response.values = {"b", "", "a\n"};
+  const auto decoded = decode_to_rank(encode(response));
+  REQUIRE(decoded);
+  const Response& back = std::get<Response>(*decoded);
+  CHECK(back.values == response.values);
+  CHECK(back.text == "text");
+  CHECK(back.number == -1);
+}
+
+TEST_CASE("requests of one key with several, and of too many, are malformed") {
+  for (const Operation each : {Operation::compare_set, Operation::erase, Operation::append, Operation::get}) {
+    CHECK_FALSE(decode_from_rank(encode(a_request(each, {"a", "b"}))));
+    CHECK_FALSE(decode_from_rank(encode(a_request(each, {}))));
+  }
+  CHECK_FALSE(decode_from_rank(encode(a_request(Operation::set_many, {}))));
+  CHECK_FALSE(decode_from_rank(encode(a_request(Operation::get_many, Strings(1025, "k")))));
+  Response response;
+  response.values = Strings(1025);
+  CHECK_FALSE(decode_to_rank(encode(response)));
+}
+
+TEST_CASE("every truncation and every byte too many of a request is malformed") {
+  for (const Frame& frame : frames()) {
+    for (std::size_t length = 0; length < frame.size(); ++length) {
+      CHECK_FALSE(decode_from_rank(std::span(frame).first(length)));
+      CHECK_FALSE(decode_to_rank(std::span(frame).first(length)));
+    }
+    Frame longer = frame;
+    longer.push_back(std::byte{0});
+    CHECK_FALSE(decode_from_rank(longer));
+    CHECK_FALSE(decode_to_rank(longer));
+  }
+}
+
+TEST_CASE("what random changes leave readable is within the bounds, and has one form only") {
+  std::mt19937 random(20240611);
+  const std::vector<Frame> seeds = frames();
+  int decoded = 0;
+  for (int round = 0; round < 20000; ++round) {
+    Frame frame = seeds[random() % seeds.size()];
+    frame[random() % frame.size()] = static_cast<std::byte>(random() & 0xffU);
+    if (const auto message = decode_from_rank(frame)) {
+      ++decoded;
+      const Request& request = std::get<Request>(*message);
+      REQUIRE_FALSE(request.keys.empty());
+      REQUIRE((takes_many(request.operation) || request.keys.size() == 1));
+      REQUIRE((request.operation != Operation::set_many || request.values.size() == request.keys.size()));
+      REQUIRE(encode(request) == frame);
+    }
+  }
+  CHECK(decoded > 1000);
+}
+
+TEST_CASE("names and sentences from a peer arrive printable, keys and values as they are") {
+  const auto failure = decode_to_rank(encode(Failure{{dtrain::CauseKind::exception, 1, "h\x1b[2J", "a\nb\x07"}}));
+  REQUIRE(failure);
+  CHECK(std::get<Failure>(*failure).cause.sentence() == "rank 1 on host h\\x1b[2J failed: a\\nb\\x07");
+  const auto report =
+      decode_from_rank(encode(Report{{dtrain::CauseKind::exception, 1, "h", std::string(max_sentence_bytes, '\x1b')}}));
+  REQUIRE(report);
+  CHECK(std::get<Report>(*report).cause.text.size() == max_sentence_bytes);
+  CHECK(std::get<Report>(*report).cause.text.find('\x1b') == std::string::npos);
+  CHECK(through_the_wire(a_request(Operation::set, {"k\x1b"})).keys.front() == "k\x1b");
+}

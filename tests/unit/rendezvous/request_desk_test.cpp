@@ -1,0 +1,178 @@
+#include "dtrain/rendezvous/request_desk.hpp"
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+using namespace dtrain::rendezvous;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+/// A desk whose ranks 0, 1, ... are the sessions 100, 101, ..., and a clock in seconds.
+struct Desk {
+  explicit Desk(int world_size, Limits limits = {}) : desk(world_size, limits, effects) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      desk.open(100 + static_cast<SessionId>(rank), rank);
+    }
+  }
+
+  void ask(SessionId session, Operation operation, Strings keys, std::string value = {},
+           std::optional<std::string> expected = {}, Strings values = {}) {
+    Request request{++last_id, operation, std::move(keys), std::move(value), 0, std::move(expected), std::move(values)};
+    desk.receive(session, request, now());
+  }
+  void cancel(SessionId session, std::uint64_t id) { desk.receive(session, Cancel{id}, now()); }
+
+  KeyWaits::Instant now() const { return KeyWaits::Instant(std::chrono::seconds(seconds)); }
+
+  /// The answers since the last call: session, request, status, text or values, number.
+  Strings seen() {
+    Strings lines;
+    for (const Effect& effect : effects) {
+      const Send& send = std::get<Send>(effect);
+      const Response& response = std::get<Response>(send.message);
+      std::string line = std::to_string(send.session) + " " + std::to_string(response.id) + " " +
+                         std::to_string(static_cast<int>(response.status)) + " " + response.text;
+      for (const std::string& value : response.values) {
+        line += "[" + value + "]";
+      }
+      lines.push_back(line + (response.number != 0 ? std::to_string(response.number) : ""));
+    }
+    effects.clear();
+    return lines;
+  }
+
+  std::vector<Effect> effects;
+  RequestDesk desk;
+  std::uint64_t last_id = 0;
+  int seconds = 0;
+};
+
+}  // namespace
+
+TEST_CASE("compare_set sets where the value is as expected, and says what there is where it is not") {
+  Desk table(1);
+  table.ask(100, Operation::compare_set, {"k"}, "new", "old");
+  table.ask(100, Operation::compare_set, {"k"}, "first");
+  table.ask(100, Operation::compare_set, {"k"}, "second");
+  table.ask(100, Operation::compare_set, {"k"}, "third", "first");
+  table.ask(100, Operation::try_get, {"k"});
+  CHECK(table.seen() == Strings{"100 1 2 ", "100 2 1 1", "100 3 1 first", "100 4 1 1", "100 5 1 third"});
+}
+
+TEST_CASE("what creates a key answers those who wait for it, whichever operation it is") {
+  Desk table(2);
+  for (const Operation each : {Operation::set, Operation::append, Operation::compare_set, Operation::set_many}) {
+    CAPTURE(static_cast<int>(each));
+    table.last_id = 0;
+    table.ask(100, Operation::get, {"k"});
+    table.ask(100, Operation::get_many, {"k", "k"});
+    table.ask(101, each, {"k"}, "v", std::nullopt, {"v"});
+    const Strings lines = table.seen();
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[0].find("101 3 1 ") == 0);
+    CHECK(lines[1] == "100 1 1 v");
+    CHECK(lines[2] == "100 2 1 [v][v]");
+    table.ask(101, Operation::erase, {"k"});
+    table.ask(101, Operation::erase, {"k"});
+    CHECK(table.seen() == Strings{"101 4 1 ", "101 5 2 "});
+  }
+}
+
+TEST_CASE("many waits for one key, of one session and of many, are answered in one batch by one request") {
+  Desk table(3);
+  for (int i = 0; i < 300; ++i) {
+    table.ask(100 + static_cast<SessionId>(i % 3), Operation::get, {"k"});
+  }
+  CHECK(table.seen().empty());
+  table.ask(100, Operation::set, {"k"}, "v");
+  CHECK(table.seen().size() == 301);
+  CHECK(table.desk.keys().waits().size() == 0);
+}
+
+TEST_CASE("values that are too many for one answer are refused, when they are there and when they come to be") {
+  Desk table(1);
+  const std::string large(max_value_bytes, 'x');
+  table.ask(100, Operation::get_many, {"a", "b"});
+  table.ask(100, Operation::set, {"a"}, large);
+  table.ask(100, Operation::set, {"b"}, large);
+  table.ask(100, Operation::get_many, {"a", "b"});
+  const Strings lines = table.seen();
+  REQUIRE(lines.size() == 4);
+  const std::string refusal =
+      " 3 the values of these 2 keys have 2097152 bytes; at most 1049600 are given at once; ask "
+      "for fewer keys";
+  CHECK(lines[2] == "100 1" + refusal);
+  CHECK(lines[3] == "100 4" + refusal);
+}
+
+TEST_CASE("one change gives a session no more bytes at once than may wait to be sent to it") {
+  Limits limits;
+  limits.outgoing_bytes = 40;
+  Desk table(2, limits);
+  for (int i = 0; i < 3; ++i) {
+    table.ask(100, Operation::get, {"k"});
+  }
+  table.ask(101, Operation::get, {"k"});
+  table.ask(101, Operation::set, {"k"}, "0123456789");
+  const Strings lines = table.seen();
+  REQUIRE(lines.size() == 5);
+  CHECK(lines[1] == "100 1 1 0123456789");
+  CHECK(lines[2] == "100 2 1 0123456789");
+  CHECK(lines[3] ==
+        "100 3 3 the answers that this rank waits for at once have more than 20 bytes; wait for fewer "
+        "values at once");
+  CHECK(lines[4] == "101 4 1 0123456789");
+}
+
+TEST_CASE("waits of every kind count against the bound of a rank, and not against the others'") {
+  Limits limits;
+  limits.waited_keys = 3;
+  Desk table(2, limits);
+  table.ask(100, Operation::get_many, {"a", "b"});
+  table.ask(100, Operation::wait, {"c", "d"});
+  CHECK(table.seen() == Strings{"100 2 3 this rank would wait for more than 3 keys, the limit"});
+  table.ask(101, Operation::wait, {"c", "d", "a"});
+  CHECK(table.seen().empty());
+  table.ask(100, Operation::set, {"a"}, "");
+  table.ask(100, Operation::get, {"d"});
+  CHECK(table.seen() == Strings{"100 4 1 "});
+  table.ask(100, Operation::get, {"e"});
+  CHECK(table.seen() == Strings{"100 6 3 this rank would wait for more than 3 keys, the limit"});
+}
+
+TEST_CASE("a wait that is given up says which keys are missing and since when") {
+  Desk table(1);
+  table.ask(100, Operation::set, {"b"}, "");
+  table.ask(100, Operation::get_many, {"a", "b", "c"});
+  table.ask(100, Operation::get, {"x\x1b"});
+  table.seconds = 5;
+  table.cancel(100, 2);
+  table.cancel(100, 3);
+  CHECK(table.seen() == Strings{"100 1 1 ",
+                                "100 2 4 no rank set 'a', 'c' (2 of 3 keys) in the 5.0 s since this rank began to wait",
+                                "100 3 4 no rank set 'x\\x1b' in the 5.0 s since this rank began to wait"});
+}
+
+TEST_CASE("a barrier that is given up says who waits, since when, who did not come and who gave up") {
+  Desk table(4);
+  table.ask(102, Operation::barrier, {"x"});
+  table.seconds = 2;
+  table.ask(100, Operation::barrier, {"x"});
+  table.ask(101, Operation::barrier, {"x"});
+  table.seconds = 9;
+  table.cancel(100, 2);
+  table.cancel(101, 3);
+  CHECK(
+      table.seen() ==
+      Strings{"100 2 4 3 of 4 ranks wait in it (ranks 0-2, the first came 9.0 s ago); rank 3 did not come",
+              "101 3 4 2 of 4 ranks wait in it (ranks 1-2, the first came 9.0 s ago); rank 3 did not come; rank 0 "
+              "came and gave up"});
+  CHECK(table.desk.doing(102) == "while it waited in barrier 'x'");
+  CHECK(table.desk.doing(100) == "while it worked");
+}
