@@ -30,6 +30,7 @@ struct NodeJobOptions {
   std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
   std::optional<std::string> host_id;
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
 
 namespace detail {
@@ -107,6 +108,7 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);
+  options.interface = variables.text("DTRAIN_INTERFACE");
   options.program.arguments = std::move(flags.program);
   options.program.environment = environment;
   options.program.log_dir = std::move(flags.log_dir);

@@ -79,6 +79,7 @@ class NodeJob {
     several.formation = options_.formation;
     several.limits = limits;
     several.secret = options_.secret;
+    several.interface = options_.interface;
     return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
                                           [this](int signal, int count) { forwarder_.stop_by(signal, count); });
   }

@@ -36,6 +36,7 @@ struct NodeMeetingOptions {
   std::chrono::nanoseconds formation{0};
   rendezvous::Limits limits{};
   std::optional<rendezvous::Secret> secret{};
+  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
 };
 
 /// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
@@ -63,11 +64,12 @@ class NodeMeeting {
     address.role = rendezvous::Role::launcher;
     address.secret = options_.secret;
     if (options_.node_rank == 0) {
-      net::Listener listener =
-          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline);
-      const net::Endpoint bound = listener.local();
+      const rendezvous::ListenRules rules{options_.interface, options_.secret.has_value()};
+      std::vector<net::Listener> listeners =
+          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
+      const net::Endpoint bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
-      open_store(std::move(listener), deadline);
+      open_store(std::move(listeners), deadline);
     }
     rendezvous::JoinRequest request;
     request.facts.rank = options_.node_rank;
@@ -147,8 +149,8 @@ class NodeMeeting {
 
   static Deadline answer_deadline() { return Deadline::after(std::chrono::seconds(60)); }
 
-  void open_store(net::Listener listener, Deadline deadline) {
-    server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{options_.secret, options_.limits});
+  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
+    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
     rendezvous::JobOptions job;
     job.role = rendezvous::Role::launcher;
     job.world_size = options_.node_count;

@@ -48,6 +48,7 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker) 
   options.job = who.job.value_or("");
   options.limits.liveness = in_milliseconds(worker.liveness);
   options.host_id = worker.host_id_override;
+  options.interface = worker.interface;
   return options;
 }
 

@@ -27,7 +27,8 @@ struct Worker {
   ArgumentVector argument_vector;  ///< without what launchers add
   bool hosts_store = false;        ///< the job's store is this process's to run
   std::optional<std::string> host_id_override;
-  std::optional<rendezvous::Secret> secret;              ///< of the job, where it has one
+  std::optional<std::string> interface;      ///< where a store of this process's listens: a name or an address
+  std::optional<rendezvous::Secret> secret;  ///< of the job, where it has one
   std::chrono::nanoseconds timeout = default_timeout;    ///< of a collective and of the rendezvous
   std::chrono::nanoseconds liveness = default_liveness;  ///< how long a silent peer counts as alive
 
@@ -76,6 +77,7 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
   Worker worker;
   worker.identity = std::move(who);
   worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.interface = variables.text("DTRAIN_INTERFACE");
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);

@@ -1,62 +1,141 @@
 #pragma once
 /// @file
-/// Where rank 0 listens for the others of its job.
+/// Where a store listens for the others of its job.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/resolve.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// What the user said about it.
+struct ListenRules {
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
+  bool has_secret = false;                  ///< then who reaches the port cannot join without it
+};
+
 namespace detail {
 
 /// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
-                                               const std::optional<net::Endpoint>& endpoint, std::uint16_t port) {
+                                               const net::Endpoint& endpoint) {
   try {
-    return endpoint ? net::Listener::bind(loop, *endpoint) : net::Listener::bind_any(loop, port);
+    return net::Listener::bind(loop, endpoint);
   } catch (const Error& error) {
-    if (error.code().value() == EADDRNOTAVAIL && endpoint) {
+    if (error.code().value() == EADDRNOTAVAIL) {
       return std::nullopt;
     }
     if (error.code().value() == EADDRINUSE) {
-      throw Error(error.code(),
-                  "port " + std::to_string(port) + " on " + host +
-                      " is in use by another program, and rank 0 is to open the job's store there; choose " +
-                      "another with MASTER_PORT or --master-port");
+      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
+                                    " is in use by another program, and the job's store is to listen there; choose "
+                                    "another with MASTER_PORT or --master-port");
     }
     throw;
   }
 }
 
+/// The addresses of what DTRAIN_INTERFACE names. @throws Error (usage) where this machine has no such
+inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::uint16_t port) {
+  if (const std::optional<net::Endpoint> address = net::Endpoint::from_numeric(name, port)) {
+    return {*address};
+  }
+  std::vector<net::Endpoint> found;
+  std::string there;
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (each.interface == name) {
+      found.push_back(each.endpoint.with_port(port));
+    }
+    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
+  }
+  if (found.empty()) {
+    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
+                                 " is neither an address nor an interface of this machine with "
+                                 "one; there are: " +
+                                 there);
+  }
+  return found;
+}
+
+inline bool is_written_as_loopback(const std::string& host, const net::Endpoint& resolved) {
+  return host == "localhost" || (net::Endpoint::from_numeric(host, 0) && resolved.is_loopback());
+}
+
+/// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
+/// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
+/// @throws Error (usage) where that would be every interface, for everybody
+inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const std::vector<net::Endpoint>& resolved,
+                                                const std::optional<net::Endpoint>& outward) {
+  std::vector<net::Endpoint> candidates;
+  if (outward) {
+    candidates.push_back(outward->with_port(resolved.front().port()));
+  }
+  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
+               [](const net::Endpoint& each) { return each.is_loopback(); });
+  if (candidates.empty()) {
+    throw Error(Errc::usage,
+                "the job's store is to listen at " + host +
+                    ", which is no address of this machine, and to listen at all of its addresses the job "
+                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
+                    "the same DTRAIN_SECRET for all of the job");
+  }
+  return candidates;
+}
+
 }  // namespace detail
 
 /// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
-/// of its addresses that is local and not loopback; else at all interfaces, because a name may mean the loopback
-/// address on this machine and another one on the others.
-/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve
-inline async::Task<net::Listener> listen_for_ranks(async::EventLoop& loop, std::string host, std::uint16_t port,
-                                                   Deadline deadline) {
+/// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
+/// address of the default route, and at the loopback address that the name means here.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
+/// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
+inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
+                                                                std::uint16_t port, Deadline deadline,
+                                                                ListenRules rules) {
+  std::vector<net::Listener> listeners;
+  const auto listen = [&](const net::Endpoint& endpoint) {
+    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
+    if (listener) {
+      listeners.push_back(*std::move(listener));
+    }
+    return !listeners.empty();
+  };
+  if (rules.interface) {
+    const std::vector<net::Endpoint> named = detail::named_addresses(*rules.interface, port);
+    if (!std::any_of(named.begin(), named.end(), listen)) {
+      throw Error(Errc::usage, "DTRAIN_INTERFACE=" + *rules.interface + " is no address of this machine");
+    }
+    co_return std::move(listeners);
+  }
   const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
-  if (resolution.endpoints.empty()) {
+  const std::vector<net::Endpoint>& resolved = resolution.endpoints;
+  if (resolved.empty()) {
     throw net::unresolved_error(host, resolution.reason);
   }
-  const bool written_as_loopback =
-      host == "localhost" || (net::Endpoint::from_numeric(host, port) && resolution.endpoints.front().is_loopback());
-  for (const net::Endpoint& endpoint : resolution.endpoints) {
-    if (endpoint.is_loopback() && !written_as_loopback) {
-      continue;
-    }
-    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint, port);
-    if (listener) {
-      co_return *std::move(listener);
-    }
+  const bool loopback = detail::is_written_as_loopback(host, resolved.front());
+  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
+    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
+  });
+  if (!found && rules.has_secret) {
+    listeners.push_back(net::Listener::bind_any(loop, port));
+  } else if (!found) {
+    const std::vector<net::Endpoint> candidates =
+        detail::behind_a_name(host, resolved, net::address_of_default_route());
+    std::for_each(candidates.begin(), candidates.end(), listen);
   }
-  co_return *detail::try_listen(loop, host, std::nullopt, port);
+  if (listeners.empty()) {
+    throw Error(Errc::usage, "the job's store is to listen at " + host +
+                                 ", which is no address of this machine; set "
+                                 "MASTER_ADDR to one that is");
+  }
+  co_return std::move(listeners);
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/rendezvous/host_identity.hpp"
 #include "dtrain/rendezvous/listen.hpp"
@@ -33,11 +34,12 @@ struct ParticipantOptions {
   std::uint16_t master_port = 0;
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
-  std::optional<std::string> host_id{};  ///< DTRAIN_HOST_ID
-  std::optional<Secret> secret{};        ///< of the job, where it has one
-  std::uint64_t generation = 0;          ///< the attempt
-  std::string job{};                     ///< what the launcher calls it
-  std::string agreed{};                  ///< what must be the same on all ranks (agreed_terms.hpp)
+  std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where a store of this rank's listens
+  std::optional<Secret> secret{};           ///< of the job, where it has one
+  std::uint64_t generation = 0;             ///< the attempt
+  std::string job{};                        ///< what the launcher calls it
+  std::string agreed{};                     ///< what must be the same on all ranks (agreed_terms.hpp)
   Limits limits{};
 };
 
@@ -104,11 +106,13 @@ class Participant {
     address.generation = options.generation;
     address.secret = options.secret;
     if (options.host_store) {
-      net::Listener listener = co_await listen_for_ranks(loop, address.host, address.port, deadline);
-      const net::Endpoint bound = listener.local();
+      const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
+      std::vector<net::Listener> listeners =
+          co_await listen_for_ranks(loop, address.host, address.port, deadline, rules);
+      const net::Endpoint bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
       address.port = bound.port();
-      open_store(loop, std::move(listener), options, host, deadline);
+      open_store(loop, std::move(listeners), options, host, deadline);
     }
     try {
       session_ = co_await Session::join(loop, address, std::move(request), failure_, deadline);
@@ -122,9 +126,9 @@ class Participant {
     exchange_ = session_->exchange();
   }
 
-  void open_store(async::EventLoop& loop, net::Listener listener, const ParticipantOptions& options,
+  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, const ParticipantOptions& options,
                   const HostIdentity& host, Deadline formation) {
-    server_.emplace(loop, std::move(listener), ServerOptions{options.secret, options.limits});
+    server_.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
     JobOptions job;
     job.world_size = options.world_size;
     job.generation = options.generation;

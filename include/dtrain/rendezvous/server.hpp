@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "dtrain/net/listener.hpp"
 #include "dtrain/rendezvous/door_codec.hpp"
@@ -24,16 +25,22 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
 class Server {
  public:
-  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
-      : loop_(loop), listener_(std::move(listener)), options_(std::move(options)) {
-    accepting_ = loop_.spawn(accept_all(), [this](const std::exception_ptr& reason) { broken(reason); });
+  /// @param listeners at least one
+  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
+      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    for (net::Listener& listener : listeners_) {
+      accepting_.push_back(
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
+    }
   }
+  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : Server(loop, one(std::move(listener)), std::move(options)) {}
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   ~Server() = default;
 
-  /// Where it listens.
-  net::Endpoint local() const noexcept { return listener_.local(); }
+  /// Where it listens; the first of its addresses.
+  net::Endpoint local() const noexcept { return listeners_.front().local(); }
 
   /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
   /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
@@ -65,9 +72,15 @@ class Server {
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
-  async::Task<void> accept_all() {
+  static std::vector<net::Listener> one(net::Listener listener) {
+    std::vector<net::Listener> listeners;
+    listeners.push_back(std::move(listener));
+    return listeners;
+  }
+
+  async::Task<void> accept_all(net::Listener& listener) {
     for (;;) {
-      std::optional<net::Connection> accepted = co_await listener_.accept(a_day());
+      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
       if (accepted) {
         admit(std::move(*accepted));
         co_await loop_.sleep_for(std::chrono::milliseconds(0));  // it is heard before many others could push it out
@@ -246,12 +259,12 @@ class Server {
   }
 
   async::EventLoop& loop_;
-  net::Listener listener_;
+  std::vector<net::Listener> listeners_;
   ServerOptions options_;
   std::map<Role, std::unique_ptr<ServedJob>> jobs_;
   VisitorId last_id_ = 0;
   std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
-  async::Spawned accepting_;               ///< last: gone before what it uses
+  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

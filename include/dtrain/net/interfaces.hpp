@@ -1,0 +1,64 @@
+#pragma once
+/// @file
+/// The addresses of this machine's network interfaces.
+
+#include <ifaddrs.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/net/address.hpp"
+#include "dtrain/net/descriptor.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+struct InterfaceAddress {
+  std::string interface;  ///< "eth0"
+  Endpoint endpoint;      ///< port 0
+};
+
+/// All that have an IPv4 or IPv6 address, in the system's order. @throws Error (posix)
+inline std::vector<InterfaceAddress> interface_addresses() {
+  ::ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    throw errno_error("asking for the addresses of this machine's network interfaces");
+  }
+  const std::unique_ptr<::ifaddrs, void (*)(::ifaddrs*)> owner(list, &::freeifaddrs);
+  std::vector<InterfaceAddress> all;
+  for (const ::ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    const bool is_v6 = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET6;
+    const auto size = static_cast<socklen_t>(is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    if (each->ifa_addr == nullptr) {
+      continue;
+    }
+    if (const auto endpoint = Endpoint::from_system(each->ifa_addr, size)) {
+      all.push_back({each->ifa_name, endpoint->with_port(0)});
+    }
+  }
+  return all;
+}
+
+/// The address that this machine shows to others where nothing says which: the one of the route out, IPv4 before IPv6.
+/// Nothing is sent. Nothing where there is no such route.
+inline std::optional<Endpoint> address_of_default_route() {
+  for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // documentation's: nobody's (RFC 5737, RFC 3849)
+    const std::optional<Endpoint> target = Endpoint::from_numeric(outside, 9);
+    const Descriptor socket(::socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (socket && ::connect(socket.get(), target->data(), target->size()) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) == 0) {
+      const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+      if (own && !own->is_loopback() && !own->is_any()) {
+        return own->with_port(0);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
