@@ -129,7 +129,9 @@ class ProcessGroup {
  private:
   struct State {
     explicit State(const launch::Worker& worker)
-        : timeout(worker.timeout), participant(launch::participant_options(worker)), communicator(open("group")) {}
+        : timeout(worker.timeout),
+          participant(launch::participant_options(worker, terms(worker))),
+          communicator(open("group")) {}
 
     /// @throws Error (closed) after leave_blocking.
     Communicator& live() {
@@ -155,6 +157,17 @@ class ProcessGroup {
       } catch (...) {
         // The others see the closed connection.
       }
+    }
+
+    /// What must be the same on all ranks. Their models and what is said about these are compared when they are
+    /// wrapped.
+    static std::string terms(const launch::Worker& worker) {
+      rendezvous::AgreedTerms terms;
+      terms.add("launcher", P::Launcher::name())
+          .add("backend", P::Backend::name())
+          .add("topology", P::Topology::name());
+      terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+      return terms.text();
     }
 
     Communicator open(const std::string& name) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/launch/worker.hpp"
@@ -21,8 +22,9 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 }
 
 /// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
+/// @param agreed what must be the same on all ranks (rendezvous/agreed_terms.hpp)
 /// @throws Error (identity) where several ranks have no address to meet at.
-inline rendezvous::ParticipantOptions participant_options(const Worker& worker) {
+inline rendezvous::ParticipantOptions participant_options(const Worker& worker, std::string agreed = {}) {
   const identity::ProcessIdentity& who = worker.identity;
   const auto certain = [&who](const char* field, const std::optional<int>& value) {
     return who.is_provisional(field) ? std::nullopt : value;
@@ -49,6 +51,7 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker) 
   options.limits.liveness = in_milliseconds(worker.liveness);
   options.host_id = worker.host_id_override;
   options.interface = worker.interface;
+  options.agreed = std::move(agreed);
   return options;
 }
 

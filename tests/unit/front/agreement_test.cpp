@@ -1,0 +1,64 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/process_group.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+
+namespace {
+
+/// Flat under another name.
+struct Zigzag : dtrain::topology::Flat {
+  static constexpr std::string_view name() noexcept { return "Zigzag"; }
+};
+
+using One = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Other = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, Zigzag>;
+
+dtrain::launch::Worker worker_of(int rank, std::uint16_t port, std::chrono::seconds timeout) {
+  dtrain::launch::Worker worker;
+  worker.identity.rank = rank;
+  worker.identity.world_size = 2;
+  worker.identity.master_addr = "127.0.0.1";
+  worker.identity.master_port = port;
+  worker.timeout = timeout;
+  return worker;
+}
+
+}  // namespace
+
+TEST_CASE("programs with different policies are an error on every rank that names both and what differs") {
+  rendezvous_test::StoreProcess store(2);
+  const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
+    const dtrain::launch::Worker worker = worker_of(rank, store.port(), std::chrono::seconds(30));
+    if (rank == 0) {
+      dtrain::ProcessGroup<One>::join(worker);
+    } else {
+      dtrain::ProcessGroup<Other>::join(worker);
+    }
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find("ranks disagree: rank ") == 0);
+    CHECK(error.find(" has topology=Zigzag") != std::string::npos);
+    CHECK(error.find(" has topology=Flat") != std::string::npos);
+    CHECK(error.find("start all ranks with the same program and settings") != std::string::npos);
+  }
+}
+
+TEST_CASE("timeouts that differ are an error on every rank that names both") {
+  rendezvous_test::StoreProcess store(2);
+  const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
+    dtrain::ProcessGroup<One>::join(worker_of(rank, store.port(), std::chrono::seconds(30 + rank)));
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find(" has DTRAIN_TIMEOUT_SECONDS=30.0") != std::string::npos);
+    CHECK(error.find(" has DTRAIN_TIMEOUT_SECONDS=31.0") != std::string::npos);
+  }
+}
