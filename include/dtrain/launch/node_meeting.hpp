@@ -113,9 +113,9 @@ class NodeMeeting {
   }
   /// @}
 
-  /// Tells the others why this launcher cannot go on.
+  /// Tells the others why this launcher cannot go on, unless all have the same reason.
   async::Task<void> fail(std::string why) {
-    if (session_ != nullptr && !is_over()) {
+    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
       const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(why)};
       session_->report(cause);
       const Deadline deadline = Deadline::after(moment);

@@ -1,0 +1,392 @@
+// ctest: TIMEOUT 240 RUN_SERIAL ON
+// launch::PerNode on several nodes, with real processes: two launchers on this machine, each with a host identity of
+// its own, are two nodes.
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/launch_probe.hpp"
+#include "support/program.hpp"
+#include "support/temporary_directory.hpp"
+
+using support::below;
+using support::contains;
+using support::content;
+using support::lines_of;
+using support::new_mark;
+using support::probe;
+using support::Program;
+using support::Result;
+using support::TemporaryDirectory;
+using support::two_seconds;
+
+namespace {
+
+constexpr std::chrono::milliseconds grace_of_a_session{500};
+
+/// One that nobody listens at now.
+std::string free_port() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  ::close(listener);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+const std::string secret = "0123456789abcdef0123456789abcdef";
+
+/// The launchers of one job, node 0 first.
+class Nodes {
+ public:
+  /// @param workers of each node @param first what only node 0's launcher gets
+  Nodes(const std::vector<int>& workers, const std::vector<std::string>& arguments, Program::Variables variables = {})
+      : mark(new_mark()), port(free_port()) {
+    variables.emplace("DTRAIN_SECRET", secret);
+    for (std::size_t node = 0; node < workers.size(); ++node) {
+      std::vector<std::string> all{mark,
+                                   "--nnodes=" + std::to_string(workers.size()),
+                                   "--node-rank=" + std::to_string(node),
+                                   "--master-addr=127.0.0.1",
+                                   "--master-port=" + port,
+                                   "--nproc-per-node=" + std::to_string(workers[node])};
+      all.insert(all.end(), arguments.begin(), arguments.end());
+      Program::Variables own = variables;
+      own.emplace("DTRAIN_HOST_ID", "host-" + std::to_string(node));
+      launchers.push_back(std::make_unique<Program>(probe, all, own));
+    }
+  }
+
+  Program& operator[](std::size_t node) { return *launchers[node]; }
+
+  std::vector<Result> wait(dtrain::Deadline deadline = support::soon()) {
+    std::vector<Result> results;
+    for (const auto& launcher : launchers) {
+      launcher->close_input();
+      results.push_back(launcher->wait(deadline));
+    }
+    return results;
+  }
+
+  std::string mark;
+  std::string port;
+  std::vector<std::unique_ptr<Program>> launchers;
+};
+
+std::chrono::milliseconds since(dtrain::Deadline::Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(dtrain::Deadline::Clock::now() - start);
+}
+
+}  // namespace
+
+TEST_CASE("uneven nodes make one job, whose ranks follow the nodes, and node 0 says so in one line") {
+  Nodes nodes({3, 1, 2}, {"*:join", "*:environment:DTRAIN_RANK", "*:environment:DTRAIN_WORLD_SIZE",
+                          "*:environment:DTRAIN_LOCAL_RANK", "*:environment:DTRAIN_LOCAL_WORLD_SIZE",
+                          "*:environment:DTRAIN_NODE_RANK", "*:environment:DTRAIN_NODE_COUNT"});
+  const std::vector<Result> results = nodes.wait();
+  int rank = 0;
+  for (int node = 0; node < 3; ++node) {
+    const Result& result = results[static_cast<std::size_t>(node)];
+    CHECK(result.exit_code == 0);
+    const int workers = node == 0 ? 3 : node;
+    CHECK(lines_of(result.output).size() == static_cast<std::size_t>(workers) * 6);
+    for (int local_rank = 0; local_rank < workers; ++local_rank, ++rank) {
+      const std::string prefix = "[" + std::to_string(rank) + "] DTRAIN_";
+      CHECK(contains(result.output, prefix + "RANK=" + std::to_string(rank) + "\n"));
+      CHECK(contains(result.output, prefix + "WORLD_SIZE=6\n"));
+      CHECK(contains(result.output, prefix + "LOCAL_RANK=" + std::to_string(local_rank) + "\n"));
+      CHECK(contains(result.output, prefix + "LOCAL_WORLD_SIZE=" + std::to_string(workers) + "\n"));
+      CHECK(contains(result.output, prefix + "NODE_RANK=" + std::to_string(node) + "\n"));
+      CHECK(contains(result.output, prefix + "NODE_COUNT=3\n"));
+    }
+  }
+  CHECK(results[0].error == "dtrain: 6 ranks on 3 nodes (3 on node 0, 1 on node 1, 2 on node 2), store at 127.0.0.1:" +
+                                nodes.port + ", nodes from --nnodes='3'\n");
+  CHECK(results[1].error == "");
+  CHECK(results[2].error == "");
+}
+
+TEST_CASE("a failure on one node stops the workers of all, and every launcher says which rank fell first, and how") {
+  for (const int victim : {0, 3}) {  // on node 0, on node 1
+    CAPTURE(victim);
+    const std::string who = std::to_string(victim);
+    Nodes nodes({2, 2}, {"*:ignore:15", "*:join", who + ":stderr:it hurts here", who + ":exit:42", "*:sleep:60000"});
+    const std::vector<Result> results = nodes.wait();
+    for (const Result& result : results) {
+      CHECK(result.exit_code == 42);
+      CHECK(result.time < two_seconds);
+      CHECK(contains(result.error, "dtrain: rank " + who + " on host "));
+      CHECK(contains(result.error,
+                     victim == 0 ? "(node 0) failed first: exit code 42" : "(node 1) failed first: exit code 42"));
+      CHECK(contains(result.error, "dtrain:     it hurts here"));
+    }
+    CHECK(support::processes_with(nodes.mark).empty());
+  }
+}
+
+TEST_CASE("kill -9 of a worker at any moment ends the job on both nodes within two seconds, with its signal") {
+  std::mt19937 random(17);
+  for (int round = 0; round < 10; ++round) {
+    CAPTURE(round);
+    const TemporaryDirectory directory;
+    const std::string file = directory.path + "/process";
+    const std::string victim = std::to_string(below(random, 4));
+    Nodes nodes({2, 2}, {victim + ":process:" + file, "*:join", "*:lines:500", "*:wait-for-failure"});
+    const dtrain::Deadline deadline = support::soon();
+    while (content(file).empty() && !deadline.passed()) {
+      ::usleep(500);
+    }
+    REQUIRE(!content(file).empty());
+    ::usleep(below(random, 30000));
+    REQUIRE(::kill(static_cast<pid_t>(std::stoi(content(file))), SIGKILL) == 0);
+    const auto killed = dtrain::Deadline::Clock::now();
+    const std::vector<Result> results = nodes.wait();
+    CHECK(since(killed) < two_seconds);
+    for (const Result& result : results) {
+      CHECK(result.exit_code == 137);
+      CHECK(contains(result.error, "rank " + victim + " on host "));
+      CHECK(contains(result.error, "killed by signal 9 (SIGKILL)"));
+    }
+    CHECK(support::processes_with(nodes.mark).empty());
+  }
+}
+
+TEST_CASE("leaving and returning 0 is a success on a node that ends long before the other") {
+  Nodes nodes({1, 1}, {"*:join", "1:sleep:700"});
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 0);
+  }
+}
+
+TEST_CASE("an exit code 0 before leaving is a loss on another node, too") {
+  Nodes nodes({1, 1}, {"*:join", "1:exit:0", "*:wait-for-failure"});
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 1);
+    CHECK(contains(result.error, "rank 1 on host "));
+    CHECK(contains(result.error, "exit code 0 before it had left"));
+  }
+}
+
+TEST_CASE("an exit code other than 0 after leaving stops the other nodes, too") {
+  Nodes nodes({1, 1}, {"*:join", "1:leave", "1:exit:3", "0:sleep:60000"});
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 3);
+    CHECK(contains(result.error, "rank 1 on host "));
+  }
+}
+
+TEST_CASE("a restart starts the workers of all nodes again, and refuses the stragglers of the former attempt") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path + "/straggler";
+  Nodes nodes({2, 1}, {"--max-restarts=2", "1@0:straggler:" + file, "*:join", "2@0:exit:3", "*@0:sleep:60000",
+                       "*:sleep:3000", "*:environment:DTRAIN_ATTEMPT"});
+  const std::vector<Result> results = nodes.wait();
+  for (const Result& result : results) {
+    CHECK(result.exit_code == 0);
+    CHECK(contains(result.error, "dtrain: attempt 2 of 3 begins: rank 2 on host "));
+  }
+  CHECK(contains(results[0].output, "[0] DTRAIN_ATTEMPT=1\n"));
+  CHECK(contains(results[0].output, "[1] DTRAIN_ATTEMPT=1\n"));
+  CHECK(contains(results[1].output, "[2] DTRAIN_ATTEMPT=1\n"));
+  CHECK(contains(content(file), "attempt 0 of the job, which has been started again as attempt 1"));
+}
+
+TEST_CASE("a usage error of the first worker to fall is not tried again on any node") {
+  Nodes nodes({1, 1}, {"--max-restarts=3", "*:join", "1:exit:2", "*:wait-for-failure"});
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 2);
+    CHECK(!contains(result.error, "attempt 2"));
+  }
+}
+
+TEST_CASE("a launcher that is told to end stops the workers of all nodes in order, and nothing is tried again") {
+  for (const std::size_t told : {std::size_t{0}, std::size_t{1}}) {
+    CAPTURE(told);
+    Nodes nodes({1, 2}, {"--max-restarts=3", "*:on-term:21", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+    REQUIRE(nodes[0].wait_for("[0] up"));
+    REQUIRE(nodes[1].wait_for("[1] up"));
+    REQUIRE(nodes[1].wait_for("[2] up"));
+    nodes[told].signal(SIGTERM);
+    for (const Result& result : nodes.wait()) {
+      CHECK(result.exit_code == 21);
+      CHECK(contains(result.error, "SIGTERM was forwarded to the workers"));
+      CHECK(!contains(result.error, "attempt 2"));
+    }
+    CHECK(support::processes_with(nodes.mark).empty());
+  }
+}
+
+TEST_CASE("a signal that all launchers get at once is one request: the workers have their time") {
+  Nodes nodes({1, 1}, {"*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:2000"});
+  REQUIRE(nodes[0].wait_for("[0] up"));
+  REQUIRE(nodes[1].wait_for("[1] up"));
+  nodes[0].signal(SIGTERM);
+  ::usleep(50000);
+  nodes[1].signal(SIGTERM);
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 0);
+  }
+}
+
+TEST_CASE("a second signal to one launcher ends the patience with the workers of all nodes") {
+  Nodes nodes({1, 1}, {"*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+  REQUIRE(nodes[0].wait_for("[0] up"));
+  REQUIRE(nodes[1].wait_for("[1] up"));
+  nodes[1].signal(SIGTERM);
+  ::usleep(50000);
+  nodes[1].signal(SIGTERM);
+  const auto second = dtrain::Deadline::Clock::now();
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 137);
+  }
+  CHECK(since(second) < two_seconds);
+  CHECK(support::processes_with(nodes.mark).empty());
+}
+
+TEST_CASE("kill -9 of one launcher ends the job on the other node, which names the node that is gone") {
+  for (const std::size_t victim : {std::size_t{0}, std::size_t{1}}) {
+    CAPTURE(victim);
+    Nodes nodes({2, 2}, {"*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+    REQUIRE(nodes[0].wait_for("[1] up"));
+    REQUIRE(nodes[1].wait_for("[3] up"));
+    nodes[victim].signal(SIGKILL);
+    const auto killed = dtrain::Deadline::Clock::now();
+    const std::vector<Result> results = nodes.wait();
+    CHECK(since(killed) < two_seconds + grace_of_a_session);
+    CHECK(results[victim].exit_code == 137);
+    const Result& survivor = results[1 - victim];
+    CHECK(survivor.exit_code == 75);
+    CHECK(contains(survivor.error, victim == 0 ? "dtrain: node 0's launcher at 127.0.0.1:"
+                                               : "dtrain: the launcher of node 1 on host "));
+    CHECK(contains(survivor.error, "was lost"));
+    CHECK(support::all_gone(nodes.mark, support::soon(std::chrono::seconds(5))));
+  }
+}
+
+TEST_CASE("a launcher that is stopped counts as lost after the liveness time, and goes when it is let go") {
+  Nodes nodes({1, 1}, {"*:join", "*:stdout:up\n", "*:sleep:60000"}, {{"DTRAIN_LIVENESS_SECONDS", "1"}});
+  REQUIRE(nodes[0].wait_for("[0] up"));
+  REQUIRE(nodes[1].wait_for("[1] up"));
+  nodes[1].signal(SIGSTOP);
+  const auto stopped = dtrain::Deadline::Clock::now();
+  nodes[0].close_input();
+  const Result survivor = nodes[0].wait();
+  CHECK(since(stopped) < two_seconds + std::chrono::seconds(2));
+  CHECK(survivor.exit_code == 75);
+  CHECK(contains(survivor.error, "node 1 on host "));
+  nodes[1].signal(SIGCONT);
+  nodes[1].close_input();
+  CHECK(nodes[1].wait().exit_code != 0);
+  CHECK(support::all_gone(nodes.mark, support::soon(std::chrono::seconds(5))));
+}
+
+TEST_CASE("a launcher that does not come is named within the timeout, and one that has no store to go to says which") {
+  const std::vector<std::string> arguments{"--nnodes=3", "--master-addr=127.0.0.1", "--master-port=" + free_port(),
+                                           "*:join"};
+  const auto launcher = [&](const std::string& node) {
+    std::vector<std::string> all = arguments;
+    all.push_back("--node-rank=" + node);
+    return std::make_unique<Program>(
+        probe, all,
+        Program::Variables{
+            {"DTRAIN_SECRET", secret}, {"DTRAIN_HOST_ID", "host-" + node}, {"DTRAIN_TIMEOUT_SECONDS", "1.5"}});
+  };
+  const auto first = launcher("0");
+  const auto second = launcher("1");
+  for (Program* each : {first.get(), second.get()}) {
+    each->close_input();
+    const Result result = each->wait();
+    CHECK(result.exit_code == 75);
+    CHECK(contains(result.error, "node 2 of 3 did not come within 1.5 s"));
+  }
+  const auto lonely = launcher("1");
+  lonely->close_input();
+  const Result result = lonely->wait();
+  CHECK(result.exit_code == 2);
+  CHECK(contains(result.error, "connecting to 127.0.0.1 port "));
+}
+
+TEST_CASE("a launcher that waits for the others can be told to end") {
+  Program program(probe, {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=" + free_port()},
+                  {{"DTRAIN_SECRET", secret}});
+  program.close_input();
+  ::usleep(200000);
+  program.signal(SIGTERM);
+  const Result result = program.wait();
+  CHECK(result.exit_code == 143);
+  CHECK(contains(result.error, "SIGTERM came before all launchers had met"));
+}
+
+TEST_CASE("several nodes without a secret, or with two, are errors that say what to do") {
+  const std::vector<std::string> node{"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "*:join"};
+  const Result none = support::run(probe, node);
+  CHECK(none.exit_code == 2);
+  CHECK(contains(none.error, "openssl rand -hex 32"));
+  CHECK(contains(none.error, "--nnodes='2'"));
+  const Result stray =
+      support::run(probe, {"*:join"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}});
+  CHECK(stray.exit_code == 2);
+  CHECK(contains(stray.error, "RANK='0', WORLD_SIZE='2'"));
+  CHECK(contains(stray.error, "--nnodes=1"));
+  const std::string port = free_port();
+  const auto launcher = [&](const std::string& rank, const std::string& own) {
+    return std::make_unique<Program>(
+        probe,
+        std::vector<std::string>{"--nnodes=2", "--node-rank=" + rank, "--master-addr=127.0.0.1",
+                                 "--master-port=" + port, "*:join"},
+        Program::Variables{
+            {"DTRAIN_SECRET", own}, {"DTRAIN_HOST_ID", "host-" + rank}, {"DTRAIN_TIMEOUT_SECONDS", "3"}});
+  };
+  const auto first = launcher("0", secret);
+  const auto second = launcher("1", secret + "x");
+  second->close_input();
+  const Result other = second->wait();
+  CHECK(other.exit_code == 2);
+  CHECK(contains(other.error, "secret"));
+  first->close_input();
+  CHECK(first->wait().exit_code == 75);
+}
+
+TEST_CASE("two launchers on one host are told so, both of them") {
+  Nodes nodes({1, 1}, {"*:join"}, {{"DTRAIN_HOST_ID", "the same"}});
+  for (const Result& result : nodes.wait()) {
+    CHECK(result.exit_code == 2);
+    CHECK(contains(result.error, "nodes 0 and 1 are one host"));
+    CHECK(contains(result.error, "DTRAIN_HOST_ID"));
+  }
+}
+
+TEST_CASE("a node that cannot start its workers again tells the others why") {
+  const TemporaryDirectory directory;
+  REQUIRE(support::run("/bin/sh", {"-c", "echo > " + directory.path + "/attempt-1"}).exit_code == 0);
+  const std::string port = free_port();
+  std::vector<std::unique_ptr<Program>> launchers;
+  for (const std::string node : {"0", "1"}) {
+    std::vector<std::string> arguments{
+        "--nnodes=2", "--node-rank=" + node, "--master-addr=127.0.0.1", "--master-port=" + port, "--max-restarts=1",
+        "*:join",     "0@0:exit:3",          "*@0:wait-for-failure",    "*:sleep:60000"};
+    if (node == "1") {
+      arguments.push_back("--log-dir=" + directory.path);
+    }
+    launchers.push_back(std::make_unique<Program>(
+        probe, arguments, Program::Variables{{"DTRAIN_SECRET", secret}, {"DTRAIN_HOST_ID", "host-" + node}}));
+    launchers.back()->close_input();
+  }
+  const Result healthy = launchers[0]->wait();
+  CHECK(healthy.exit_code == 75);
+  CHECK(contains(healthy.error, "dtrain: the launcher of node 1 on host "));
+  CHECK(contains(healthy.error, "attempt-1"));
+  CHECK(launchers[1]->wait().exit_code == 2);
+}
