@@ -2,7 +2,10 @@
 /// @file
 /// run(): starts the ranks as the policy says and runs the body on each.
 
+#include <unistd.h>
+
 #include <concepts>
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -56,11 +59,22 @@ inline int exit_code_of(const Error& error) {
 }
 
 /// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
+/// A process that the body forked ends where it comes back from it.
 template <class P, RunBody<P> Body>
 int run_worker(const launch::Worker& worker, Body& body) {
   const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
+  const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
+  const auto end_if_forked = [&](int exit_code) {
+    if (::getpid() != process) {  // it has none of the group's threads, and must not speak for the rank
+      log(LogLevel::warning,
+          who + "a process that the body forked came back from it; let such a process end with " + "_exit or exec");
+      static_cast<void>(std::fflush(nullptr));
+      ::_exit(exit_code);
+    }
+  };
   const auto fail = [&](const char* text, int exit_code) {
+    end_if_forked(exit_code);
     bool said_by_another = false;  // what all ranks stumble over (a flag, a missing file) is said once
     if (group) {
       group->report_exception(text);
@@ -73,9 +87,11 @@ int run_worker(const launch::Worker& worker, Body& body) {
   try {
     group.emplace(ProcessGroup<P>::join(worker));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
+    end_if_forked(exit_code);
     group->leave_blocking();
     return exit_code;
   } catch (const JobFailed& failed) {
+    end_if_forked(exit_code_job_failed);
     log(LogLevel::error, who + "ends because " + failed.what());
     return exit_code_job_failed;
   } catch (const Error& error) {
