@@ -93,7 +93,10 @@ class DistributedDataParallel {
   }
 
   /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
-  Step begin() { return driver_->reducer->begin(); }
+  Step begin() {
+    group_.require_may_block();
+    return driver_->reducer->begin();
+  }
 
   ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
 

@@ -23,9 +23,14 @@
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/launch/participation.hpp"
 #include "dtrain/policy.hpp"
+#include "dtrain/rendezvous/control_tasks.hpp"
+#include "dtrain/rendezvous/delete_off_loop.hpp"
 #include "dtrain/rendezvous/participant.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+using async::Task;
+using rendezvous::BackgroundTask;
 
 /// A shared handle: copies are the same group. What takes a stream enqueues on it; what ends in `_blocking` waits, at
 /// most timeout(). Threads: collectives of one group come from one thread at a time and in the same order on every
@@ -44,7 +49,9 @@ class ProcessGroup {
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
-  static ProcessGroup join(const launch::Worker& worker) { return ProcessGroup(std::make_shared<State>(worker)); }
+  static ProcessGroup join(const launch::Worker& worker) {
+    return ProcessGroup(std::shared_ptr<State>(new State(worker), rendezvous::DeleteOffLoop()));
+  }
 
   int rank() const noexcept { return members().rank; }
   int world_size() const noexcept { return members().world_size; }
@@ -57,8 +64,29 @@ class ProcessGroup {
   /// The longest that one collective may take, from the moment it begins to run (DTRAIN_TIMEOUT_SECONDS).
   std::chrono::nanoseconds timeout() const noexcept { return state_->timeout; }
 
-  /// The job's key-value store.
-  rendezvous::Store store() const { return state_->participant.store(); }
+  /// The job's key-value store; its calls without a deadline take timeout() at most.
+  rendezvous::Store store() const { return state_->participant.store().with_timeout(timeout()); }
+
+  /// Runs a coroutine of yours on this rank's control loop, beside dtrain's own, and gives its value:
+  /// `run_blocking([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There the
+  /// store's coroutine forms suspend; what ends in `_blocking` throws instead of waiting for itself, and whatever else
+  /// blocks the thread delays the whole rank's control.
+  /// Blocking: until the coroutine has ended; at the deadline it is cancelled (none: timeout() and a moment, for what
+  /// the store says of its own timeouts). @param make gives the Task; may take the loop (async::EventLoop&)
+  /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave_blocking
+  template <class Make>
+  auto run_blocking(Make&& make, std::optional<Deadline> deadline = {}) const {
+    const Deadline by = deadline ? *deadline : rendezvous::a_moment_after(Deadline::after(timeout()));
+    return state_->tasks.run_blocking(make, by);
+  }
+
+  /// The same in the background: the coroutine runs until it ends, its owner (the result) is destroyed, the job fails
+  /// or this rank leaves. BackgroundTask::wait_blocking gives its value and its exception, which else nobody sees.
+  /// Lifetime: `make` is kept; a handle of the group outside the coroutine outlives it. Threads: any.
+  template <class Make>
+  auto spawn(Make make) const {
+    return state_->tasks.start(std::move(make));
+  }
 
   /// Where the job's first cause arrives.
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->participant.failure(); }
@@ -103,6 +131,7 @@ class ProcessGroup {
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages.
   Communicator open_channel(const std::string& purpose) const {
+    require_may_block();
     const std::string name = purpose + "-" + std::to_string(state_->channels_opened.fetch_add(1));
     return state_->open(name);
   }
@@ -124,17 +153,33 @@ class ProcessGroup {
 
   /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store
   /// stays until all have left, timeout() at most.
-  void leave_blocking() const { state_->leave_blocking(); }
+  void leave_blocking() const {
+    require_may_block();
+    state_->leave_blocking();
+  }
+
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself.
+  void require_may_block() const { state_->require_may_block(); }
 
  private:
   struct State {
     explicit State(const launch::Worker& worker)
         : timeout(worker.timeout),
           participant(launch::participant_options(worker, terms(worker))),
+          tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
           communicator(open("group")) {}
 
-    /// @throws Error (closed) after leave_blocking.
+    void require_may_block() const {
+      if (tasks.on_loop_thread()) {
+        throw Error(Errc::invalid_argument,
+                    "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
+                    "wait for itself; make it on a thread of the program");
+      }
+    }
+
+    /// @throws Error (closed) after leave_blocking; Error (invalid_argument) on the control thread.
     Communicator& live() {
+      require_may_block();
       if (!communicator) {
         throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
       }
@@ -184,7 +229,9 @@ class ProcessGroup {
     void report_exception(const std::string& text) noexcept {
       try {
         participant.failure()->report(exception_cause(text));
-        participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+        if (!tasks.on_loop_thread()) {
+          participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+        }
       } catch (...) {
         // The others see the closed connection.
       }
@@ -218,12 +265,14 @@ class ProcessGroup {
 
     void leave_blocking() {
       left = true;
+      tasks.close_blocking();
       communicator.reset();  // ranks that still call collectives are told so instead of waiting for this one
       participant.leave_blocking(Deadline::after(timeout));
     }
 
     std::chrono::nanoseconds timeout;
     rendezvous::Participant participant;
+    rendezvous::ControlTasks tasks;
     typename P::Backend::StreamOwner stream;
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
     std::mutex kept_mutex;

@@ -77,6 +77,7 @@ class ProcessGroup<support::FakePolicy> {
     failure()->report({CauseKind::exception, rank(), members().host, text});
   }
   void outlive(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
+  void require_may_block() const noexcept {}
   void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 
  private:
