@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-
 namespace identity = dtrain::identity;
 using identity::Environment;
 using identity::IdentityError;

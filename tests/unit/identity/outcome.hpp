@@ -1,0 +1,41 @@
+#pragma once
+// What an environment comes to, as values that a table can hold.
+
+#include <string>
+#include <vector>
+
+#include "dtrain/identity/node_identity.hpp"
+#include "dtrain/identity/resolve.hpp"
+
+namespace outcome {
+
+/// The code and the sentence of an error; both empty for an identity.
+struct Refusal {
+  std::string code;
+  std::string sentence;
+};
+
+template <class Function>
+Refusal refusal(Function function) {
+  try {
+    function();
+  } catch (const dtrain::identity::IdentityError& error) {
+    return {std::string(name(error.reason())), error.what()};
+  }
+  return {};
+}
+
+inline Refusal refusal_of(const dtrain::identity::Environment& environment, std::vector<const char*> arguments = {}) {
+  return refusal([&] { static_cast<void>(dtrain::identity::process_identity(environment, arguments)); });
+}
+
+inline Refusal node_refusal_of(const dtrain::identity::Environment& environment,
+                               const dtrain::identity::NodeFlags& flags = {}) {
+  return refusal([&] { static_cast<void>(dtrain::identity::node_identity(environment, flags)); });
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace outcome
