@@ -72,6 +72,28 @@ inline std::string node_source(const identity::NodeFlags& flags, const identity:
   return stated.empty() ? "the environment of " + node.launcher : stated;
 }
 
+/// Who this node is. What the environment says of a process is taken for the node here, so where that is incomplete the
+/// sentence also says how to ignore it. @throws Error (identity, usage)
+inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
+  using identity::IdentityErrc;
+  try {
+    return identity::node_identity(environment, flags);
+  } catch (const identity::IdentityError& error) {
+    const IdentityErrc reason = error.reason();
+    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
+                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
+                       reason == IdentityErrc::rank_out_of_range;
+    if (!stray || flags.node_count) {
+      throw;
+    }
+    const std::string stated =
+        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
+    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
+                                    (stated.empty() ? "this environment" : stated) +
+                                    " for the whole node; if there is only this node, give --nnodes=1)");
+  }
+}
+
 /// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
 inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
                                                          const NodeJobOptions& options) {
@@ -98,7 +120,7 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeJobOptions options;
-  options.node = identity::node_identity(environment, flags.node);
+  options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores);
