@@ -7,7 +7,6 @@
 #include <signal.h>
 
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -32,16 +31,6 @@ bool can_run() {
     return false;
   }
   return true;
-}
-
-/// The launcher's workers, by rank: in the order in which it started them.
-std::vector<pid_t> workers_of(pid_t launcher) {
-  std::ifstream file("/proc/" + std::to_string(launcher) + "/task/" + std::to_string(launcher) + "/children");
-  std::vector<pid_t> workers;
-  for (pid_t worker = 0; file >> worker;) {
-    workers.push_back(worker);
-  }
-  return workers;
 }
 
 /// `mark` is a flag's value that tells this training's processes from others.
@@ -86,10 +75,10 @@ TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within
     Program program(example, arguments_for(mark));
     program.close_input();
     std::this_thread::sleep_for(moment(round, whole, random));
-    std::vector<pid_t> workers = workers_of(program.process());
+    std::vector<pid_t> workers = support::children_of(program.process());
     const dtrain::Deadline deadline = support::soon();
     while (workers.size() < world_size && round < moments / 2 && !deadline.passed()) {
-      workers = workers_of(program.process());
+      workers = support::children_of(program.process());
     }
     if (workers.size() < world_size) {  // a faster run than the undisturbed one
       ++ended_before;

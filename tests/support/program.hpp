@@ -52,6 +52,16 @@ inline std::vector<pid_t> processes_with(const std::string& mark) {
   return found;
 }
 
+/// A process's children in the order in which its main thread started them: a launcher's workers, by rank.
+inline std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) {
+    children.push_back(child);
+  }
+  return children;
+}
+
 /// Whether by the deadline no process has `mark` in its command line.
 inline bool all_gone(const std::string& mark, dtrain::Deadline deadline) {
   while (!processes_with(mark).empty()) {

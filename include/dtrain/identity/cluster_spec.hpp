@@ -133,7 +133,7 @@ class ClusterReader {
   std::string trainers() const {
     std::string list;
     for (const std::string_view role : roles_.ranked) {
-      list += (list.empty() ? "" : "/") + std::string(role);
+      list.append(list.empty() ? "" : "/").append(role);
     }
     return list;
   }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
@@ -22,6 +23,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/rendezvous/rank_list.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -260,16 +262,16 @@ class Channel {
 
   std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
 
+  /// Who has come to this meeting, who has not, and how long that has been so.
   std::string missing() const {
-    std::string ranks;
-    int count = 0;
+    std::vector<int> here;
+    std::vector<int> not_here;
     for (int peer = 0; peer < size_; ++peer) {
-      if (!has_arrived(control_.slot(peer), meetings_)) {
-        ranks += (count++ == 0 ? "" : ", ") + std::to_string(peer);
-      }
+      (has_arrived(control_.slot(peer), meetings_) ? here : not_here).push_back(peer);
     }
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
-    return (count == 1 ? "rank " : "ranks ") + ranks + " had not arrived after " + std::to_string(milliseconds) + " ms";
+    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(milliseconds) + " ms; " +
+           rendezvous::rank_list(here) + " had";
   }
 
   const int rank_;

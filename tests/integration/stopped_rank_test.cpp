@@ -1,0 +1,60 @@
+// ctest: TIMEOUT 120
+// A rank that is stopped (SIGSTOP), neither dead nor alive: who notices, and what they say.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+namespace {
+
+using support::Program;
+using support::Result;
+
+/// Starts three ranks, stops rank 1 once `ready` has been printed three times, and waits for the end of the job.
+Result with_rank_1_stopped(const std::string& path, std::vector<std::string> arguments,
+                           const Program::Variables& variables, const std::string& ready) {
+  arguments.insert(arguments.begin(), "--nproc-per-node=3");
+  Program program(path, std::move(arguments), variables);
+  program.close_input();
+  REQUIRE(program.wait_for(ready));
+  const std::vector<pid_t> workers = support::children_of(program.process());
+  REQUIRE(workers.size() == 3);
+  REQUIRE(::kill(workers[1], SIGSTOP) == 0);
+  return program.wait();
+}
+
+}  // namespace
+
+TEST_CASE("a stopped rank counts as lost after the liveness time, on every rank, and the job ends") {
+  const Result result = with_rank_1_stopped(DTRAIN_TEST_PROGRAMS_DIR "/launch_probe",
+                                            {"*:join", "0:stdout:joined\n", "*:wait-for-failure"},
+                                            {{"DTRAIN_LIVENESS_SECONDS", "1"}}, "[0] joined");
+  INFO(result.error);
+  for (const std::string rank : {"[0] ", "[2] "}) {
+    CHECK(result.error.find(rank + "cause: rank 1 on host ") != std::string::npos);
+  }
+  CHECK(result.error.find("was lost: it has said nothing for 1.0 s (it is stopped, or its host") != std::string::npos);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != -1);  // it ended by itself
+}
+
+TEST_CASE("where a collective's timeout comes first, it names the operation, who had come and who had not") {
+  const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
+  if (!std::filesystem::exists(example) || !std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
+    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
+    return;
+  }
+  const Result result = with_rank_1_stopped(
+      example, {"--epochs=1000"}, {{"DTRAIN_TIMEOUT_SECONDS", "3"}, {"DTRAIN_LIVENESS_SECONDS", "60"}}, "epoch");
+  INFO(result.error);
+  CHECK(result.error.find("all_reduce (average) of ") != std::string::npos);
+  CHECK(result.error.find("rank 1 had not arrived after 3000 ms; ranks 0 and 2 had") != std::string::npos);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != -1);
+}
