@@ -62,6 +62,17 @@ TEST_CASE("whoami --node prints the node's") {
         "\"nproc_per_node\": 4, \"launcher\": \"pet\", \"provisional\": [], \"warnings\": []}\n");
 }
 
+TEST_CASE("whoami reads TF_CONFIG") {
+  const std::string cluster = R"({"cluster":{"chief":["h0:2222"],"worker":["h1:2222"]},)";
+  const Result result =
+      support::run(examples + "whoami", {}, {{"TF_CONFIG", cluster + R"("task":{"type":"worker","index":0}})"}});
+  CHECK(result.exit_code == 0);
+  CHECK(result.output ==
+        "{\"rank\": 1, \"world_size\": 2, \"local_rank\": 0, \"local_world_size\": 1, \"node_rank\": 1, "
+        "\"node_count\": 2, \"master_addr\": \"h0\", \"master_port\": 2222, \"launcher\": \"tf_config\", "
+        "\"provisional\": [\"local_rank\", \"local_world_size\", \"node_rank\", \"node_count\"], \"warnings\": []}\n");
+}
+
 TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
   const Result result =
       support::run(examples + "whoami", {}, {{"RANK", "\"1\n"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}});

@@ -29,16 +29,19 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 
 namespace detail {
 
-/// The first pair that is whole and has the wanted name.
+/// The first pair that is whole, a flag standing in for either half, and has the wanted name.
 inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
   for (const NodePair& pair : node_pairs) {
-    if ((wanted && *wanted != pair.launcher) || !variables.has(pair.rank) || !variables.has(pair.count)) {
+    const bool has_rank = variables.has(pair.rank);
+    const bool has_count = variables.has(pair.count);
+    const bool whole = (has_rank || variables.has("--node-rank")) && (has_count || variables.has("--nnodes"));
+    if ((wanted && *wanted != pair.launcher) || !whole) {
       continue;
     }
     NodeFacts node;
     node.launcher = pair.launcher;
-    node.node_rank = *variables.integer(pair.rank);
-    node.node_count = *read_node_count(variables, pair.count);
+    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag is put over it
+    node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
     return node;
   }
   return std::nullopt;

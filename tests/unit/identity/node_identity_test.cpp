@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "outcome.hpp"
+
 namespace identity = dtrain::identity;
 using identity::Environment;
 using identity::node_identity;
@@ -13,12 +15,27 @@ using identity::NodeIdentity;
 namespace {
 
 std::string error_code_of(const Environment& environment, const NodeFlags& flags = {}) {
-  try {
-    static_cast<void>(node_identity(environment, flags));
-  } catch (const identity::IdentityError& error) {
-    return std::string(name(error.reason()));
-  }
-  return "";
+  return outcome::node_refusal_of(environment, flags).code;
+}
+
+/// Launcher 1 of 3, one on each node, by mpirun.
+Environment mpirun_node() {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", "3"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+}
+
+/// Launcher 1 of 3, one on each node, by srun.
+Environment srun_node() {
+  return {{"SLURM_PROCID", "1"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_JOB_ID", "5"},
+          {"SLURM_STEP_NUM_TASKS", "3"},
+          {"SLURM_STEP_NUM_NODES", "3"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"},
+          {"SLURM_STEP_NODELIST", "n[1-3]"}};
 }
 
 }  // namespace
@@ -101,4 +118,121 @@ TEST_CASE("DTRAIN_LAUNCHER forces whose word counts for a node") {
   CHECK(node_identity(both).node_count == 1);
   both["DTRAIN_LAUNCHER"] = "torch";
   CHECK(error_code_of(both) == "unknown-launcher");
+}
+
+TEST_CASE("one launcher on each node under mpirun has its rank as the node's, and mpirun's master") {
+  Environment node = mpirun_node();
+  CHECK(error_code_of(node) == "no-master-addr");
+  node["SLURM_JOB_NODELIST"] = "gpu-a,gpu-b,gpu-c";
+  node["SLURM_JOB_ID"] = "7";
+  NodeIdentity found = node_identity(node);
+  CHECK(found.node_rank == 1);
+  CHECK(found.node_count == 3);
+  CHECK(found.master_addr == "gpu-a");
+  CHECK(found.master_port == 61447);
+  CHECK(found.provisional == std::vector<std::string>{"master_addr"});
+  CHECK(found.launcher == "openmpi");
+  NodeFlags flags;
+  flags.master_addr = "h9";
+  flags.master_port = "4321";
+  found = node_identity(node, flags);
+  CHECK(found.master_addr == "h9");
+  CHECK(found.master_port == 4321);
+  CHECK(found.provisional.empty());
+  node["OMPI_COMM_WORLD_SIZE"] = "1";
+  node["OMPI_COMM_WORLD_RANK"] = "0";
+  CHECK(node_identity(node).master_addr == "127.0.0.1");
+  CHECK(!node_identity(node).master_port);
+}
+
+TEST_CASE("one launcher on each node under srun has the node's number, and the step's first host") {
+  const NodeIdentity found = node_identity(srun_node());
+  CHECK(found.node_rank == 1);
+  CHECK(found.node_count == 3);
+  CHECK(found.master_addr == "n1");
+  CHECK(found.master_port == 61445);
+  CHECK(found.launcher == "slurm");
+}
+
+TEST_CASE("several launchers on a node are refused with what to give mpirun or srun") {
+  Environment node = mpirun_node();
+  node["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  outcome::Refusal refused = outcome::node_refusal_of(node);
+  CHECK(refused.code == "many-launchers");
+  CHECK(outcome::contains(refused.sentence, "OMPI_COMM_WORLD_LOCAL_SIZE='2'"));
+  CHECK(outcome::contains(refused.sentence, "-npernode 1"));
+  for (const char* tasks : {"2(x3)", "1,2,1", "2,1(x2)"}) {  // also on a node that has one
+    node = srun_node();
+    node["SLURM_STEP_TASKS_PER_NODE"] = tasks;
+    node["SLURM_STEP_NUM_TASKS"] = "6";
+    refused = outcome::node_refusal_of(node);
+    CHECK(refused.code == "many-launchers");
+    CHECK(outcome::contains(refused.sentence, "SLURM_STEP_TASKS_PER_NODE='" + std::string(tasks) + "'"));
+    CHECK(outcome::contains(refused.sentence, "--ntasks-per-node=1"));
+  }
+  NodeFlags whole;
+  whole.node_count = "1";
+  CHECK(error_code_of(node, whole) == "");
+}
+
+TEST_CASE("what names nodes comes before mpirun, mpirun before srun, and both before what names processes") {
+  Environment all = srun_node();
+  all.merge(mpirun_node());
+  all.insert({{"RANK", "5"}, {"WORLD_SIZE", "9"}, {"MASTER_ADDR", "h"}, {"PET_NODE_RANK", "2"}, {"PET_NNODES", "4"}});
+  CHECK(node_identity(all).launcher == "pet");
+  all.erase("PET_NODE_RANK");
+  CHECK(node_identity(all).launcher == "openmpi");
+  all["DTRAIN_LAUNCHER"] = "slurm";
+  CHECK(node_identity(all).launcher == "slurm");
+  all["DTRAIN_LAUNCHER"] = "torch";
+  CHECK(node_identity(all).node_rank == 5);
+  all["DTRAIN_LAUNCHER"] = "pet";
+  CHECK(outcome::contains(outcome::node_refusal_of(all).sentence, "there are: torch, openmpi, slurm, single, none"));
+  all.erase("DTRAIN_LAUNCHER");
+  all.erase("OMPI_COMM_WORLD_RANK");
+  CHECK(node_identity(all).launcher == "slurm");
+  all.erase("SLURM_STEP_ID");
+  CHECK(node_identity(all).launcher == "torch");
+}
+
+TEST_CASE("whatever else describes a process describes the node, its master with it") {
+  const NodeIdentity tf = node_identity(
+      {{"TF_CONFIG", R"({"cluster": {"worker": ["a:7", "b:8"]}, "task": {"type": "worker", "index": 1}})"}});
+  CHECK(tf.node_rank == 1);
+  CHECK(tf.node_count == 2);
+  CHECK(tf.master_addr == "a");
+  CHECK(tf.master_port == 7);
+  CHECK(tf.launcher == "tf_config");
+  // torchrun itself listens on MASTER_PORT
+  const NodeIdentity torchrun = node_identity({{"RANK", "0"},
+                                               {"WORLD_SIZE", "1"},
+                                               {"MASTER_PORT", "29500"},
+                                               {"TORCHELASTIC_RUN_ID", "x"},
+                                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  CHECK(torchrun.master_port == 29501);
+  CHECK(node_identity({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"PET_NPROC_PER_NODE", "4"}})
+            .nproc_per_node == "4");
+}
+
+TEST_CASE("a number of nodes without this one's rank is an error, not a lonely node") {
+  NodeFlags two;
+  two.node_count = "2";
+  CHECK(error_code_of({{"MASTER_ADDR", "h"}}, two) == "no-rank");
+  CHECK(outcome::contains(outcome::node_refusal_of({}, two).sentence, "--nnodes='2'"));
+  CHECK(error_code_of({{"PET_NNODES", "2"}, {"MASTER_ADDR", "h"}}) == "no-rank");
+  CHECK(error_code_of({{"PET_NNODES", "1:4"}}) == "elastic-range");
+  CHECK(error_code_of({{"PET_NNODES", "1"}}) == "");
+  NodeFlags rank;
+  rank.node_rank = "1";
+  CHECK(error_code_of({}, rank) == "rank-out-of-range");
+  CHECK(node_identity({{"PET_NNODES", "2"}, {"MASTER_ADDR", "h"}}, rank).node_count == 2);
+}
+
+TEST_CASE("a launcher in a batch script of several nodes is one node, with a warning") {
+  const NodeIdentity node = node_identity(
+      {{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
+  CHECK(node.node_count == 1);
+  REQUIRE(node.warnings.size() == 1);
+  CHECK(outcome::contains(node.warnings[0], "Slurm job of 2 nodes, not started with srun"));
+  CHECK(node_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}}).warnings.empty());
 }

@@ -2,40 +2,25 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <random>
-#include <set>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
+
+#include "outcome.hpp"
 
 namespace identity = dtrain::identity;
 using identity::Environment;
-using identity::IdentityError;
 using identity::ProcessIdentity;
+using outcome::contains;
 
 namespace {
 
 std::string error_code_of(const Environment& environment, std::vector<const char*> arguments = {}) {
-  try {
-    static_cast<void>(identity::process_identity(environment, arguments));
-  } catch (const IdentityError& error) {
-    return std::string(name(error.reason()));
-  }
-  return "";
+  return outcome::refusal_of(environment, std::move(arguments)).code;
 }
 
 std::string sentence_of(const Environment& environment, std::vector<const char*> arguments = {}) {
-  try {
-    static_cast<void>(identity::process_identity(environment, arguments));
-  } catch (const IdentityError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+  return outcome::refusal_of(environment, std::move(arguments)).sentence;
 }
 
 }  // namespace
@@ -177,53 +162,199 @@ TEST_CASE("a Slurm allocation without srun is one process, with a warning") {
   CHECK(contains(who.warnings[0], "Slurm job of 4 tasks, not started with srun"));
 }
 
-TEST_CASE("the ranks of a generated job have distinct, complete identities that decoys do not change") {
-  std::mt19937 random(20240607);
-  const auto below = [&random](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
-  const std::vector<std::string> decoys{"OMPI_COMM_WORLD_RANK",
-                                        "OMPI_COMM_WORLD_SIZE",
-                                        "PMI_RANK",
-                                        "PMI_SIZE",
-                                        "SLURM_PROCID",
-                                        "SLURM_STEP_NUM_TASKS",
-                                        "SLURM_STEP_ID",
-                                        "RANK",
-                                        "WORLD_SIZE",
-                                        "LOCAL_RANK",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "TF_CONFIG",
-                                        "PET_NNODES",
-                                        "GROUP_RANK",
-                                        "NODE_RANK",
-                                        "AZUREML_NODE_COUNT",
-                                        "CROSS_SIZE"};
-  for (int round = 0; round < 50; ++round) {
-    const int nodes = 1 + below(4);
-    const int per_node = 1 + below(4);
-    std::set<std::tuple<int, int, int>> seen;
-    for (int rank = 0; rank < nodes * per_node; ++rank) {
-      Environment job{{"DTRAIN_RANK", std::to_string(rank)},
-                      {"DTRAIN_WORLD_SIZE", std::to_string(nodes * per_node)},
-                      {"DTRAIN_LOCAL_RANK", std::to_string(rank % per_node)},
-                      {"DTRAIN_LOCAL_WORLD_SIZE", std::to_string(per_node)},
-                      {"DTRAIN_NODE_RANK", std::to_string(rank / per_node)},
-                      {"DTRAIN_NODE_COUNT", std::to_string(nodes)},
-                      {"DTRAIN_MASTER_ADDR", "h0"},
-                      {"DTRAIN_MASTER_PORT", "29501"}};
-      const ProcessIdentity plain = identity::process_identity(job);
-      for (int i = 0; i < 6; ++i) {
-        job[decoys[random() % decoys.size()]] = std::to_string(below(9));
-      }
-      const std::vector<const char*> arguments{"train", "--local_rank=7"};
-      CHECK(identity::process_identity(job, arguments) == plain);
-      REQUIRE(plain.local_rank.has_value());
-      REQUIRE(plain.local_world_size.has_value());
-      REQUIRE(plain.node_rank.has_value());
-      REQUIRE(plain.node_count.has_value());
-      CHECK(plain.provisional.empty());
-      seen.insert({plain.rank, *plain.node_rank, *plain.local_rank});
+TEST_CASE("RANK that contradicts what started the process is an error, unless torchrun set it") {
+  const std::vector<Environment> others{
+      {{"SLURM_PROCID", "3"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "6"}},
+      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "6"}},
+      {{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}},
+  };
+  for (Environment job : others) {
+    const std::string stated = job.begin()->first == "SLURM_PROCID" ? "SLURM_PROCID='3'" : job.begin()->first + "='3'";
+    job.insert({{"RANK", "0"}, {"WORLD_SIZE", "6"}, {"MASTER_ADDR", "h"}});
+    CAPTURE(stated);
+    CHECK(error_code_of(job) == "conflict-rank");
+    CHECK(contains(sentence_of(job), "RANK='0' but " + stated + ", both for 6 processes"));
+    job["TORCHELASTIC_RUN_ID"] = "x";
+    CHECK(error_code_of(job) == "");
+    job.erase("TORCHELASTIC_RUN_ID");
+    job["RANK"] = "3";
+    CHECK(error_code_of(job) == "");
+    job["RANK"] = "0";
+    job["WORLD_SIZE"] = "4";  // another job: its launcher's variables are left over
+    CHECK(error_code_of(job) == "");
+    CHECK(identity::process_identity(job).ignored.size() == 1);
+    job["DTRAIN_RANK"] = "1";
+    job["DTRAIN_WORLD_SIZE"] = "1";
+    job["WORLD_SIZE"] = "6";
+    CHECK(error_code_of(job) == "rank-out-of-range");
+  }
+  CHECK(error_code_of({{"RANK", "0"},
+                       {"WORLD_SIZE", "6"},
+                       {"MASTER_ADDR", "h"},
+                       {"SLURM_PROCID", "3"},
+                       {"SLURM_STEP_NUM_TASKS", "6"},
+                       {"SLURM_STEP_ID", "4294967291"}}) == "");
+}
+
+TEST_CASE("a step or an Open MPI that agrees fills what RANK leaves open, and only then") {
+  Environment job{{"RANK", "3"},          {"WORLD_SIZE", "6"},           {"MASTER_ADDR", "h"},
+                  {"SLURM_PROCID", "3"},  {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NUM_TASKS", "6"},
+                  {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3)"},
+                  {"SLURM_NODEID", "1"},  {"AZUREML_NODE_COUNT", "3"}};
+  const ProcessIdentity filled = identity::process_identity(job);
+  CHECK(filled.local_rank == 1);
+  CHECK(filled.local_world_size == 2);
+  CHECK(filled.node_rank == 1);
+  CHECK(filled.provisional.empty());  // Slurm's count is certain, a division by the number of nodes is not
+  job["SLURM_STEP_NUM_TASKS"] = "3";
+  CHECK(!identity::process_identity(job).local_rank);
+  CHECK(identity::process_identity(job).is_provisional("local_world_size"));
+  const Environment mpi{{"RANK", "3"},
+                        {"WORLD_SIZE", "6"},
+                        {"MASTER_ADDR", "h"},
+                        {"OMPI_COMM_WORLD_RANK", "3"},
+                        {"OMPI_COMM_WORLD_SIZE", "6"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  CHECK(identity::process_identity(mpi).launcher == "torch");
+  CHECK(identity::process_identity(mpi).local_rank == 1);
+  CHECK(identity::process_identity(mpi).local_world_size == 2);
+  CHECK(!identity::process_identity(mpi).node_count);
+}
+
+TEST_CASE("PMI leaves the word to a Slurm step that says the same, and can be forced all the same") {
+  Environment job{{"PMI_RANK", "1"},      {"PMI_SIZE", "2"},      {"SLURM_PROCID", "1"},
+                  {"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"},
+                  {"SLURM_GTIDS", "0,1"}};
+  CHECK(identity::process_identity(job).launcher == "slurm");
+  CHECK(identity::process_identity(job).local_rank == 1);
+  CHECK(identity::process_identity(job).local_world_size == 2);
+  job["DTRAIN_LAUNCHER"] = "pmi";
+  job["MASTER_ADDR"] = "h";
+  CHECK(identity::process_identity(job).launcher == "pmi");
+  job.erase("DTRAIN_LAUNCHER");
+  job["SLURM_PROCID"] = "0";  // the step of mpiexec's own proxies
+  CHECK(identity::process_identity(job).launcher == "pmi");
+  job["SLURM_GTIDS"] = "0,x";
+  job.erase("PMI_RANK");
+  CHECK(error_code_of(job) == "bad-integer");
+  CHECK(contains(sentence_of(job), "SLURM_GTIDS='0,x'"));
+}
+
+TEST_CASE("a special or missing step of Slurm is none, and the allocation's number of tasks only stands in") {
+  for (const char* special : {"4294967290", "4294967291", "4294967292", "4294967293", ""}) {
+    CAPTURE(special);
+    CHECK(identity::process_identity({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", special}})
+              .launcher == "single");
+  }
+  Environment step{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "4294967289"}, {"MASTER_ADDR", "h"}};
+  CHECK(identity::process_identity(step).world_size == 4);
+  step["SLURM_STEP_NUM_TASKS"] = "2";
+  CHECK(identity::process_identity(step).world_size == 2);
+  step["SLURM_STEP_ID"] = "batch";
+  CHECK(error_code_of(step) == "bad-integer");
+}
+
+TEST_CASE("the attempt and the job's name are the launcher's, where it counts and names them") {
+  const Environment torchrun{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RESTART_COUNT", "3"}};
+  CHECK(identity::process_identity(torchrun).attempt == 0);
+  Environment elastic = torchrun;
+  elastic["TORCHELASTIC_RUN_ID"] = "run-7";
+  CHECK(identity::process_identity(elastic).attempt == 3);
+  CHECK(identity::process_identity(elastic).job == "run-7");
+  CHECK(
+      identity::process_identity({{"DTRAIN_RANK", "0"}, {"DTRAIN_WORLD_SIZE", "1"}, {"DTRAIN_ATTEMPT", "2"}}).attempt ==
+      2);
+  elastic["TORCHELASTIC_RESTART_COUNT"] = "x";
+  CHECK(error_code_of(elastic) == "bad-integer");
+}
+
+TEST_CASE("the line for people says the source, what is learnt later, what is a guess and what was ignored") {
+  CHECK(to_string(identity::process_identity({})) ==
+        "identity from single: rank 0 of 1, local rank 0 of 1, node 0 of 1, store at 127.0.0.1:29500");
+  CHECK(to_string(identity::process_identity({{"RANK", "3"},
+                                              {"WORLD_SIZE", "4"},
+                                              {"MASTER_ADDR", "h0"},
+                                              {"PMI_RANK", "0"},
+                                              {"PMI_SIZE", "2"},
+                                              {"SM_HOSTS", "[]"},
+                                              {"SM_CURRENT_HOST", "a"}})) ==
+        "identity from torch: rank 3 of 4, local rank learnt after connecting, node learnt after connecting, store at "
+        "h0:29500; ignored: pmi, sagemaker");
+  CHECK(
+      to_string(identity::process_identity({{"OMPI_COMM_WORLD_RANK", "1"},
+                                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                                            {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                            {"OMPI_MCA_orte_num_nodes", "2"},
+                                            {"OMPI_MCA_orte_hnp_uri", "65536.0;tcp6://[fd00::2]:1"}})) ==
+      "identity from openmpi: rank 1 of 2, local rank 0 of 1, node 1 of 2 (a guess, confirmed after connecting), store "
+      "at [fd00::2]:61441 (a guess)");
+  CHECK(to_string(identity::process_identity(
+            {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a\nb"}})) ==
+        "identity from torch: rank 1 of 4, local rank 1 of a number learnt after connecting, node learnt after "
+        "connecting, store at a?b:29500");
+}
+
+TEST_CASE("every error code has a sentence with the variable and its value") {
+  struct Case {
+    const char* code;
+    Environment environment;
+    std::vector<const char*> stated;
+  };
+  const Environment two{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  const std::vector<Case> cases{
+      {"bad-integer", {{"PMI_RANK", "1x"}, {"PMI_SIZE", "2"}}, {"PMI_RANK='1x'", "decimal digits"}},
+      {"bad-integer",
+       {{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "2"}, {"FLUX_JOB_NNODES", "0"}},
+       {"FLUX_JOB_NNODES='0'"}},
+      {"bad-port", {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MASTER_PORT", "x"}}, {"MASTER_PORT='x'", "1 to 65535"}},
+      {"rank-out-of-range", {{"HOROVOD_RANK", "2"}, {"HOROVOD_SIZE", "2"}}, {"HOROVOD_RANK='2'", "HOROVOD_SIZE='2'"}},
+      {"rank-out-of-range",
+       {{"MV2_COMM_WORLD_RANK", "0"},
+        {"MV2_COMM_WORLD_SIZE", "4"},
+        {"MV2_COMM_WORLD_LOCAL_RANK", "3"},
+        {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}},
+       {"MV2_COMM_WORLD_LOCAL_RANK='3'", "MV2_COMM_WORLD_LOCAL_SIZE='2'"}},
+      {"rank-out-of-range",
+       {{"RANK", "0"},
+        {"WORLD_SIZE", "4"},
+        {"GROUP_RANK", "2"},
+        {"GROUP_WORLD_SIZE", "2"},
+        {"TORCHELASTIC_RUN_ID", "x"}},
+       {"GROUP_RANK='2'", "GROUP_WORLD_SIZE='2'"}},
+      {"rank-out-of-range",
+       {{"JSM_NAMESPACE_RANK", "0"}, {"JSM_NAMESPACE_SIZE", "2"}, {"JSM_NAMESPACE_LOCAL_SIZE", "3"}},
+       {"JSM_NAMESPACE_LOCAL_SIZE='3'", "JSM_NAMESPACE_SIZE='2'"}},
+      {"no-master-addr", two, {"MASTER_ADDR", "OMPI_COMM_WORLD_RANK='1'", "mpirun -x MASTER_ADDR=HOST"}},
+      {"no-master-addr", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, {"MASTER_ADDR", "PMI_SIZE='2'", "-genv MASTER_ADDR"}},
+      {"no-master-addr", {{"JOB_COMPLETION_INDEX", "0"}, {"WORLD_SIZE", "2"}}, {"set MASTER_ADDR"}},
+      {"no-rank", {{"WORLD_SIZE", "8"}}, {"WORLD_SIZE=8", "set RANK"}},
+      {"no-world-size", {{"RANK", "8"}}, {"RANK='8'", "set WORLD_SIZE"}},
+      {"pmix-only", {{"PMIX_RANK", "8"}}, {"PMIX_RANK='8'", "set DTRAIN_RANK"}},
+      {"node-level-env", {{"PET_NNODES", "1:4"}}, {"PET_NNODES='1:4'", "PerNode"}},
+      {"bad-tasks-per-node",
+       {{"SLURM_PROCID", "0"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_NTASKS", "2"},
+        {"SLURM_NODEID", "0"},
+        {"SLURM_STEP_TASKS_PER_NODE", "2x"}},
+       {"SLURM_STEP_TASKS_PER_NODE='2x'"}},
+      {"unknown-launcher",
+       {{"DTRAIN_LAUNCHER", "mpi"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
+       {"DTRAIN_LAUNCHER='mpi'", "there are: pmi, single, none"}},
+      {"conflict-local-rank",
+       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}},
+       {"LOCAL_RANK=1", "--local_rank=0"}},
+  };
+  for (const Case& wrong : cases) {
+    const bool argument = std::string(wrong.code) == "conflict-local-rank";
+    const outcome::Refusal refused = outcome::refusal_of(
+        wrong.environment, argument ? std::vector<const char*>{"train", "--local_rank=0"} : std::vector<const char*>{});
+    CAPTURE(refused.sentence);
+    CHECK(refused.code == wrong.code);
+    for (const char* part : wrong.stated) {
+      CHECK(contains(refused.sentence, part));
     }
-    CHECK(seen.size() == static_cast<std::size_t>(nodes * per_node));
   }
 }
