@@ -51,21 +51,20 @@ const std::string secret = "0123456789abcdef0123456789abcdef";
 /// The launchers of one job, node 0 first.
 class Nodes {
  public:
-  /// @param workers of each node @param first what only node 0's launcher gets
-  Nodes(const std::vector<int>& workers, const std::vector<std::string>& arguments, Program::Variables variables = {})
+  /// @param workers of each node
+  Nodes(const std::vector<int>& workers, const std::vector<std::string>& arguments, Program::Variables variables = {},
+        const std::string& program = probe)
       : mark(new_mark()), port(free_port()) {
     variables.emplace("DTRAIN_SECRET", secret);
     for (std::size_t node = 0; node < workers.size(); ++node) {
-      std::vector<std::string> all{mark,
-                                   "--nnodes=" + std::to_string(workers.size()),
-                                   "--node-rank=" + std::to_string(node),
-                                   "--master-addr=127.0.0.1",
-                                   "--master-port=" + port,
+      std::vector<std::string> all{"--nnodes=" + std::to_string(workers.size()), "--node-rank=" + std::to_string(node),
+                                   "--master-addr=127.0.0.1", "--master-port=" + port,
                                    "--nproc-per-node=" + std::to_string(workers[node])};
       all.insert(all.end(), arguments.begin(), arguments.end());
+      all.push_back(mark);
       Program::Variables own = variables;
       own.emplace("DTRAIN_HOST_ID", "host-" + std::to_string(node));
-      launchers.push_back(std::make_unique<Program>(probe, all, own));
+      launchers.push_back(std::make_unique<Program>(program, all, own));
     }
   }
 
@@ -389,4 +388,36 @@ TEST_CASE("a node that cannot start its workers again tells the others why") {
   CHECK(contains(healthy.error, "dtrain: the launcher of node 1 on host "));
   CHECK(contains(healthy.error, "attempt-1"));
   CHECK(launchers[1]->wait().exit_code == 2);
+}
+
+TEST_CASE("a model trains on ranks of two nodes, and a rank that dies ends the training on both") {
+  const std::string training = DTRAIN_TEST_PROGRAMS_DIR "/store_training";
+  Nodes well({2, 1}, {"20"}, {}, training);
+  const std::vector<Result> results = well.wait();
+  for (int rank = 0; rank < 3; ++rank) {
+    const Result& result = results[rank < 2 ? 0 : 1];
+    CHECK(result.exit_code == 0);
+    const std::string who = std::to_string(rank);
+    CHECK(contains(result.output, "[" + who + "] rank " + who + " of 3 on node " + (rank < 2 ? "0" : "1") +
+                                      " of 2: weight -0.0390625 after 20 steps\n"));  // 20 x (1 + 2 + 3) / 3 / 1024
+  }
+  Nodes hurt({1, 1}, {"100000", "1"}, {}, training);
+  REQUIRE(support::processes_reach(hurt.mark, 4, support::soon()));
+  ::usleep(300000);
+  std::vector<pid_t> workers;
+  for (const pid_t process : support::processes_with(hurt.mark)) {
+    if (process != hurt[0].process() && process != hurt[1].process()) {
+      workers.push_back(process);
+    }
+  }
+  REQUIRE(workers.size() == 2);
+  REQUIRE(::kill(workers[1], SIGKILL) == 0);
+  const auto killed = dtrain::Deadline::Clock::now();
+  for (const Result& result : hurt.wait()) {
+    CHECK(result.exit_code == 137);
+    CHECK(contains(result.error, "failed first: killed by signal 9"));
+    CHECK(contains(result.error, "fell because of it, with exit code 75: rank "));
+  }
+  CHECK(since(killed) < two_seconds);
+  CHECK(support::processes_with(hurt.mark).empty());
 }

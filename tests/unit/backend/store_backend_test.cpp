@@ -1,0 +1,126 @@
+// The backend that tests of several virtual nodes use.
+
+#include "support/store_backend.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/shared_memory_rank.hpp"
+
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::StoreBackend;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct StoreRank {
+  StoreRank(const std::shared_ptr<FakeJob>& job, int rank, int size, std::chrono::nanoseconds timeout = 10s)
+      : communicator(StoreBackend::open_blocking(support::channel_context(job, rank, size, "store", timeout),
+                                                 dtrain::Deadline::after(10s))) {}
+
+  /// Whether the communicator still serves once what is enqueued has run.
+  bool wait() {
+    dtrain::stream::host::Event event;
+    stream.ref().record(event);
+    const auto result = event.block_until_complete(dtrain::Deadline::after(30s));
+    return result == dtrain::stream::WaitResult::complete && !communicator.failure();
+  }
+
+  StoreBackend::StreamOwner stream;
+  StoreBackend::Communicator communicator;
+};
+
+template <class T>
+void check_reductions(std::size_t count) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+      const std::vector<std::vector<T>> inputs = support::awkward_inputs<T>(ranks, count, 3);
+      const std::vector<T> expected = support::reference_reduction(op, inputs);
+      const auto job = std::make_shared<FakeJob>(ranks);
+      std::atomic<int> right{0};
+      run_thread_ranks(ranks, [&](RankThread& self) {
+        StoreRank rank(job, self.rank(), self.size());
+        for (int round = 0; round < 3; ++round) {
+          std::vector<T> values = inputs[static_cast<std::size_t>(self.rank())];
+          const dtrain::BufferView view = dtrain::buffer_view(std::span<T>(values));
+          rank.communicator.all_reduce(view, view, op, rank.stream.ref());
+          const bool well = rank.wait();
+          right += well && support::same_bits(values.data(), expected) ? 1 : 0;
+        }
+      });
+      CHECK(right == 3 * ranks);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the store backend reduces in the order of the ranks, over several pieces too") {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{100'000}}) {
+    check_reductions<float>(count);
+  }
+  check_reductions<double>(70'000);
+}
+
+TEST_CASE("the store backend broadcasts from any root, and its barrier lets nobody pass alone") {
+  constexpr int ranks = 3;
+  const auto job = std::make_shared<FakeJob>(ranks);
+  std::atomic<int> arrived{0};
+  std::atomic<int> right{0};
+  run_thread_ranks(ranks, [&](RankThread& self) {
+    StoreRank rank(job, self.rank(), self.size());
+    for (int root = 0; root < ranks; ++root) {
+      std::vector<std::int32_t> values(5, self.rank());
+      rank.communicator.broadcast(dtrain::buffer_view(std::span<std::int32_t>(values)), root, rank.stream.ref());
+      right += rank.wait() && values == std::vector<std::int32_t>(5, root) ? 1 : 0;
+    }
+    if (self.rank() == 1) std::this_thread::sleep_for(100ms);
+    ++arrived;
+    rank.communicator.barrier(rank.stream.ref());
+    right += rank.wait() && arrived == ranks ? 1 : 0;
+  });
+  CHECK(right == ranks * (ranks + 1));
+}
+
+TEST_CASE("an operation of the store backend ends by its deadline, by an abort and where ranks disagree") {
+  const auto late = std::make_shared<FakeJob>(2);
+  run_thread_ranks(1, [&](RankThread&) {
+    StoreRank rank(late, 0, 2, 200ms);
+    rank.communicator.barrier(rank.stream.ref());
+    CHECK(!rank.wait());
+    REQUIRE(late->latch(1)->failed());
+    CHECK(late->latch(1)->cause()->kind == dtrain::CauseKind::timeout);
+  });
+  const auto aborted = std::make_shared<FakeJob>(2);
+  run_thread_ranks(1, [&](RankThread&) {
+    StoreRank rank(aborted, 0, 2);
+    std::thread other([&] {
+      std::this_thread::sleep_for(50ms);
+      rank.communicator.abort({dtrain::CauseKind::exception, 1, "", "no more"});
+    });
+    rank.communicator.barrier(rank.stream.ref());
+    CHECK(!rank.wait());
+    CHECK(rank.communicator.failure()->text == "no more");
+    other.join();
+  });
+  const auto split = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    StoreRank rank(split, self.rank(), 2);
+    std::vector<float> values(static_cast<std::size_t>(3 + self.rank()));
+    const dtrain::BufferView view = dtrain::buffer_view(std::span<float>(values));
+    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.stream.ref());
+    CHECK(!rank.wait());
+  });
+  CHECK(split->latch(0)->cause()->kind == dtrain::CauseKind::disagreement);
+}
