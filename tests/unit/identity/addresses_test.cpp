@@ -51,7 +51,8 @@ TEST_CASE("an entry is a host, host:port, or [IPv6 address]:port") {
       {"a.b-c_d:65535", "a.b-c_d", 65535},
       {"[fe80::1%eth0]:7", "fe80::1%eth0", 7},
   };
-  for (const auto& [entry, host, port] : table) {
+  for (const auto& [text, host, port] : table) {
+    const std::string& entry = text;  // what CAPTURE can name
     CAPTURE(entry);
     const identity::HostPort parts = identity::split_host_port("V", entry, identity::IdentityErrc::tf_malformed);
     CHECK(parts.host == host);
@@ -78,9 +79,10 @@ TEST_CASE("an entry that is none of these is refused, an IPv6 address without br
       {"h/0", "tf-malformed"},
       {"[fd00::1 ]:1", "tf-malformed"},
   };
-  for (const auto& [entry, code] : table) {
+  for (const auto& [text, code] : table) {
+    const std::string& entry = text;  // what CAPTURE can name
     CAPTURE(entry);
-    const Refusal refused = refusal([&, &entry = entry] {
+    const Refusal refused = refusal([&] {
       static_cast<void>(identity::split_host_port("TF_CONFIG", entry, identity::IdentityErrc::tf_malformed));
     });
     CHECK(refused.code == code);

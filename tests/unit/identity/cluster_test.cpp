@@ -118,7 +118,8 @@ TEST_CASE("each way in which TF_CONFIG is wrong has its code, and the sentence n
       {cluster(R"("worker": ["fd00::1", "h:1"])", worker0), "ambiguous-address"},
       {cluster(R"("worker": ["h:1", "h:x"])", worker0), "bad-port"},
   };
-  for (const auto& [value, code] : table) {
+  for (const auto& [text, code] : table) {
+    const std::string& value = text;  // what CAPTURE can name
     CAPTURE(value);
     const Refusal refused = refusal_of(tf(value));
     CHECK(refused.code == code);

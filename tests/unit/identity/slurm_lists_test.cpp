@@ -30,7 +30,8 @@ TEST_CASE("a host list's first host is the first one it stands for") {
       {"n[99999999999999999999999-99999999999999999999999]", "n99999999999999999999999"},
       {"a.example.org,b_c", "a.example.org"},
   };
-  for (const auto& [list, first] : table) {
+  for (const auto& [text, first] : table) {
+    const std::string& list = text;  // what CAPTURE can name
     CAPTURE(list);
     CHECK(identity::first_slurm_host("SLURM_STEP_NODELIST", list) == first);
   }
@@ -64,9 +65,9 @@ TEST_CASE("the counts of tasks give the number on each node") {
       {"128(x9)", 8, 128},
       {"1(x2147483647),2(x5)", 7, 1},
   };
-  for (const auto& [list, node, tasks] : table) {
+  for (const auto& [text, node, tasks] : table) {
+    const std::string& list = text;  // what CAPTURE can name
     CAPTURE(list);
-    CAPTURE(node);
     CHECK(identity::slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", list, node) == tasks);
   }
 }
