@@ -1,4 +1,4 @@
-// The examples hello_all_reduce and whoami do what their first lines say.
+// The examples hello_all_reduce, store_coroutines and whoami do what their first lines say.
 
 #include <doctest/doctest.h>
 
@@ -35,6 +35,29 @@ TEST_CASE("every rank of hello_all_reduce prints the sum of all ranks, for 1, 2,
                                std::to_string(ranks) + ": sum " + std::to_string(ranks * (ranks - 1) / 2) + "\n";
       CHECK(result.output.find(line) != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("the ranks of store_coroutines take all pieces of the list, each once") {
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    const Result result = support::run(examples + "store_coroutines", {"--nproc-per-node=" + std::to_string(ranks)});
+    CAPTURE(result.output);
+    CHECK(result.exit_code == 0);
+    CHECK(result.error == "");
+    CHECK(count_lines(result.output) == static_cast<std::size_t>(ranks));
+    int taken = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string begin = "[" + std::to_string(rank) + "] rank " + std::to_string(rank) + ": rank ";
+      const std::size_t line = result.output.find(begin);
+      REQUIRE(line != std::string::npos);
+      const std::string rest = result.output.substr(line, result.output.find('\n', line) - line);
+      const std::size_t number = rest.find(" wrote the list; took ");
+      REQUIRE(number != std::string::npos);
+      CHECK(rest.ends_with(", all 12"));
+      taken += std::stoi(rest.substr(number + std::string(" wrote the list; took ").size()));
+    }
+    CHECK(taken == 12);
   }
 }
 

@@ -75,6 +75,19 @@ class RawClient {
     }
   }
 
+  /// How many frames the next single read gives, of what fits into 64 KiB: what the store wrote at once.
+  std::size_t frames_of_one_read() {
+    pollfd readable{socket_.get(), POLLIN, 0};
+    std::vector<std::byte> buffer(std::size_t{64} << 10);
+    const ssize_t count = ::poll(&readable, 1, 10000) == 1 ? ::recv(socket_.get(), buffer.data(), buffer.size(), 0) : 0;
+    parser_.feed(std::span<const std::byte>(buffer.data(), static_cast<std::size_t>(count > 0 ? count : 0)));
+    std::size_t frames = 0;
+    while (parser_.next()) {
+      ++frames;
+    }
+    return frames;
+  }
+
   /// The next message that is no challenge and no heartbeat, or nothing.
   std::optional<FromStore> receive() {
     while (const auto frame = receive_frame()) {

@@ -9,6 +9,7 @@
 #include "dtrain/async/when_all.hpp"
 #include "dtrain/async/with_deadline.hpp"
 #include "dtrain/rendezvous/store.hpp"
+#include "raw_client.hpp"
 #include "store_fixture.hpp"
 
 using namespace rendezvous_test;
@@ -219,6 +220,34 @@ TEST_CASE("with_deadline and when_all end waits of the store, and take their req
     };
     CHECK(participant.control_thread().run_blocking(work, soon()) == 40);
     CHECK(participant.leave_blocking(soon()));
+  });
+  CHECK(errors == Strings(1));
+}
+
+TEST_CASE("many waits of one session for one key are answered in one write") {
+  StoreProcess process(2);
+  RawClient raw(process.port());
+  const auto errors = on_ranks(1, [&](int) {
+    std::jthread other([&] {
+      CHECK(raw.enter(1, 2));
+      CHECK(raw.receives<Accepted>());
+      CHECK(raw.receives<Welcome>());
+    });
+    Participant participant(rank_options(0, 2, process.port()));
+    other.join();
+    std::vector<std::byte> questions;
+    for (std::uint64_t id = 1; id <= 500; ++id) {
+      const Operation operation = id < 500 ? Operation::get : Operation::try_get;
+      const std::vector<std::byte> frame = RawClient::framed(encode(Request{id, operation, {"k"}, {}, 0}));
+      questions.insert(questions.end(), frame.begin(), frame.end());
+    }
+    CHECK(raw.send(questions));
+    CHECK(raw.receives<Response>());  // to the last one, which does not wait: the store has read all
+    participant.store().set_blocking("k", "v", soon());
+    CHECK(raw.frames_of_one_read() == 499);
+    CHECK(raw.send_frame(encode(Leave{})));
+    CHECK(raw.receives<Left>());
+    participant.leave_blocking(soon());
   });
   CHECK(errors == Strings(1));
 }
