@@ -34,9 +34,13 @@ inline void complete_one_node(ProcessIdentity& who) {
 }
 
 namespace detail {
-/// `index` < `bound`, where both are known.
+/// `index` < `bound`, where both are known; no bound is 0.
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
                         std::optional<int> bound, const std::string& stated) {
+  if (!index && bound == 0) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
+  }
   if (index && bound && *index >= *bound) {
     throw IdentityError(IdentityErrc::rank_out_of_range,
                         std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
