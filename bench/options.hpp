@@ -1,0 +1,64 @@
+#pragma once
+/// @file
+/// The flags of a benchmark: --ranks=2,4 --json=FILE, and numbers by name.
+
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+
+namespace bench {
+
+/// @throws Error (usage) for what is no number of at least 1
+inline int positive(std::string_view flag, std::string_view text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < 1) {
+    throw dtrain::Error(dtrain::Errc::usage, std::string(flag) + ": '" + std::string(text) + "' is no positive number");
+  }
+  return number;
+}
+
+/// The numbers of a list with commas.
+inline std::vector<int> positives(std::string_view flag, std::string_view text) {
+  std::vector<int> numbers;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    numbers.push_back(positive(flag, text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+struct Options {
+  std::vector<int> ranks;
+  std::string json{};  ///< empty: none is written
+  int samples = 0;     ///< 0: as many as the benchmark thinks right
+
+  /// @param ranks those where the flag is not given @throws Error (usage)
+  static Options parse(int argc, char** argv, std::vector<int> ranks) {
+    Options options;
+    options.ranks = std::move(ranks);
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view argument = argv[i];
+      const std::size_t equals = argument.find('=');
+      const std::string_view flag = argument.substr(0, equals);
+      const std::string_view value = equals == std::string_view::npos ? "" : argument.substr(equals + 1);
+      if (flag == "--ranks") {
+        options.ranks = positives(flag, value);
+      } else if (flag == "--json") {
+        options.json = value;
+      } else if (flag == "--samples") {
+        options.samples = positive(flag, value);
+      } else {
+        throw dtrain::Error(dtrain::Errc::usage,
+                            "unknown argument '" + std::string(argument) + "'; --ranks=2,4 --samples=5 --json=FILE");
+      }
+    }
+    return options;
+  }
+};
+
+}  // namespace bench
