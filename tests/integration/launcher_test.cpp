@@ -275,6 +275,31 @@ TEST_CASE("the other signals are forwarded and stop nothing by themselves") {
   CHECK(fatal.wait().exit_code == 128 + SIGUSR2);
 }
 
+TEST_CASE("a job that was stopped for longer than the liveness time goes on") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path + "/process";
+  Program program(probe, {"--nproc-per-node=2", "0:process:" + file, "*:join", "*:stdout:up\n", "*:cat"},
+                  {{"DTRAIN_LIVENESS_SECONDS", "1"}});
+  REQUIRE(program.wait_for("[0] up"));
+  REQUIRE(program.wait_for("[1] up"));
+  program.signal(SIGTSTP);
+  CHECK(reaches_state(program.process(), "T"));
+  CHECK(reaches_state(static_cast<pid_t>(std::stoi(content(file))), "T"));
+  ::usleep(2000000);
+  program.signal(SIGCONT);
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(result.error == "");
+}
+
+TEST_CASE("what the launcher ignored of its environment is said") {
+  const Result result =
+      support::run(probe, {"0:join"}, {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_NNODES", "4"}});
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.error, "dtrain: Slurm job of 4 nodes"));
+}
+
 TEST_CASE("SIGTSTP stops the workers and the launcher, SIGCONT lets all go on") {
   const TemporaryDirectory directory;
   const std::string file = directory.path + "/process";

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/log.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/job_options.hpp"
 #include "dtrain/launch/one_node.hpp"
@@ -31,6 +32,9 @@ class NodeJob {
         output_(loop_, STDOUT_FILENO, STDERR_FILENO),
         changed_(loop_),
         forwarder_(loop_, signals_, changed_) {
+    for (const std::string& warning : options_.node.warnings) {
+      log(LogLevel::warning, warning);
+    }
     if (options_.program.log_dir) {
       make_directories(*options_.program.log_dir);
     }
