@@ -40,6 +40,27 @@ struct TaskOf {
                 "'[&]() -> dtrain::Task<int> { ... }'");
 };
 
+/// What makes a coroutine. Not the user's type itself: nvcc's compiler warns of frames that hold types without linkage.
+template <class T>
+class Maker {
+ public:
+  Maker() = default;
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
+  virtual ~Maker() = default;
+  virtual async::Task<T> make(async::EventLoop& loop) = 0;
+};
+
+template <class T, class Make>
+class HeldMaker final : public Maker<T> {
+ public:
+  explicit HeldMaker(Make make) : make_(std::move(make)) {}
+  async::Task<T> make(async::EventLoop& loop) override { return call_with_loop(make_, loop); }
+
+ private:
+  Make make_;
+};
+
 /// What a coroutine made by Make comes to.
 template <class Make>
 using ValueOf = typename TaskOf<std::remove_reference_t<Make>>::type::value_type;
@@ -74,7 +95,8 @@ class ControlTasks {
     using T = detail::ValueOf<Make>;
     failure_->throw_if_failed(rank_);
     auto state = std::make_shared<detail::BackgroundState<T>>(loop_);
-    async::Task<T> task = drive<T>(loop_, failure_, rank_, state, std::move(make));
+    std::unique_ptr<detail::Maker<T>> maker = std::make_unique<detail::HeldMaker<T, Make>>(std::move(make));
+    async::Task<T> task = drive<T>(loop_, failure_, rank_, state, std::move(maker));
     if (!control_->post(Start<T>(loop_, running_, state, std::move(task)))) {
       throw Error(Errc::closed, "starting a coroutine on the control loop: this rank has left the job");
     }
@@ -166,14 +188,15 @@ class ControlTasks {
     state.set_gone();
   }
 
-  /// Runs what `make` gives until it has ended or `stop` is set: by the job's failure, or since the rank leaves.
-  template <class T, class Make>
+  /// Runs what `maker` makes until it has ended or `stop` is set: by the job's failure, or since the rank leaves.
+  template <class T>
   static async::Task<T> drive(async::EventLoop& loop, std::shared_ptr<FailureLatch> failure, int rank,
-                              std::shared_ptr<detail::BackgroundState<T>> state, Make make) {
+                              std::shared_ptr<detail::BackgroundState<T>> state,
+                              std::unique_ptr<detail::Maker<T>> maker) {
     failure->throw_if_failed(rank);
     async::Outcome<T> outcome;
     {
-      async::Task<T> task = detail::call_with_loop(make, loop);
+      async::Task<T> task = maker->make(loop);
       const async::Task<void> child = async::detail::store_and_set(std::move(task), outcome, state->stop);
       child.handle().resume();
       while (!state->stop.is_set()) {
