@@ -1,0 +1,78 @@
+// The messages at a store's door from anywhere: each is nothing, or bounded and the same when it is sent again.
+
+#include "fuzz/codec_invariants.hpp"
+
+namespace rendezvous = dtrain::rendezvous;
+
+namespace {
+
+const std::string version = "9.8.7";
+
+rendezvous::Join some_join() {
+  rendezvous::Join join;
+  join.facts.rank = 3;
+  join.facts.host_id = "0123-4567";
+  join.facts.host = "host-a";
+  join.facts.local_rank = 1;
+  join.facts.agreed = "policy=x\ndtype=y";
+  join.world_size = 8;
+  join.job = "train";
+  join.process = 4711;
+  join.patience_ms = 600000;
+  return join;
+}
+
+void require_hello(std::span<const std::byte> frame) {
+  const auto hello = rendezvous::decode_hello(frame, version);
+  if (!hello) {
+    return;
+  }
+  if (const auto* refused = std::get_if<rendezvous::Refused>(&*hello)) {
+    fuzz::require_sentence(refused->sentence);
+    return;
+  }
+  const auto& heard = std::get<rendezvous::Hello>(*hello);
+  fuzz::require(heard.version == version, "only this version is let in");
+  fuzz::require(heard.role == rendezvous::Role::rank || heard.role == rendezvous::Role::launcher,
+                "a role is one of two");
+  const rendezvous::Frame again = rendezvous::encode(heard);
+  fuzz::require(std::equal(again.begin(), again.end(), frame.begin(), frame.end()), "a hello has one form");
+}
+
+void require_bounded(const rendezvous::Knock& knock) {
+  if (const auto* join = std::get_if<rendezvous::Join>(&knock)) {
+    fuzz::require_printable(join->facts.host, rendezvous::max_name_bytes);
+    fuzz::require_printable(join->job, rendezvous::max_name_bytes);
+    fuzz::require(join->facts.agreed.size() <= rendezvous::max_agreed_bytes, "the terms are bounded");
+    fuzz::require(join->facts.local_rank.value_or(0) >= 0 && join->facts.node_count.value_or(0) >= 0,
+                  "what was stated is no negative number");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> fuzz::seeds() {
+  rendezvous::Hello hello;
+  hello.version = version;
+  hello.has_secret = true;
+  const dtrain::Cause cause{dtrain::CauseKind::timeout, 2, "host-b", "it waited"};
+  return {text_of(rendezvous::encode(hello)),
+          text_of(rendezvous::encode(hello, 9)),
+          text_of(rendezvous::encode(some_join())),
+          text_of(rendezvous::encode(rendezvous::Resume{{7, {}}, 9, {}})),
+          text_of(rendezvous::encode(rendezvous::Challenge{{}, true})),
+          text_of(rendezvous::encode(rendezvous::Accepted{{7, {}}, 9, 500, 5000, 500, {}})),
+          text_of(rendezvous::encode(rendezvous::Refused{"rank 3 is taken"})),
+          text_of(rendezvous::encode(rendezvous::Failure{cause}))};
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::byte> frame = std::as_bytes(std::span(data, size));
+  require_hello(frame);
+  fuzz::require_round_trip(frame, rendezvous::decode_knock);
+  fuzz::require_round_trip(frame, rendezvous::decode_door_answer);
+  if (const auto knock = rendezvous::decode_knock(frame)) {
+    require_bounded(*knock);
+  }
+  return 0;
+}
