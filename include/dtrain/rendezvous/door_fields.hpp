@@ -90,6 +90,7 @@ void fields(Fields& of, Accepted& message) {
 template <class Fields>
 void fields(Fields& of, Refused& message) {
   of.text(message.sentence, max_sentence_bytes);
+  of.flag(message.other_job);
 }
 /// @}
 

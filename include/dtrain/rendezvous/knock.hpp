@@ -19,6 +19,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct Address {
   std::string host;
   std::uint16_t port = 0;
+  std::uint16_t ports = 1;  ///< at which of so many ports from there on the store may be
   Role role = Role::rank;
   std::uint64_t generation = 0;
   std::optional<Secret> secret{};

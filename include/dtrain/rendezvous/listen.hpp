@@ -13,6 +13,7 @@
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/resolve.hpp"
+#include "dtrain/rendezvous/knock.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -136,6 +137,22 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
                                  "MASTER_ADDR to one that is");
   }
   co_return std::move(listeners);
+}
+
+/// listen_for_ranks at the first port that is free of those where `address` may be.
+inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop& loop, Address address,
+                                                                Deadline deadline, ListenRules rules) {
+  for (std::uint16_t place = 0;; ++place) {
+    const auto port = static_cast<std::uint16_t>(address.port + place);
+    try {
+      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, rules);
+      co_return std::move(listeners);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || place + 1 >= address.ports) {
+        throw;
+      }
+    }
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

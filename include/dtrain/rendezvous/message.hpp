@@ -125,6 +125,7 @@ struct Accepted {
 
 struct Refused {
   std::string sentence;
+  bool other_job = false;  ///< the store is another job's: this rank's own may be elsewhere
 };
 /// @}
 

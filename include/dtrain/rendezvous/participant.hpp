@@ -32,6 +32,9 @@ struct ParticipantOptions {
   /// @}
   std::string master_host = "127.0.0.1";
   std::uint16_t master_port = 0;
+  /// At which of so many ports from there on the store is: the first that is free. More than 1 only with `job`, by
+  /// which the ranks recognise it.
+  std::uint16_t master_ports = 1;
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
   std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
@@ -103,15 +106,16 @@ class Participant {
     Address address;
     address.host = alone ? "127.0.0.1" : options.master_host;
     address.port = alone ? std::uint16_t{0} : options.master_port;
+    address.ports = alone ? std::uint16_t{1} : options.master_ports;
     address.generation = options.generation;
     address.secret = options.secret;
     if (options.host_store) {
       const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
-      std::vector<net::Listener> listeners =
-          co_await listen_for_ranks(loop, address.host, address.port, deadline, rules);
+      std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
       const net::Endpoint bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
       address.port = bound.port();
+      address.ports = 1;
       open_store(loop, std::move(listeners), options, host, deadline);
     }
     try {

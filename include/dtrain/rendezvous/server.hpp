@@ -222,7 +222,8 @@ class Server {
     }
     if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
       return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
-                     "'; give each job a port of its own (MASTER_PORT)"};
+                         "'; give each job a port of its own (MASTER_PORT)",
+                     true};
     }
     return std::nullopt;
   }

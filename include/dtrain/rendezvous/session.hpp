@@ -2,27 +2,15 @@
 /// @file
 /// rendezvous::Session: a rank's membership in its job, from joining to leaving.
 
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
-#include <unistd.h>
-
+#include "dtrain/rendezvous/entrance.hpp"
 #include "dtrain/rendezvous/exchange.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Who wants to join.
-struct JoinRequest {
-  RankFacts facts;
-  int world_size = 1;
-  std::string job{};  ///< what the launcher calls the job
-};
 
 /// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
 /// of this rank. Threads: the loop's, destruction included.
@@ -38,13 +26,13 @@ class Session {
     const int rank = request.facts.rank;
     const std::string doing = "joining the job at " + store + " as " +
                               (address.role == Role::rank ? "rank " : "node ") + std::to_string(rank);
-    std::unique_ptr<Link> link;
-    const Accepted accepted = co_await enter(loop, address, request, *failure, doing, deadline, link);
-    auto exchange =
-        std::make_shared<Exchange>(loop, std::move(address), accepted, std::move(link), rank, std::move(failure));
+    Entrance entrance(loop, std::move(address), request, *failure, doing, deadline);
+    Entered entered = co_await entrance.enter();
+    auto exchange = std::make_shared<Exchange>(loop, std::move(entered.address), entered.accepted,
+                                               std::move(entered.link), rank, std::move(failure));
     std::optional<Membership> membership = co_await exchange->welcome(deadline);
     if (!membership) {
-      throw timed_out(doing, "the store did not say which ranks are missing");
+      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
     }
     if (membership->rank != rank || membership->world_size != request.world_size) {
       throw Error(Errc::protocol, doing + ": the store answered for another rank");
@@ -74,57 +62,6 @@ class Session {
  private:
   Session(Membership membership, std::shared_ptr<Exchange> exchange)
       : membership_(std::move(membership)), exchange_(std::move(exchange)) {}
-
-  static Error timed_out(const std::string& doing, const std::string& what) {
-    return Error(Errc::timeout, doing + ": the deadline passed; " + what);
-  }
-
-  /// Knocks until the store lets this rank in. @param link that it did so on
-  static async::Task<Accepted> enter(async::EventLoop& loop, const Address& address, const JoinRequest& request,
-                                     FailureLatch& failure, const std::string& doing, Deadline deadline,
-                                     std::unique_ptr<Link>& link) {
-    std::chrono::milliseconds delay{10};
-    for (;;) {
-      net::Connection connection = co_await net::connect_with_backoff(loop, address.host, address.port, deadline);
-      link = std::make_unique<Link>(std::move(connection));
-      Knock call = make_join(request, deadline);
-      KnockResult result = co_await knock(*link, address, std::move(call), doing, deadline);
-      if (const Accepted* accepted = std::get_if<Accepted>(&result)) {
-        co_return *accepted;
-      }
-      if (const Refused* refused = std::get_if<Refused>(&result)) {
-        throw Error(Errc::refused, doing + " was refused: " + refused->sentence).with_rank(request.facts.rank);
-      }
-      if (const Failure* failed = std::get_if<Failure>(&result)) {
-        failure.set(failed->cause);
-        failure.throw_if_failed(request.facts.rank);
-      }
-      const NoAnswer* none = std::get_if<NoAnswer>(&result);
-      if (none != nullptr && none->timed_out) {
-        throw timed_out(doing, "the store took the connection but does not answer");
-      }
-      if (Deadline::Clock::now() + delay >= deadline.instant()) {
-        throw timed_out(doing, "what listens there closed the connection without an answer (" +
-                                   (none != nullptr ? none->reason : std::string()) +
-                                   "); check that MASTER_ADDR and MASTER_PORT are those of this job's store");
-      }
-      co_await loop.sleep_for(delay);
-      delay = std::min(2 * delay, std::chrono::milliseconds(1000));
-    }
-  }
-
-  /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
-  static Join make_join(const JoinRequest& request, Deadline deadline) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
-    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
-    Join join;
-    join.facts = request.facts;
-    join.world_size = request.world_size;
-    join.job = request.job;
-    join.process = static_cast<std::int64_t>(::getpid());
-    join.patience_ms = static_cast<std::uint64_t>(patience.count());
-    return join;
-  }
 
   Membership membership_;
   std::shared_ptr<Exchange> exchange_;

@@ -248,6 +248,31 @@ TEST_CASE("keys of an attempt are gone in the next") {
   second.leave_blocking(soon());
 }
 
+TEST_CASE("where a launcher's port is taken the store is at the next one, and ranks of two jobs find each its own") {
+  std::uint16_t port = 0;
+  {
+    const StoreProcess probe(1);
+    port = probe.port();
+  }
+  dtrain::async::EventLoop loop;
+  const auto taken = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(port));  // answers nobody
+  std::vector<std::string> seen(4);
+  const auto errors = on_ranks(4, [&](int index) {
+    ParticipantOptions options = rank_options(index % 2, 2, port);
+    options.master_ports = 16;
+    options.job = index < 2 ? "monday" : "tuesday";
+    options.host_store = options.rank == 0;
+    Participant participant(options);
+    if (options.rank == 0) {
+      participant.store().set_blocking("whose", options.job, soon());
+    }
+    seen[static_cast<std::size_t>(index)] = participant.store().get_blocking("whose", soon());
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(4));
+  CHECK(seen == std::vector<std::string>{"monday", "monday", "tuesday", "tuesday"});
+}
+
 TEST_CASE("a rank of another job is refused, and so is a launcher where none is expected") {
   StoreOptions options = StoreProcess::with_world_size(2);
   options.job.job = "monday";

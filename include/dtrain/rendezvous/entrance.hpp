@@ -1,0 +1,149 @@
+#pragma once
+/// @file
+/// How a rank finds the store of its job and is let in.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <unistd.h>
+
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/net/connect.hpp"
+#include "dtrain/rendezvous/knock.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who wants to join.
+struct JoinRequest {
+  RankFacts facts;
+  int world_size = 1;
+  std::string job{};  ///< what the launcher calls the job
+};
+
+/// A store that has let this rank in.
+struct Entered {
+  Address address;  ///< with the port that it was found at
+  Accepted accepted;
+  std::unique_ptr<Link> link;
+};
+
+/// Tries until the store is there. Where it may be at one of several ports, what is found at one is asked whether it is
+/// this job's; who does not answer as a store of this job is passed over.
+/// Lifetime: what it is given outlives its task. Threads: the loop's.
+class Entrance {
+ public:
+  Entrance(async::EventLoop& loop, Address address, const JoinRequest& request, FailureLatch& failure,
+           std::string doing, Deadline deadline)
+      : loop_(&loop),
+        address_(std::move(address)),
+        request_(&request),
+        failure_(&failure),
+        doing_(std::move(doing)),
+        deadline_(deadline) {}
+
+  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
+  async::Task<Entered> enter() {
+    const std::uint16_t first = address_.port;
+    std::chrono::milliseconds delay{10};
+    for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
+      address_.port = static_cast<std::uint16_t>(first + place);
+      Entered entered;
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_) : try_place(entered);
+      const bool in = co_await std::move(attempt);
+      if (in) {
+        entered.address = address_;
+        co_return std::move(entered);
+      }
+      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
+        throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+      }
+      if (place + 1 == address_.ports) {
+        co_await loop_->sleep_for(delay);
+        delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+      }
+    }
+  }
+
+ private:
+  /// How long one of several ports is tried before the next.
+  static constexpr std::chrono::milliseconds one_place{500};
+
+  Error timed_out(const std::string& what) const {
+    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
+  }
+
+  async::Task<bool> try_place(Entered& entered) {
+    bool in = false;
+    try {
+      const Deadline moment = earlier(deadline_, Deadline::after(one_place));
+      in = co_await try_once(entered, moment);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::refused) && !is_elsewhere_) {
+        throw;
+      }
+      in_vain_ = error.what();
+    }
+    co_return in;
+  }
+
+  /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
+  async::Task<bool> try_once(Entered& entered, Deadline deadline) {
+    is_elsewhere_ = true;
+    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    entered.link = std::make_unique<Link>(std::move(connection));
+    Knock call = make_join();
+    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      is_elsewhere_ = refused->other_job;
+      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->facts.rank);
+    }
+    if (const Failure* failed = std::get_if<Failure>(&result)) {
+      failure_->set(failed->cause);
+      failure_->throw_if_failed(request_->facts.rank);
+    }
+    const NoAnswer* none = std::get_if<NoAnswer>(&result);
+    if (none != nullptr && none->timed_out) {
+      throw timed_out("the store took the connection but does not answer");
+    }
+    if (none != nullptr) {
+      in_vain_ = "what listens there closed the connection without an answer (" + none->reason + ")";
+      co_return false;
+    }
+    entered.accepted = std::get<Accepted>(result);
+    co_return true;
+  }
+
+  /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
+  Join make_join() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
+    Join join;
+    join.facts = request_->facts;
+    join.world_size = request_->world_size;
+    join.job = request_->job;
+    join.process = static_cast<std::int64_t>(::getpid());
+    join.patience_ms = static_cast<std::uint64_t>(patience.count());
+    return join;
+  }
+
+  async::EventLoop* loop_;
+  Address address_;
+  const JoinRequest* request_;
+  FailureLatch* failure_;
+  std::string doing_;
+  Deadline deadline_;
+  std::string in_vain_;
+  bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
