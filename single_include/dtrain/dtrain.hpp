@@ -28,6 +28,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <net/if.h>
@@ -425,6 +426,11 @@ inline LogLevel log_level_of(const char* text) noexcept {
   return LogLevel::warning;
 }
 
+/// Whether `name` is a level: what DTRAIN_LOG may be set to.
+inline bool is_log_level(std::string_view name) noexcept {
+  return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
+}
+
 /// Writes "dtrain: text\n" to stderr if `level` is wanted. A full or closed stderr is not an error of the job.
 inline void log(LogLevel level, std::string_view text) {
   static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
@@ -435,6 +441,71 @@ inline void log(LogLevel level, std::string_view text) {
   line.append(text).push_back('\n');
   const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   static_cast<void>(written);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/printable.hpp
+
+/// @file
+/// Texts from elsewhere, made fit for a terminal or a log.
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// How many bytes of `text` are its first character in UTF-8, where it is one that may be shown; else 0.
+/// Not shown are control characters (C0, DEL, C1), what changes the direction of the text that follows, line and
+/// paragraph separators, and what is no UTF-8 (overlong forms and surrogates included).
+inline std::size_t shown_character(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) {
+    return first >= 0x20 && first != 0x7f ? 1 : 0;
+  }
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
+    return 0;
+  }
+  std::uint32_t code = first & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) {
+      return 0;
+    }
+    code = (code << 6) | (byte(i) & 0x3fU);
+  }
+  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
+                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+                      (code >= 0x2066 && code <= 0x2069);
+  return hidden ? 0 : length;
+}
+
+}  // namespace detail
+
+/// The text with everything that a terminal would not show as itself written as \n, \r, \t or \x1b (one for each byte).
+/// What comes from another process goes through here before it becomes part of a sentence: it can then neither move the
+/// cursor nor begin a line of its own. A printable text stays as it is.
+inline std::string printable(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = detail::shown_character(text);
+    if (length > 0) {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(text.front());
+    text.remove_prefix(1);
+    if (byte == '\n' || byte == '\r' || byte == '\t') {
+      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
+    } else {
+      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
+    }
+  }
+  return shown;
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -584,6 +655,64 @@ class Sha256 {
   std::size_t pending_ = 0;
   std::uint64_t message_bytes_ = 0;
 };
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/hmac.hpp
+
+/// @file
+/// HMAC-SHA256 as RFC 2104 specifies it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A keyed digest under way: who does not know the key can neither make nor check it. A copy continues on its own.
+/// Threads: none but the one that uses it.
+class HmacSha256 {
+ public:
+  explicit HmacSha256(std::span<const std::byte> key) noexcept {
+    std::array<std::byte, Sha256::block_bytes> block{};
+    const Sha256Digest hashed = key.size() > block.size() ? Sha256().update(key).digest() : Sha256Digest{};
+    const std::span<const std::byte> used = key.size() > block.size() ? std::span<const std::byte>(hashed) : key;
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      block[i] = used[i];
+    }
+    inner_.update(xored(block, std::byte{0x36}));
+    outer_.update(xored(block, std::byte{0x5c}));
+  }
+
+  HmacSha256& update(std::span<const std::byte> bytes) noexcept {
+    inner_.update(bytes);
+    return *this;
+  }
+  HmacSha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+
+  /// The digest of what came so far; the message may go on afterwards.
+  Sha256Digest digest() const noexcept {
+    const Sha256Digest inner = inner_.digest();
+    return Sha256(outer_).update(inner).digest();
+  }
+
+ private:
+  static std::array<std::byte, Sha256::block_bytes> xored(std::array<std::byte, Sha256::block_bytes> block,
+                                                          std::byte pad) noexcept {
+    for (std::byte& each : block) {
+      each ^= pad;
+    }
+    return block;
+  }
+
+  Sha256 inner_;
+  Sha256 outer_;
+};
+
+/// Whether two digests are equal, in a time that does not tell where they differ.
+inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b) noexcept {
+  volatile std::uint8_t difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
+  }
+  return difference == 0;
+}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -2505,6 +2634,9 @@ class LoopThread {
   /// To post to; its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return loop_; }
 
+  /// Whether the caller is the loop's thread, also while the loop ends. Threads: any.
+  bool is_current() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+
   /// Runs `co_await make(loop)` on the loop's thread and returns its value here.
   /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread, and this returns
   /// only when that has happened, so that `make` may capture the caller's locals by reference.
@@ -3001,6 +3133,9 @@ class FrameParser {
   /// @param bound of a frame's payload, in bytes
   explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
 
+  /// From here on frames may be longer. A stream that is spoilt stays so.
+  void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
+
   /// Appends what was received; ignored once the stream is spoilt.
   void feed(std::span<const std::byte> bytes) {
     if (spoilt_) {
@@ -3068,6 +3203,60 @@ class FrameParser {
   bool spoilt_ = false;
   std::uint32_t refused_length_ = 0;
 };
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/interfaces.hpp
+
+/// @file
+/// The addresses of this machine's network interfaces.
+
+namespace DTRAIN_NAMESPACE::net {
+
+struct InterfaceAddress {
+  std::string interface;  ///< "eth0"
+  Endpoint endpoint;      ///< port 0
+};
+
+/// All that have an IPv4 or IPv6 address, in the system's order. @throws Error (posix)
+inline std::vector<InterfaceAddress> interface_addresses() {
+  ::ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    throw errno_error("asking for the addresses of this machine's network interfaces");
+  }
+  const std::unique_ptr<::ifaddrs, void (*)(::ifaddrs*)> owner(list, &::freeifaddrs);
+  std::vector<InterfaceAddress> all;
+  for (const ::ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    const bool is_v6 = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET6;
+    const auto size = static_cast<socklen_t>(is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    if (each->ifa_addr == nullptr) {
+      continue;
+    }
+    if (const auto endpoint = Endpoint::from_system(each->ifa_addr, size)) {
+      all.push_back({each->ifa_name, endpoint->with_port(0)});
+    }
+  }
+  return all;
+}
+
+/// The address that this machine shows to others where nothing says which: the one of the route out, IPv4 before IPv6.
+/// Nothing is sent. Nothing where there is no such route.
+inline std::optional<Endpoint> address_of_default_route() {
+  for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // documentation's: nobody's (RFC 5737, RFC 3849)
+    const std::optional<Endpoint> target = Endpoint::from_numeric(outside, 9);
+    const Descriptor socket(::socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (socket && ::connect(socket.get(), target->data(), target->size()) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) == 0) {
+      const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+      if (own && !own->is_loopback() && !own->is_any()) {
+        return own->with_port(0);
+      }
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace DTRAIN_NAMESPACE::net
 
@@ -3293,6 +3482,9 @@ class FrameReader {
  public:
   explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
       : connection_(&connection), parser_(bound) {}
+
+  /// From here on frames may be longer: for a peer that has shown who it is.
+  void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
 
   /// The next frame.
   async::Task<FrameResult> read_frame(Deadline deadline) {
@@ -4661,6 +4853,25 @@ class CommunicationStream {
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
+// ---- dtrain/identity/host_name.hpp
+
+/// @file
+/// Which bytes a host's name or address may have, in variables that others set.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+constexpr bool is_host_name_byte(char byte) noexcept {
+  return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || byte == '-' ||
+         byte == '.' || byte == '_';
+}
+
+/// A name's, or those of an IPv6 address, which may name an interface behind '%'.
+constexpr bool is_host_byte(char byte) noexcept {
+  return is_host_name_byte(byte) || byte == ':' || byte == '%';
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
@@ -4734,6 +4945,244 @@ class IdentityError : public Error {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/json.hpp
+
+/// @file
+/// A small strict reader of JSON (RFC 8259) for the variables that clusters set, bounded in size and depth.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct Json {
+  enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
+
+  Kind kind = Kind::null;
+  std::string text;               ///< a string's bytes, or a number, true or false as it was written
+  std::vector<Json> items;        ///< an array's, or an object's values
+  std::vector<std::string> keys;  ///< an object's: keys[i] belongs to items[i]; all differ
+
+  bool is(Kind wanted) const noexcept { return kind == wanted; }
+
+  /// An object's value. @returns nullptr where there is none, or where this is no object
+  const Json* find(std::string_view key) const noexcept {
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
+  }
+};
+
+/// Linux lets no variable be longer than half of this.
+inline constexpr std::size_t longest_json = 256 * 1024;
+inline constexpr int deepest_json = 32;
+
+namespace detail {
+
+inline void append_utf8(std::string& text, std::uint32_t point) {
+  const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+  if (point < 0x80) {
+    put(point);
+  } else if (point < 0x800) {
+    put(0xc0 | (point >> 6));
+    put(0x80 | (point & 0x3f));
+  } else if (point < 0x10000) {
+    put(0xe0 | (point >> 12));
+    put(0x80 | ((point >> 6) & 0x3f));
+    put(0x80 | (point & 0x3f));
+  } else {
+    put(0xf0 | (point >> 18));
+    put(0x80 | ((point >> 12) & 0x3f));
+    put(0x80 | ((point >> 6) & 0x3f));
+    put(0x80 | (point & 0x3f));
+  }
+}
+
+/// Each step takes what its name says off the text, or answers false.
+class JsonReader {
+ public:
+  explicit JsonReader(std::string_view text) noexcept : text_(text) {}
+
+  bool document(Json& value) { return text_.size() <= longest_json && element(value, 0) && at_ == text_.size(); }
+
+ private:
+  bool element(Json& value, int depth) {
+    skip_space();
+    const bool read = this->value(value, depth);
+    skip_space();
+    return read;
+  }
+
+  bool value(Json& value, int depth) {
+    const char first = peek();
+    if (first == '{' || first == '[') {
+      return depth < deepest_json && (first == '{' ? object(value, depth) : array(value, depth));
+    }
+    if (first == '"') {
+      value.kind = Json::Kind::string;
+      return string(value.text);
+    }
+    return word(value, "null", Json::Kind::null) || word(value, "true", Json::Kind::boolean) ||
+           word(value, "false", Json::Kind::boolean) || number(value);
+  }
+
+  bool array(Json& value, int depth) {
+    value.kind = Json::Kind::array;
+    take('[');
+    skip_space();
+    if (take(']')) {
+      return true;
+    }
+    do {
+      if (!element(value.items.emplace_back(), depth + 1)) {
+        return false;
+      }
+    } while (take(','));
+    return take(']');
+  }
+
+  bool object(Json& value, int depth) {
+    value.kind = Json::Kind::object;
+    take('{');
+    skip_space();
+    if (take('}')) {
+      return true;
+    }
+    do {
+      skip_space();
+      if (!string(value.keys.emplace_back())) {
+        return false;
+      }
+      skip_space();
+      if (!take(':') || !element(value.items.emplace_back(), depth + 1)) {
+        return false;
+      }
+    } while (take(','));
+    return take('}') && all_differ(value.keys);
+  }
+
+  /// A name given twice would mean the one or the other, depending on who reads it.
+  static bool all_differ(const std::vector<std::string>& keys) {
+    std::vector<std::string_view> sorted(keys.begin(), keys.end());
+    std::sort(sorted.begin(), sorted.end());
+    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  }
+
+  bool string(std::string& text) {
+    if (!take('"')) {
+      return false;
+    }
+    while (at_ < text_.size() && peek() != '"') {
+      const char byte = text_[at_++];
+      if (static_cast<unsigned char>(byte) < 0x20 || (byte == '\\' && !escape(text))) {
+        return false;
+      }
+      if (byte != '\\') {
+        text += byte;
+      }
+    }
+    return take('"');
+  }
+
+  bool escape(std::string& text) {
+    constexpr std::string_view letters = "\"\\/bfnrt";
+    constexpr std::string_view meant = "\"\\/\b\f\n\r\t";
+    const std::size_t which = letters.find(peek());
+    if (at_ < text_.size() && which != std::string_view::npos) {
+      text += meant[which];
+      ++at_;
+      return true;
+    }
+    std::uint32_t point = 0;
+    if (!take('u') || !four_digits(point)) {
+      return false;
+    }
+    if (point >= 0xd800 && point < 0xe000) {  // UTF-16's way to write what needs more: a pair, high half first
+      std::uint32_t low = 0;
+      if (point >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 || low >= 0xe000) {
+        return false;
+      }
+      point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
+    }
+    append_utf8(text, point);
+    return true;
+  }
+
+  bool four_digits(std::uint32_t& number) {
+    constexpr std::string_view digits = "0123456789abcdef0123456789ABCDEF";
+    for (int i = 0; i < 4; ++i) {
+      const std::size_t digit = digits.find(peek());
+      if (at_ == text_.size() || digit == std::string_view::npos) {
+        return false;
+      }
+      number = number * 16 + static_cast<std::uint32_t>(digit % 16);
+      ++at_;
+    }
+    return true;
+  }
+
+  bool number(Json& value) {
+    const std::size_t begin = at_;
+    take('-');
+    if (!take('0') && !digits()) {
+      return false;
+    }
+    if (take('.') && !digits()) {
+      return false;
+    }
+    if (take('e') || take('E')) {
+      static_cast<void>(take('+') || take('-'));
+      if (!digits()) {
+        return false;
+      }
+    }
+    value.kind = Json::Kind::number;
+    value.text = text_.substr(begin, at_ - begin);
+    return true;
+  }
+
+  bool digits() {
+    const std::size_t begin = at_;
+    while (peek() >= '0' && peek() <= '9') {
+      ++at_;
+    }
+    return at_ != begin;
+  }
+
+  bool word(Json& value, std::string_view word, Json::Kind kind) {
+    if (text_.substr(at_, word.size()) != word) {
+      return false;
+    }
+    at_ += word.size();
+    value.kind = kind;
+    value.text = word;
+    return true;
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) {
+      ++at_;
+    }
+  }
+
+  char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+  bool take(char wanted) {
+    const bool there = at_ < text_.size() && text_[at_] == wanted;
+    at_ += there ? 1 : 0;
+    return there;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+
+/// Nothing for what is not one JSON document, has a name twice in an object, or is longer or deeper than the bounds.
+inline std::optional<Json> parse_json(std::string_view text) {
+  std::optional<Json> value(std::in_place);
+  return detail::JsonReader(text).document(*value) ? std::move(value) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/process_identity.hpp
 
 /// @file
@@ -4754,9 +5203,12 @@ struct ProcessIdentity {
   std::optional<int> node_count;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
+  int attempt = 0;                       ///< how often the launcher has started the job again
+  std::optional<std::string> job;        ///< the job's name, where the launcher gives it one
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
   std::vector<std::string> provisional;  ///< names of fields
   std::vector<std::string> warnings;     ///< sentences
+  std::vector<std::string> ignored;      ///< other launchers, and variables, that are set but say something else
 
   bool is_provisional(std::string_view field) const {
     return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
@@ -4764,19 +5216,6 @@ struct ProcessIdentity {
 
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
-
-/// One line for people: "rank 1 of 4 (local rank 1 of 2, node 0 of 2), store at h0:29500, from torch".
-inline std::string to_string(const ProcessIdentity& who) {
-  const auto number = [](const std::optional<int>& field) { return field ? std::to_string(*field) : std::string("?"); };
-  std::string line = "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) + " (local rank " +
-                     number(who.local_rank) + " of " + number(who.local_world_size) + ", node " +
-                     number(who.node_rank) + " of " + number(who.node_count) + "), store at " +
-                     who.master_addr.value_or("?") + ":" + number(who.master_port) + ", from " + who.launcher;
-  for (const std::string& warning : who.warnings) {
-    line += "; " + warning;
-  }
-  return line;
-}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -4790,15 +5229,18 @@ namespace DTRAIN_NAMESPACE::identity {
 /// A whole environment, as a value.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// `NAME='value'` for a sentence: control bytes replaced, at most 64 bytes of the value.
-inline std::string quoted(std::string_view variable, std::string_view value) {
-  constexpr std::size_t shown = 64;
-  std::string text(variable);
-  text += "='";
+/// `value` for a sentence of one line: control bytes replaced, at most `shown` bytes of it.
+inline std::string printable(std::string_view value, std::size_t shown = 64) {
+  std::string text;
   for (const char byte : value.substr(0, shown)) {
     text += byte >= ' ' && byte < '\x7f' ? byte : '?';
   }
-  return text + (value.size() > shown ? "...'" : "'");
+  return value.size() > shown ? text + "..." : text;
+}
+
+/// `NAME='value'` for a sentence.
+inline std::string quoted(std::string_view variable, std::string_view value) {
+  return std::string(variable) + "='" + printable(value) + "'";
 }
 
 /// Decimal digits only, at most 2147483647; nothing for anything else.
@@ -4814,6 +5256,21 @@ inline std::optional<int> parse_integer(std::string_view text) noexcept {
     number = number * 10 + (digit - '0');
   }
   return number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(number));
+}
+
+/// Decimal digits only, at most 18 of them, for a number that only takes part in a formula.
+inline std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
+  if (text.empty() || text.size() > 18) {
+    return std::nullopt;
+  }
+  std::uint64_t number = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') {
+      return std::nullopt;
+    }
+    number = number * 10 + static_cast<std::uint64_t>(digit - '0');
+  }
+  return number;
 }
 
 /// 1..65535 in decimal digits; nothing for anything else.
@@ -4834,26 +5291,20 @@ class Variables {
 
   bool has(std::string_view variable) const { return text(variable).has_value(); }
 
-  /// @throws IdentityError (bad-integer) for a value that is not decimal digits.
-  std::optional<int> integer(std::string_view variable) const {
-    const std::optional<std::string> value = text(variable);
-    if (!value) {
-      return std::nullopt;
-    }
-    const std::optional<int> number = parse_integer(*value);
-    if (!number) {
-      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, *value) +
-                                                         " is not a non-negative integer; set it to decimal digits or "
-                                                         "unset it");
-    }
-    return number;
+  /// @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647.
+  std::optional<int> integer(std::string_view variable) const { return number(variable, parse_integer); }
+
+  /// A number of up to 18 digits. @throws IdentityError (bad-integer)
+  std::optional<std::uint64_t> wide_integer(std::string_view variable) const {
+    return number(variable, parse_wide_integer);
   }
 
   /// An integer that counts something, so at least 1. @throws IdentityError (bad-integer).
   std::optional<int> count(std::string_view variable) const {
     const std::optional<int> number = integer(variable);
     if (number && *number == 0) {
-      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, "0") + " is not a count; set it to 1 or more");
+      throw IdentityError(IdentityErrc::bad_integer,
+                          quoted(variable, *text(variable)) + " is not a count; set it to 1 or more");
     }
     return number;
   }
@@ -4864,26 +5315,212 @@ class Variables {
     if (!value) {
       return std::nullopt;
     }
-    const std::optional<int> number = parse_port(*value);
-    if (!number) {
+    const std::optional<int> port = parse_port(*value);
+    if (!port) {
       throw IdentityError(IdentityErrc::bad_port,
                           quoted(variable, *value) + " is not a port; set it to a number from 1 to 65535");
     }
-    return number;
+    return port;
+  }
+
+  /// Those of `names` that are set, for a sentence: "RANK='2', WORLD_SIZE='2'".
+  std::string stated(std::initializer_list<std::string_view> names) const {
+    std::string list;
+    for (const std::string_view name : names) {
+      if (const std::optional<std::string> value = text(name)) {
+        list += (list.empty() ? "" : ", ") + quoted(name, *value);
+      }
+    }
+    return list;
   }
 
  private:
+  template <class Number>
+  std::optional<Number> number(std::string_view variable,
+                               std::optional<Number> (*parse)(std::string_view) noexcept) const {
+    const std::optional<std::string> value = text(variable);
+    if (!value) {
+      return std::nullopt;
+    }
+    const std::optional<Number> parsed = parse(*value);
+    if (!parsed) {
+      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, *value) +
+                                                         " is not a non-negative integer; set it to decimal digits or "
+                                                         "unset it");
+    }
+    return parsed;
+  }
+
   const Environment* environment_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/cluster_spec.hpp
+
+/// @file
+/// A cluster in TensorFlow's JSON form, {"cluster": {ROLE: [ENTRY...]}, "task": {"type": ROLE, "index": N}}, read
+/// strictly.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Which roles a variable's cluster may have.
+struct ClusterRoles {
+  const char* variable;
+  std::span<const std::string_view> ranked;    ///< whose entries are the ranks, in this order
+  std::span<const std::string_view> unranked;  ///< that take no part in training
+  std::span<const std::string_view> alone;     ///< that have one entry at most, all together
+};
+
+/// The entries that are ranks, and which of them this process is.
+struct ClusterTask {
+  std::vector<std::string> entries;
+  std::size_t rank = 0;
+};
+
+namespace detail {
+
+inline bool is_one_of(std::string_view name, std::span<const std::string_view> names) noexcept {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+inline bool is_missing(const Json* value) noexcept {
+  return value == nullptr || value->is(Json::Kind::null) ||
+         ((value->is(Json::Kind::object) || value->is(Json::Kind::string)) && value->items.empty() &&
+          value->text.empty());
+}
+
+/// Reads one variable's value; every failure is a sentence with both.
+class ClusterReader {
+ public:
+  ClusterReader(const ClusterRoles& roles, std::string_view value) : roles_(roles), value_(value) {}
+
+  ClusterTask read() const {
+    const std::optional<Json> document = parse_json(value_);
+    if (!document || !document->is(Json::Kind::object)) {
+      fail(IdentityErrc::tf_malformed, "is not a JSON object; correct it or unset it");
+    }
+    if (document->find("sparseCluster") != nullptr) {
+      fail(IdentityErrc::tf_malformed, "has a sparseCluster, which does not list all workers; set the whole cluster");
+    }
+    const Json* const cluster = document->find("cluster");
+    check_cluster(cluster);
+    return find_task(*cluster, document->find("task"));
+  }
+
+ private:
+  void check_cluster(const Json* cluster) const {
+    if (cluster == nullptr || !cluster->is(Json::Kind::object)) {
+      fail(IdentityErrc::tf_malformed, "has no cluster of the form {ROLE: [HOST:PORT, ...]}; correct it or unset it");
+    }
+    std::size_t alone = 0;
+    for (std::size_t i = 0; i < cluster->keys.size(); ++i) {
+      const std::string& role = cluster->keys[i];
+      const std::vector<Json>& entries = cluster->items[i].items;
+      const bool strings =
+          std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Kind::string); });
+      if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
+        fail(IdentityErrc::tf_malformed, "has the unknown role " + quoted("cluster", role) + "; correct it");
+      }
+      if (!cluster->items[i].is(Json::Kind::array) || !strings) {
+        fail(IdentityErrc::tf_malformed,
+             "has under " + quoted("cluster", role) + " what is not a list of HOST:PORT; correct it");
+      }
+      alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
+    }
+    if (alone > 1) {
+      fail(IdentityErrc::tf_malformed, "has " + std::to_string(alone) + " chiefs; leave one, as chief or as master");
+    }
+  }
+
+  ClusterTask find_task(const Json& cluster, const Json* task) const {
+    if (is_missing(task)) {
+      fail(IdentityErrc::tf_no_task, "has a cluster but no task; set task to {\"type\": ROLE, \"index\": N}");
+    }
+    const Json* const type = task->find("type");
+    const Json* const index = task->find("index");
+    if (!task->is(Json::Kind::object) || (!is_missing(type) && !type->is(Json::Kind::string))) {
+      fail(IdentityErrc::tf_malformed, "has a task that is not {\"type\": ROLE, \"index\": N}; correct it");
+    }
+    if (is_missing(type) || is_missing(index)) {
+      fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
+    }
+    if (is_one_of(type->text, roles_.unranked)) {
+      fail(IdentityErrc::tf_not_trainer, "says this is task '" + type->text + "'; only " + trainers() +
+                                             " take part in training: start another program for it");
+    }
+    if (!is_one_of(type->text, roles_.ranked)) {
+      fail(IdentityErrc::tf_malformed,
+           "has a task of the unknown " + quoted("type", type->text) + "; set one of " + trainers());
+    }
+    return place(cluster, *type, *index);
+  }
+
+  ClusterTask place(const Json& cluster, const Json& type, const Json& index) const {
+    ClusterTask task;
+    for (const std::string_view role : roles_.ranked) {
+      const Json* const entries = cluster.find(role);
+      const std::size_t count = entries == nullptr ? 0 : entries->items.size();
+      if (role == type.text) {
+        const bool is_number = index.is(Json::Kind::number) || index.is(Json::Kind::string);
+        const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
+        if (!number || static_cast<std::size_t>(*number) >= count) {
+          fail(IdentityErrc::tf_bad_index, "has a task of " + quoted("type", type.text) + " and " +
+                                               quoted("index", index.text) + ", but the cluster lists " +
+                                               std::to_string(count) + " of them; set an index below that");
+        }
+        task.rank = task.entries.size() + static_cast<std::size_t>(*number);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        task.entries.push_back(entries->items[i].text);
+      }
+    }
+    return task;
+  }
+
+  std::string trainers() const {
+    std::string list;
+    for (const std::string_view role : roles_.ranked) {
+      list.append(list.empty() ? "" : "/").append(role);
+    }
+    return list;
+  }
+
+  [[noreturn]] void fail(IdentityErrc code, const std::string& problem) const {
+    throw IdentityError(code, quoted(roles_.variable, value_) + " " + problem);
+  }
+
+  const ClusterRoles& roles_;
+  std::string_view value_;
+};
+
+}  // namespace detail
+
+/// Whether the variable says anything: no cluster, or an empty one, is as good as unset. What cannot be read is there.
+inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
+  const std::optional<std::string> value = variables.text(roles.variable);
+  const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
+  if (!document || !document->is(Json::Kind::object) || document->find("sparseCluster") != nullptr) {
+    return value.has_value();
+  }
+  return !detail::is_missing(document->find("cluster"));
+}
+
+/// @throws IdentityError: tf-malformed, tf-no-task, tf-not-trainer, tf-bad-index
+inline ClusterTask read_cluster(const ClusterRoles& roles, const Variables& variables) {
+  return detail::ClusterReader(roles, *variables.text(roles.variable)).read();
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/completion.hpp
 
 /// @file
-/// What every source does with the facts it read: complete them on one node, check them, find the master.
+/// What every source does with the facts it read: complete them on one node, and check them.
 
 namespace DTRAIN_NAMESPACE::identity {
+
+inline constexpr const char* loopback_address = "127.0.0.1";
 
 /// One node = local size equals world size, or node count is 1, or world size is 1.
 inline bool on_one_node(const ProcessIdentity& who) noexcept {
@@ -4907,29 +5544,31 @@ inline void complete_one_node(ProcessIdentity& who) {
 }
 
 namespace detail {
-/// `index` < `bound`, where both are known.
+/// `index` < `bound`, where both are known; no bound is 0.
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
-                        std::optional<int> bound, const char* variables) {
+                        std::optional<int> bound, const std::string& stated) {
+  if (!index && bound == 0) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
+  }
   if (index && bound && *index >= *bound) {
-    throw IdentityError(IdentityErrc::rank_out_of_range, std::string(index_name) + " " + std::to_string(*index) +
-                                                             " is not below " + bound_name + " " +
-                                                             std::to_string(*bound) + " (read from " + variables +
-                                                             "); set both for the same job, counting from 0");
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
+                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
   }
 }
 }  // namespace detail
 
 /// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
-/// @param variables where the fields were read from, for the sentence
-inline void check_ranges(const ProcessIdentity& who, const char* variables) {
-  detail::check_below("rank", who.rank, "world size", who.world_size, variables);
-  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, variables);
-  detail::check_below("node rank", who.node_rank, "node count", who.node_count, variables);
+/// @param stated the variables it was read from, as Variables::stated() gives them
+inline void check_ranges(const ProcessIdentity& who, const std::string& stated) {
+  detail::check_below("rank", who.rank, "world size", who.world_size, stated);
+  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, stated);
+  detail::check_below("node rank", who.node_rank, "node count", who.node_count, stated);
   if (who.local_world_size && *who.local_world_size > who.world_size) {
     throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
                                                              " is above world size " + std::to_string(who.world_size) +
-                                                             " (read from " + variables +
-                                                             "); set both for the same job");
+                                                             " (" + stated + "); set both for the same job");
   }
 }
 
@@ -4941,12 +5580,68 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
     return *given;
   }
   if (on_one_node(who)) {
-    return "127.0.0.1";
+    return loopback_address;
   }
   throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
                                                         " does not say that all " + std::to_string(who.world_size) +
                                                         " processes run on one node; set " + variable +
                                                         " on every process to the host of rank 0");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/description.hpp
+
+/// @file
+/// An identity as one line for people.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// "local rank 1 of 2"; a part that is not known is learnt, one that is a guess is confirmed.
+inline std::string part_of_whole(const ProcessIdentity& who, std::string_view name, const std::optional<int>& part,
+                                 const std::optional<int>& whole, bool guessed) {
+  std::string text(name);
+  if (!part) {
+    return text + " learnt after connecting";
+  }
+  text +=
+      " " + std::to_string(*part) + (whole ? " of " + std::to_string(*whole) : " of a number learnt after connecting");
+  return text + (guessed && who.world_size > 1 ? " (a guess, confirmed after connecting)" : "");
+}
+
+inline std::string joined(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) {
+    list += (list.empty() ? "" : ", ") + text;
+  }
+  return list;
+}
+
+}  // namespace detail
+
+/// "identity from torch: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm", then the
+/// warnings.
+inline std::string to_string(const ProcessIdentity& who) {
+  std::string line =
+      "identity from " + who.launcher + ": rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size);
+  line += ", " + detail::part_of_whole(who, "local rank", who.local_rank, who.local_world_size,
+                                       who.is_provisional("local_rank") || who.is_provisional("local_world_size"));
+  line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,
+                                       who.is_provisional("node_rank") || who.is_provisional("node_count"));
+  constexpr std::size_t longest_name = 253;  // DNS has no longer ones
+  const std::string address = printable(who.master_addr.value_or("an address not known yet"), longest_name);
+  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
+  line += ", store at " + (brackets ? "[" + address + "]" : address);
+  line += who.master_port ? ":" + std::to_string(*who.master_port) : "";
+  line += who.is_provisional("master_addr") ? " (a guess)" : "";
+  line += who.attempt > 0 ? ", attempt " + std::to_string(who.attempt) : "";
+  line += who.ignored.empty() ? "" : "; ignored: " + detail::joined(who.ignored);
+  for (const std::string& warning : who.warnings) {
+    line += "; " + warning;
+  }
+  return line;
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -4979,56 +5674,115 @@ inline Environment snapshot_environment() {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/host_port.hpp
+
+/// @file
+/// "host", "host:port" and "[IPv6 address]:port", taken apart.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct HostPort {
+  std::string host;  ///< without brackets; nothing says that it can be resolved
+  std::optional<int> port;
+};
+
+/// `entry` as it stands in the value of `variable`.
+/// @throws IdentityError: ambiguous-address for an IPv6 address that is not [address]:port, bad-port, and `malformed`
+/// for what is no host at all.
+inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
+  const auto fail = [&](IdentityErrc code, const char* problem) {
+    throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
+  };
+  const bool bracketed = !entry.empty() && entry.front() == '[';
+  const auto colons = std::count(entry.begin(), entry.end(), ':');
+  const std::size_t bracket = entry.find("]:");
+  if (bracketed ? bracket == std::string_view::npos : colons > 1) {
+    fail(IdentityErrc::ambiguous_address, "may be an IPv6 address with or without a port; write it as [address]:port");
+  }
+  const std::size_t colon = bracketed ? bracket + 1 : entry.find(':');
+  const std::string_view host = bracketed ? entry.substr(1, bracket - 1) : entry.substr(0, colon);
+  const bool is_address = bracketed && std::count(host.begin(), host.end(), ':') > 1;
+  if (host.empty() || bracketed != is_address ||
+      !(bracketed ? std::all_of(host.begin(), host.end(), is_host_byte)
+                  : std::all_of(host.begin(), host.end(), is_host_name_byte))) {
+    fail(malformed, "names no host; write it as host:port");
+  }
+  HostPort parts{std::string(host), std::nullopt};
+  if (colon != std::string_view::npos) {
+    parts.port = parse_port(entry.substr(colon + 1));
+    if (!parts.port) {
+      fail(IdentityErrc::bad_port, "has no port from 1 to 65535 behind its colon; write it as host:port");
+    }
+  }
+  return parts;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/cluster_identity.hpp
+
+/// @file
+/// The identity of one entry in a list of a cluster's processes.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// MASTER_ADDR has no say where a list names every process's host.
+inline void ignore_master_addr(const Variables& variables, ProcessIdentity& who) {
+  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  if (address && address != who.master_addr) {
+    who.ignored.push_back(quoted("MASTER_ADDR", *address));
+  }
+}
+
+/// Hosts, in the order in which they are first seen, are the nodes: a guess, as one machine may have several names.
+/// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
+inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
+                                           const char* variable) {
+  struct Node {
+    int rank = 0;
+    int entries = 0;
+  };
+  ProcessIdentity who;
+  who.launcher = launcher;
+  who.rank = static_cast<int>(task.rank);
+  who.world_size = static_cast<int>(task.entries.size());
+  std::map<std::string, Node, std::less<>> nodes;
+  std::string own_host;
+  for (std::size_t i = 0; i < task.entries.size(); ++i) {
+    const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
+    Node& node = nodes.try_emplace(entry.host, Node{static_cast<int>(nodes.size()), 0}).first->second;
+    if (i == task.rank) {
+      own_host = entry.host;
+      who.local_rank = node.entries;
+      who.node_rank = node.rank;
+    }
+    ++node.entries;
+    if (i == 0) {
+      who.master_addr = entry.host;
+      who.master_port = entry.port;
+    }
+  }
+  who.local_world_size = nodes[own_host].entries;
+  who.node_count = static_cast<int>(nodes.size());
+  if (who.world_size == 1) {
+    who.master_addr = loopback_address;
+  } else {
+    who.provisional = {"local_rank", "local_world_size", "node_rank", "node_count"};
+  }
+  const std::optional<int> port = variables.port("MASTER_PORT");
+  who.master_port = port ? port : who.master_port.value_or(default_master_port);
+  ignore_master_addr(variables, who);
+  return who;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/incomplete.hpp
 
 /// @file
 /// Environments that say half of what is needed, and the sentences that help.
 
 namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// The variables that say "one of several processes" under launchers that no source of this version reads.
-struct UnreadLauncher {
-  const char* launcher;
-  const char* rank;
-  const char* size;
-};
-inline constexpr std::array<UnreadLauncher, 7> unread_launchers{{
-    {"horovod", "HOROVOD_RANK", "HOROVOD_SIZE"},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
-    {"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-    {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
-    {"pmi", "PMI_RANK", "PMI_SIZE"},
-    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-}};
-
-/// Slurm's names for steps that start no tasks (batch, extern, interactive, pending) are the numbers 4294967290 to
-/// ..93.
-inline bool is_real_slurm_step(const Variables& variables) {
-  const std::string step = variables.text("SLURM_STEP_ID").value_or("");
-  return !step.empty() && !(step >= "4294967290" && step <= "4294967293" && step.size() == 10);
-}
-
-}  // namespace detail
-
-/// One of several processes of such a launcher must not train alone, silently, beside its siblings.
-/// @throws IdentityError (unknown-launcher), which says what to set.
-inline void check_unread_launchers(const Variables& variables) {
-  for (const detail::UnreadLauncher& unread : detail::unread_launchers) {
-    const std::optional<int> size = parse_integer(variables.text(unread.size).value_or(""));
-    if (!variables.has(unread.rank) || !size || *size < 2 ||
-        (std::string(unread.launcher) == "slurm" && !detail::is_real_slurm_step(variables))) {
-      continue;
-    }
-    throw IdentityError(IdentityErrc::unknown_launcher,
-                        std::string(unread.rank) + "=" + *variables.text(unread.rank) + " of " + unread.size + "=" +
-                            std::to_string(*size) + " says that " + unread.launcher +
-                            " started this process, which this version does not read; set RANK, WORLD_SIZE, LOCAL_RANK "
-                            "and MASTER_ADDR from it, or DTRAIN_LAUNCHER=none for a single process");
-  }
-}
 
 /// Called where no source counts. @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size.
 inline void check_incomplete(const Variables& variables) {
@@ -5040,9 +5794,9 @@ inline void check_incomplete(const Variables& variables) {
                             " describes a node, not a process; start the program through the per-node launcher "
                             "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
   }
-  check_unread_launchers(variables);
-  if (const std::optional<std::string> rank = variables.text("PMIX_RANK")) {
-    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *rank) +
+  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
+  if (pmix_rank && !variables.has("WORLD_SIZE")) {
+    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
                                                      " is set but no variable gives the number of processes; set "
                                                      "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
   }
@@ -5059,6 +5813,39 @@ inline void check_incomplete(const Variables& variables) {
         quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/launcher_variables.hpp
+
+/// @file
+/// The four variables that most launchers set for each process, under names of their own.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct LauncherVariables {
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+
+  bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
+
+  std::string stated(const Variables& variables) const {
+    return variables.stated({rank, world_size, local_rank, local_world_size});
+  }
+
+  /// The four facts, unchecked. @throws IdentityError (bad-integer)
+  ProcessIdentity read(const Variables& variables, const char* launcher) const {
+    ProcessIdentity who;
+    who.launcher = launcher;
+    who.rank = *variables.integer(rank);
+    who.world_size = *variables.integer(world_size);
+    who.local_rank = variables.integer(local_rank);
+    who.local_world_size = variables.integer(local_world_size);
+    return who;
+  }
+};
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -5115,6 +5902,555 @@ inline std::optional<int> local_rank_argument(Arguments arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/node_facts.hpp
+
+/// @file
+/// What a per-node launcher wants to know, and its flags as variables beside the environment's.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+struct NodeIdentity {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr = "127.0.0.1";
+  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+
+  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+};
+
+/// Rank and count as one source has them. A source that also knows where node 0 is says so, for several nodes.
+struct NodeFacts {
+  int node_rank = 0;
+  int node_count = 1;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;
+  bool master_is_guess = false;
+  std::string launcher;
+  std::vector<std::string> warnings;
+};
+
+/// `environment` with the flags in it under their own names, so that they are read, and named in sentences, like
+/// variables.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    joined.erase(flag);
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
+inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw IdentityError(IdentityErrc::elastic_range,
+                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+  }
+  return variables.count(variable);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/orte_uri.hpp
+
+/// @file
+/// The contact address of an Open MPI 4 daemon: "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct OrteUri {
+  std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
+  std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
+  std::string host;          ///< the first address that other hosts can use; empty where there is none
+};
+
+namespace detail {
+
+inline bool is_loopback(std::string_view address) noexcept {
+  return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
+}
+
+/// The addresses of "tcp://A,B:port" or "tcp6://[A,B]:port": the first that is not a loopback one, or nothing.
+inline std::string reachable_host(std::string_view contact) {
+  const std::size_t begin = contact.find("://");
+  const std::size_t end = contact.rfind(':');
+  if (contact.substr(0, 3) != "tcp" || begin == std::string_view::npos || end <= begin) {
+    return {};
+  }
+  std::string_view hosts = contact.substr(begin + 3, end - begin - 3);
+  if (!hosts.empty() && hosts.front() == '[' && hosts.back() == ']') {
+    hosts = hosts.substr(1, hosts.size() - 2);
+  }
+  while (!hosts.empty()) {
+    const std::size_t comma = std::min(hosts.find(','), hosts.size());
+    const std::string_view host = hosts.substr(0, comma);
+    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
+      return std::string(host);
+    }
+    hosts.remove_prefix(std::min(comma + 1, hosts.size()));
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Nothing for what does not begin "JOB.DAEMON": a daemon's address is a hint, never required.
+inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
+  const std::size_t semicolon = std::min(uri.find(';'), uri.size());
+  const std::string_view name = uri.substr(0, semicolon);
+  const std::size_t dot = std::min(name.find('.'), name.size());
+  const std::optional<std::uint64_t> job = parse_wide_integer(name.substr(0, dot));
+  const std::optional<std::uint64_t> daemon = parse_wide_integer(name.substr(std::min(dot + 1, name.size())));
+  if (!job || !daemon) {
+    return std::nullopt;
+  }
+  OrteUri parsed{*job, *daemon, {}};
+  std::string_view contacts = uri.substr(semicolon);
+  while (!contacts.empty() && parsed.host.empty()) {
+    contacts.remove_prefix(1);
+    const std::size_t end = std::min(contacts.find(';'), contacts.size());
+    parsed.host = detail::reachable_host(contacts.substr(0, end));
+    contacts.remove_prefix(end);
+  }
+  return parsed;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/job_port.hpp
+
+/// @file
+/// The port of the store where nobody gives one: computed from a number that all of the job's processes see.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Which of Slurm's numbers belong to the job: a step's own, or the allocation's for an MPI inside it, or none.
+enum class SlurmNumbers : std::uint8_t { none, allocation, step };
+
+namespace detail {
+
+/// N of PMIX_NAMESPACE="...-N@M", as PRRTE writes it; Slurm's and Open MPI 4's have another form.
+inline std::optional<std::uint64_t> prrte_job(std::string_view name) {
+  const std::size_t at = name.rfind('@');
+  const std::size_t dash = name.substr(0, at).rfind('-');
+  if (at == std::string_view::npos || dash == std::string_view::npos || !parse_wide_integer(name.substr(at + 1))) {
+    return std::nullopt;
+  }
+  return parse_wide_integer(name.substr(dash + 1, at - dash - 1));
+}
+
+inline std::optional<std::uint64_t> job_number(const Variables& variables, SlurmNumbers slurm) {
+  if (const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""))) {
+    return hnp->job >> 16;
+  }
+  if (const auto job = prrte_job(variables.text("PMIX_NAMESPACE").value_or(""))) {
+    return job;
+  }
+  if (slurm != SlurmNumbers::none) {
+    if (const std::optional<std::uint64_t> job = variables.wide_integer("SLURM_JOB_ID")) {
+      constexpr std::uint64_t between_steps = 257;
+      const std::uint64_t step = variables.wide_integer("SLURM_STEP_ID").value_or(0);
+      return *job + (slurm == SlurmNumbers::step ? between_steps * step : 0);
+    }
+  }
+  return variables.wide_integer("LSB_JOBID");
+}
+
+}  // namespace detail
+
+/// MASTER_PORT, else one above Linux's ephemeral range, so that two jobs on a machine seldom meet, else the default.
+/// @throws IdentityError: bad-port, bad-integer
+inline int job_port(const Variables& variables, SlurmNumbers slurm) {
+  constexpr std::uint64_t first = 61440;
+  constexpr std::uint64_t count = 4096;
+  if (const std::optional<int> given = variables.port("MASTER_PORT")) {
+    return *given;
+  }
+  const std::optional<std::uint64_t> job = detail::job_number(variables, slurm);
+  return job ? static_cast<int>(first + *job % count) : default_master_port;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/place.hpp
+
+/// @file
+/// Rank and world size as some launcher states them, for comparing launchers.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct Place {
+  int rank = 0;
+  int world_size = 1;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+/// Nothing unless both variables are numbers: for comparing with a launcher that is not asked for more.
+inline std::optional<Place> stated_place(const Variables& variables, std::string_view rank, std::string_view size) {
+  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
+  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
+  return stated_rank && stated_size ? std::optional(Place{*stated_rank, *stated_size}) : std::nullopt;
+}
+
+/// Both for the same job, in which they would be two ranks.
+inline bool conflict(const Place& a, const Place& b) noexcept {
+  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/slurm_hostlist.hpp
+
+/// @file
+/// Slurm's compressed host lists, for example "node[001-003,007],gpu-a": all of one is checked, its first host is
+/// given.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+inline bool is_digit(char byte) noexcept {
+  return byte >= '0' && byte <= '9';
+}
+
+/// Reads a list from its beginning to its end; each step takes what its name says or throws.
+class HostListReader {
+ public:
+  HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
+
+  std::string first_host() {
+    std::string first = host();
+    while (at_ != list_.size()) {
+      take(',', "a comma between hosts");
+      host();
+    }
+    return first;
+  }
+
+ private:
+  /// One entry, with any number of brackets in it. @returns the first of the hosts it stands for
+  std::string host() {
+    std::string name;
+    while (at_ != list_.size() && peek() != ',') {
+      if (peek() == '[') {
+        name += ranges();
+      } else if (is_host_name_byte(peek())) {
+        name += list_[at_++];
+      } else {
+        fail("a byte that no host's name has");
+      }
+    }
+    if (name.empty()) {
+      fail("an empty name");
+    }
+    return name;
+  }
+
+  std::string ranges() {
+    take('[', "a '['");
+    std::string first = range();
+    while (peek() == ',') {
+      ++at_;
+      range();
+    }
+    take(']', "a ']'");
+    return first;
+  }
+
+  /// "7", or "001-003". @returns its first number, with its zeros
+  std::string range() {
+    const std::string_view low = digits();
+    if (peek() == '-') {
+      ++at_;
+      if (is_less(digits(), low)) {
+        fail("a range that runs backwards");
+      }
+    }
+    return std::string(low);
+  }
+
+  std::string_view digits() {
+    const std::size_t begin = at_;
+    while (is_digit(peek())) {
+      ++at_;
+    }
+    if (at_ == begin) {
+      fail("no number where one belongs");
+    }
+    return list_.substr(begin, at_ - begin);
+  }
+
+  /// Numbers of any length, leading zeros or not.
+  static bool is_less(std::string_view a, std::string_view b) noexcept {
+    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
+    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  }
+
+  char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
+
+  void take(char wanted, const char* what) {
+    if (peek() != wanted || at_ == list_.size()) {
+      fail((std::string("not ") + what).c_str());
+    }
+    ++at_;
+  }
+
+  [[noreturn]] void fail(const char* what) const {
+    throw IdentityError(IdentityErrc::bad_hostlist, quoted(variable_, list_) + " is not a Slurm host list: at byte " +
+                                                        std::to_string(at_) + " there is " + what +
+                                                        "; correct it, or set MASTER_ADDR to the host of rank 0");
+  }
+
+  std::string_view variable_;
+  std::string_view list_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+
+/// The first host that `list`, the value of `variable`, stands for. Lists are not sorted; zero padding is kept.
+/// @throws IdentityError (bad-hostlist) for anything that is not one, its end included.
+inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
+  return detail::HostListReader(variable, list).first_host();
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/master.hpp
+
+/// @file
+/// Where rank 0 is, for launchers that do not say it outright: MPI's, and those like them.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// Azure ML's names for the host of rank 0, and its port, which is not the one in AZ_BATCH_MASTER_NODE.
+inline bool find_azure_master(const Variables& variables, ProcessIdentity& who) {
+  constexpr int azure_port = 6105;
+  const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
+  const std::optional<std::string> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
+  const bool one_node = on_one_node(who);
+  if (one_node ? !batch && !mpi : !batch) {
+    return false;
+  }
+  who.master_addr = one_node ? mpi.value_or(loopback_address)
+                             : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
+  who.master_port = variables.port("MASTER_PORT").value_or(azure_port);
+  return true;
+}
+
+/// Open MPI 4 tells everybody where mpirun runs, which usually is where rank 0 runs: a guess. Only rank 0 can tell:
+/// its own daemon is mpirun itself, or it is not there.
+/// @throws IdentityError (no-master-addr) on rank 0 where it is not.
+inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& who) {
+  const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
+  const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
+  if (!mpirun || mpirun->host.empty()) {
+    return false;
+  }
+  const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
+  const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
+  if (who.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        "MASTER_ADDR is not set, and mpirun ran on " + mpirun->host +
+                            ", which is not the node of rank 0 (" + quoted("OMPI_MCA_orte_hnp_uri", uri) +
+                            " is another daemon than " + quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri) +
+                            "); pass mpirun -x MASTER_ADDR=HOST, the host of rank 0");
+  }
+  who.master_addr = mpirun->host;
+  return true;
+}
+
+}  // namespace detail
+
+/// How much of the environment an MPI-like source may ask for its master.
+struct MasterHints {
+  bool slurm_allocation = false;  ///< its processes are placed in the order of the allocation's nodes
+  bool open_mpi = false;
+  const char* how = "";  ///< how its users pass a variable to every process, for the sentence
+};
+
+/// Sets master_addr and master_port; a guess is named in `provisional`.
+/// @param stated the variables that `who` was read from, as Variables::stated() gives them
+/// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
+inline void find_master(const Variables& variables, const MasterHints& hints, const std::string& stated,
+                        ProcessIdentity& who) {
+  who.master_addr = variables.text("MASTER_ADDR");
+  if (!who.master_addr && hints.open_mpi && detail::find_azure_master(variables, who)) {
+    return;
+  }
+  who.master_port = job_port(variables, hints.slurm_allocation ? SlurmNumbers::allocation : SlurmNumbers::none);
+  if (who.master_addr) {
+    return;
+  }
+  if (on_one_node(who)) {
+    who.master_addr = loopback_address;
+    return;
+  }
+  const std::optional<std::string> nodes = variables.text("SLURM_JOB_NODELIST");
+  if (hints.slurm_allocation && nodes) {
+    who.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
+  } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, who)) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        who.launcher + ": MASTER_ADDR is not set, and the host of rank 0 is not in the environment (" +
+                            stated + "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
+  }
+  who.provisional.emplace_back("master_addr");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/slurm_tasks_per_node.hpp
+
+/// @file
+/// Slurm's counts of tasks on each node, for example "2(x3),1".
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+struct TasksOnNodes {
+  int tasks = 0;
+  int nodes = 1;
+};
+
+/// "2(x3)" or "1"; nothing for anything else.
+inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) {
+  TasksOnNodes parsed;
+  const std::size_t bracket = entry.find('(');
+  if (bracket != std::string_view::npos) {
+    std::string_view repeat = entry.substr(bracket);
+    if (repeat.size() < 4 || repeat.substr(0, 2) != "(x" || repeat.back() != ')') {
+      return std::nullopt;
+    }
+    repeat.remove_prefix(2);
+    repeat.remove_suffix(1);
+    parsed.nodes = parse_integer(repeat).value_or(0);
+  }
+  parsed.tasks = parse_integer(entry.substr(0, bracket)).value_or(0);
+  return parsed.tasks > 0 && parsed.nodes > 0 ? std::optional(parsed) : std::nullopt;
+}
+
+}  // namespace detail
+
+/// How many tasks run on the node number `node`, by `list`, the value of `variable`. All of the list is checked.
+/// @throws IdentityError (bad-tasks-per-node) for a list that is not one, or that ends before that node.
+inline int slurm_tasks_on_node(std::string_view variable, std::string_view list, int node) {
+  std::optional<int> found;
+  long long nodes = 0;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
+    if (!entry) {
+      throw IdentityError(
+          IdentityErrc::bad_tasks_per_node,
+          quoted(variable, list) + " is not a list of task counts such as 2(x3),1; correct it or unset it");
+    }
+    nodes += entry->nodes;
+    if (!found && node < nodes) {
+      found = entry->tasks;
+    }
+    begin = end + 1;
+  }
+  if (!found) {
+    throw IdentityError(IdentityErrc::bad_tasks_per_node,
+                        quoted(variable, list) + " counts the tasks of " + std::to_string(nodes) +
+                            " nodes, but SLURM_NODEID='" + std::to_string(node) +
+                            "' is beyond them; correct one of them, or unset " + std::string(variable));
+  }
+  return *found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/slurm_step.hpp
+
+/// @file
+/// What a Slurm step says about one of its tasks.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The variable that gives a step's world size: SLURM_NTASKS is the allocation's, and only stands in for the step's.
+inline const char* slurm_size_variable(const Variables& variables) {
+  return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+/// Whether this is a task of a step that srun started. The numbers 4294967290 to 4294967293 stand for steps that start
+/// none (interactive, batch, extern, pending), and a batch script has SLURM_PROCID=0 without any step.
+inline bool in_slurm_step(const Variables& variables) {
+  constexpr std::uint64_t first_special = 4294967290;
+  constexpr std::uint64_t last_special = 4294967293;
+  if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID") ||
+      !variables.has(slurm_size_variable(variables))) {
+    return false;
+  }
+  const std::uint64_t step = parse_wide_integer(*variables.text("SLURM_STEP_ID")).value_or(0);
+  return step < first_special || step > last_special;
+}
+
+/// Rank and world size of a step's task.
+inline std::optional<Place> slurm_step_place(const Variables& variables) {
+  return in_slurm_step(variables) ? stated_place(variables, "SLURM_PROCID", slurm_size_variable(variables))
+                                  : std::nullopt;
+}
+
+/// How many tasks of the step run on this node; nothing where Slurm does not say.
+/// @throws IdentityError: bad-tasks-per-node, bad-integer
+inline std::optional<int> slurm_local_size(const Variables& variables) {
+  const std::optional<std::string> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
+  const std::optional<int> node = variables.integer("SLURM_NODEID");
+  if (list && node) {
+    return slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node);
+  }
+  const std::optional<std::string> ranks = variables.text("SLURM_GTIDS");
+  if (!ranks) {
+    return std::nullopt;
+  }
+  const bool is_list =
+      std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
+  if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
+    throw IdentityError(IdentityErrc::bad_integer, quoted("SLURM_GTIDS", *ranks) +
+                                                       " is not a list of task numbers such as 4,5; correct it or "
+                                                       "unset it");
+  }
+  return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
+}
+
+/// Fills what `who` lacks: local rank and size, node rank and count. @throws as slurm_local_size
+inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& who) {
+  who.local_rank = who.local_rank ? who.local_rank : variables.integer("SLURM_LOCALID");
+  who.node_rank = who.node_rank ? who.node_rank : variables.integer("SLURM_NODEID");
+  who.node_count = who.node_count ? who.node_count : variables.count("SLURM_STEP_NUM_NODES");
+  who.local_world_size = who.local_world_size ? who.local_world_size : slurm_local_size(variables);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/sources/dtrain.hpp
 
 /// @file
@@ -5139,10 +6475,95 @@ struct DtrainSource {
     who.local_world_size = variables.integer("DTRAIN_LOCAL_WORLD_SIZE");
     who.node_rank = variables.integer("DTRAIN_NODE_RANK");
     who.node_count = variables.count("DTRAIN_NODE_COUNT");
+    who.attempt = variables.integer("DTRAIN_ATTEMPT").value_or(0);
     complete_one_node(who);
-    check_ranges(who, "DTRAIN_RANK, DTRAIN_WORLD_SIZE and the other DTRAIN_* variables");
+    check_ranges(who, variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "DTRAIN_LOCAL_RANK",
+                                        "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"}));
     who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);
     who.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/flux.hpp
+
+/// @file
+/// Source [flux]: a task of a Flux job.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Flux sets PMI_RANK too, and srun may have started its brokers: only these variables have the task's local facts.
+struct FluxSource {
+  static constexpr const char* name = "flux";
+
+  static bool present(const Variables& variables) {
+    return variables.has("FLUX_TASK_RANK") && variables.has("FLUX_JOB_SIZE");
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("FLUX_TASK_RANK");
+    who.world_size = *variables.integer("FLUX_JOB_SIZE");
+    who.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
+    who.node_count = variables.count("FLUX_JOB_NNODES");
+    const std::string stated =
+        variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, MasterHints{}, stated, who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/horovod.hpp
+
+/// @file
+/// Source [horovod]: horovodrun with its own (Gloo) start of processes.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// HOROVOD_CROSS_RANK counts only the hosts that have this local rank, so on uneven hosts it is not the node's rank.
+struct HorovodSource {
+  static constexpr const char* name = "horovod";
+  static constexpr LauncherVariables names{"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    complete_one_node(who);
+    check_ranges(who, names.stated(variables));
+    find_master(variables, MasterHints{}, names.stated(variables), who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/jsrun.hpp
+
+/// @file
+/// Source [jsrun]: IBM's launcher for LSF.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct JsrunSource {
+  static constexpr const char* name = "jsrun";
+  static constexpr LauncherVariables names{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
+                                           "JSM_NAMESPACE_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    complete_one_node(who);
+    check_ranges(who, names.stated(variables));
+    find_master(variables, MasterHints{}, names.stated(variables), who);
     return who;
   }
 };
@@ -5161,8 +6582,8 @@ struct KubernetesSource {
 
   /// An index without a size is not a distributed job.
   static bool present(const Variables& variables) {
-    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") &&
-           variables.integer("WORLD_SIZE").value_or(1) > 1;
+    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") && variables.has("WORLD_SIZE") &&
+           variables.text("WORLD_SIZE") != "1";
   }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
@@ -5170,10 +6591,199 @@ struct KubernetesSource {
     who.launcher = name;
     who.rank = *variables.integer("JOB_COMPLETION_INDEX");
     who.world_size = *variables.integer("WORLD_SIZE");
-    check_ranges(who, "JOB_COMPLETION_INDEX and WORLD_SIZE");
+    complete_one_node(who);
+    check_ranges(who, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
     who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
     who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
     return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/mvapich.hpp
+
+/// @file
+/// Source [mvapich]: MVAPICH2's mpirun_rsh.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct MvapichSource {
+  static constexpr const char* name = "mvapich";
+  static constexpr LauncherVariables names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                                           "MV2_COMM_WORLD_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    complete_one_node(who);
+    check_ranges(who, names.stated(variables));
+    find_master(variables, MasterHints{.slurm_allocation = true}, names.stated(variables), who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/openmpi.hpp
+
+/// @file
+/// Source [openmpi]: a process that Open MPI's mpirun started.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// OMPI_COMM_WORLD_NODE_RANK is this process's rank among those on its node, never the node's; OMPI_UNIVERSE_SIZE
+/// counts slots; OMPI_MCA_* settings alone are no launch.
+struct OpenMpiSource {
+  static constexpr const char* name = "openmpi";
+  static constexpr LauncherVariables names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    who.node_count = variables.count("OMPI_MCA_orte_num_nodes");
+    who.node_count = who.node_count ? who.node_count : variables.count("AZUREML_NODE_COUNT");
+    const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
+                                                 "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"}, stated,
+                who);
+    guess_node_rank(who);
+    return who;
+  }
+
+ private:
+  /// Right where mpirun filled node after node with equally many; nothing says that it did.
+  static void guess_node_rank(ProcessIdentity& who) {
+    const long long local_size = who.local_world_size.value_or(0);
+    if (who.node_rank || !who.node_count || local_size == 0 || local_size * *who.node_count != who.world_size ||
+        who.local_rank != static_cast<int>(who.rank % local_size)) {
+      return;
+    }
+    who.node_rank = static_cast<int>(who.rank / local_size);
+    who.provisional.emplace_back("node_rank");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/pmi.hpp
+
+/// @file
+/// Source [pmi]: a process that MPICH's, Intel MPI's or Cray PALS' mpiexec started.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct PmiSource {
+  static constexpr const char* name = "pmi";
+
+  static bool present(const Variables& variables) { return variables.has("PMI_RANK") && variables.has("PMI_SIZE"); }
+
+  /// Slurm serves PMI itself, and then has the local facts too.
+  static bool yields_to_slurm(const Variables& variables) {
+    const std::optional<Place> step = slurm_step_place(variables);
+    return step && step == stated_place(variables, "PMI_RANK", "PMI_SIZE");
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("PMI_RANK");
+    who.world_size = *variables.integer("PMI_SIZE");
+    who.local_rank = first_of(variables, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID");
+    who.local_world_size = first_of(variables, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE");
+    who.node_rank = variables.integer("PALS_NODEID");
+    const std::string stated =
+        variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
+                          "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated, who);
+    return who;
+  }
+
+ private:
+  static std::optional<int> first_of(const Variables& variables, const char* a, const char* b, const char* c) {
+    return variables.has(a) ? variables.integer(a) : variables.has(b) ? variables.integer(b) : variables.integer(c);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/sagemaker.hpp
+
+/// @file
+/// Source [sagemaker]: SM_HOSTS and SM_CURRENT_HOST of a SageMaker training job, one rank on each host.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SageMakerSource {
+  static constexpr const char* name = "sagemaker";
+
+  static bool present(const Variables& variables) {
+    return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
+  }
+
+  /// The rank is the place in the list, which is sorted as text: algo-10 comes before algo-2.
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    constexpr int sagemaker_port = 7777;
+    const std::string list = *variables.text("SM_HOSTS");
+    const std::string own = *variables.text("SM_CURRENT_HOST");
+    const std::vector<std::string> hosts = parse_hosts(list);
+    const auto found = std::find(hosts.begin(), hosts.end(), own);
+    if (found == hosts.end()) {
+      throw IdentityError(IdentityErrc::sm_host, quoted("SM_CURRENT_HOST", own) + " is not in " +
+                                                     quoted("SM_HOSTS", list) +
+                                                     "; set SM_CURRENT_HOST to one of the list");
+    }
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = static_cast<int>(found - hosts.begin());
+    who.world_size = static_cast<int>(hosts.size());
+    who.local_rank = 0;
+    who.local_world_size = 1;
+    who.node_rank = who.rank;
+    who.node_count = who.world_size;
+    who.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
+    who.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
+    ignore_master_addr(variables, who);
+    return who;
+  }
+
+ private:
+  /// @throws IdentityError (sm-host) for what is not a JSON list of different names of hosts.
+  static std::vector<std::string> parse_hosts(const std::string& list) {
+    const std::optional<Json> parsed = parse_json(list);
+    std::vector<std::string> hosts;
+    if (parsed && parsed->is(Json::Kind::array)) {
+      for (const Json& host : parsed->items) {
+        const bool is_name =
+            host.is(Json::Kind::string) && !host.text.empty() &&
+            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+        if (!is_name) {
+          fail(list, "is not a JSON list of host names");
+        }
+        hosts.push_back(host.text);
+      }
+    }
+    if (hosts.empty()) {
+      fail(list, "is not a JSON list of host names");
+    }
+    std::vector<std::string> sorted = hosts;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      fail(list, "names a host twice");
+    }
+    return hosts;
+  }
+
+  [[noreturn]] static void fail(const std::string& list, const char* problem) {
+    throw IdentityError(IdentityErrc::sm_host, quoted("SM_HOSTS", list) + " " + problem +
+                                                   "; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it");
   }
 };
 
@@ -5203,15 +6813,92 @@ struct SingleSource {
       who.warnings.push_back("Slurm job of " + std::to_string(*tasks) +
                              " tasks, not started with srun: this is one process; start the program with srun for all");
     }
-    for (const char* unread : {"TF_CONFIG", "CLUSTER_SPEC", "SM_HOSTS"}) {
-      if (variables.text(unread).value_or("").find(',') != std::string::npos) {
-        who.warnings.push_back(
-            std::string(unread) +
-            " is set, which this version does not read: this is one process; set RANK, WORLD_SIZE and "
-            "MASTER_ADDR to make it one of several");
-      }
+    if (variables.has("SM_HOSTS") && !variables.has("SM_CURRENT_HOST")) {
+      who.warnings.push_back(
+          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
+          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
     return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/slurm.hpp
+
+/// @file
+/// Source [slurm]: a task of a step that srun started.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SlurmSource {
+  static constexpr const char* name = "slurm";
+
+  static bool present(const Variables& variables) { return in_slurm_step(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("SLURM_PROCID");
+    who.world_size = *variables.integer(slurm_size_variable(variables));
+    variables.wide_integer("SLURM_STEP_ID");
+    who.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
+    fill_from_slurm_step(variables, who);
+    complete_one_node(who);
+    check_ranges(who, stated(variables));
+    who.master_addr = variables.text("MASTER_ADDR");
+    if (!who.master_addr) {
+      who.master_addr = on_one_node(who) ? loopback_address : first_host(variables);
+    }
+    who.master_port = job_port(variables, SlurmNumbers::step);
+    return who;
+  }
+
+  static std::string stated(const Variables& variables) {
+    return variables.stated({"SLURM_PROCID", slurm_size_variable(variables), "SLURM_LOCALID", "SLURM_NODEID",
+                             "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"});
+  }
+
+ private:
+  /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
+  /// where srun runs: never the master.
+  static std::string first_host(const Variables& variables) {
+    const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
+    const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");
+    const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
+    if (nodes && !placed_by_hand) {
+      return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
+    }
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        (placed_by_hand ? "MASTER_ADDR is not set, and with " +
+                                              quoted("SLURM_DISTRIBUTION", distribution) + " (srun -m arbitrary)"
+                                        : "MASTER_ADDR is not set, and without SLURM_STEP_NODELIST") +
+                            " the node of task 0 cannot be read from the environment (" + stated(variables) +
+                            "); set MASTER_ADDR on every task to the host of task 0");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/tf_config.hpp
+
+/// @file
+/// Source [tf_config]: TF_CONFIG, as TensorFlow's jobs, Kubeflow and Vertex AI set it.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Ranks are the chief (or master), then the workers; parameter servers and evaluators are none.
+struct TfConfigSource {
+  static constexpr const char* name = "tf_config";
+  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
+  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
+  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
+  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
+
+  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
   }
 };
 
@@ -5225,22 +6912,33 @@ struct SingleSource {
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Elastic (TORCHELASTIC_RUN_ID is set): torchrun made the environment for this process, and it is trusted. Else it may
+/// have been exported before the processes were started, and what started them is asked.
 struct TorchSource {
   static constexpr const char* name = "torch";
 
   static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
 
   static ProcessIdentity read(const Variables& variables, Arguments arguments) {
-    const bool elastic = variables.has("TORCHELASTIC_RUN_ID");
     ProcessIdentity who;
     who.launcher = name;
     who.rank = *variables.integer("RANK");
     who.world_size = *variables.integer("WORLD_SIZE");
-    read_local(variables, arguments, elastic, who);
+    who.job = variables.text("TORCHELASTIC_RUN_ID");
+    const bool elastic = who.job.has_value();
+    who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
+    if (!elastic) {
+      check_conflicts(variables, who);
+    }
+    const std::optional<int> argument = local_rank_argument(arguments);
+    read_local(variables, argument, elastic, who);
     read_node(variables, elastic, who);
+    if (!elastic) {
+      fill_gaps(variables, who);
+    }
     complete_one_node(who);
     guess_local_size(variables, who);
-    check_ranges(who, "RANK, WORLD_SIZE, LOCAL_RANK and what else the launcher set");
+    check_ranges(who, stated(variables, argument));
     who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
     who.master_port = read_port(variables);
     return who;
@@ -5258,9 +6956,28 @@ struct TorchSource {
   }
 
  private:
-  static void read_local(const Variables& variables, Arguments arguments, bool elastic, ProcessIdentity& who) {
+  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0: all would be rank 0.
+  static void check_conflicts(const Variables& variables, const ProcessIdentity& who) {
+    check_conflict(variables, who, "SLURM_PROCID", slurm_step_place(variables));
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    check_conflict(variables, who, mpi.rank, stated_place(variables, mpi.rank, mpi.world_size));
+    check_conflict(variables, who, "PMI_RANK", stated_place(variables, "PMI_RANK", "PMI_SIZE"));
+  }
+
+  static void check_conflict(const Variables& variables, const ProcessIdentity& who, const char* variable,
+                             const std::optional<Place>& other) {
+    if (other && conflict(*other, Place{who.rank, who.world_size})) {
+      throw IdentityError(IdentityErrc::conflict_rank,
+                          variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
+                              std::to_string(who.world_size) +
+                              " processes; was RANK exported before the processes were started? Unset RANK, or set "
+                              "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
+    }
+  }
+
+  static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
+                         ProcessIdentity& who) {
     const std::optional<int> variable = variables.integer("LOCAL_RANK");
-    const std::optional<int> argument = local_rank_argument(arguments);
     if (variable && argument && *variable != *argument) {
       throw IdentityError(IdentityErrc::conflict_local_rank,
                           "LOCAL_RANK=" + std::to_string(*variable) +
@@ -5306,9 +7023,24 @@ struct TorchSource {
       fill(who.node_count, "GROUP_WORLD_SIZE");
     }
     fill(who.node_rank, "NODE_RANK");
-    fill(who.node_rank, "CROSS_RANK");  // DeepSpeed's
-    fill(who.node_count, "CROSS_SIZE");
+    if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
+      fill(who.node_rank, "CROSS_RANK");
+      fill(who.node_count, "CROSS_SIZE");
+    }
     fill(who.node_count, "AZUREML_NODE_COUNT");
+  }
+
+  /// From a launcher that says the same rank and world size.
+  static void fill_gaps(const Variables& variables, ProcessIdentity& who) {
+    const Place own{who.rank, who.world_size};
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    if (slurm_step_place(variables) == own) {
+      fill_from_slurm_step(variables, who);
+    }
+    if (stated_place(variables, mpi.rank, mpi.world_size) == own) {
+      who.local_rank = who.local_rank ? who.local_rank : variables.integer(mpi.local_rank);
+      who.local_world_size = who.local_world_size ? who.local_world_size : variables.integer(mpi.local_world_size);
+    }
   }
 
   /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
@@ -5318,6 +7050,38 @@ struct TorchSource {
       who.local_world_size = who.world_size / *nodes;
       who.provisional.emplace_back("local_world_size");
     }
+  }
+
+  static std::string stated(const Variables& variables, const std::optional<int>& argument) {
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    return variables.stated({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK",
+                             "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
+                             "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
+                             mpi.local_rank, mpi.local_world_size}) +
+           (argument ? ", the argument --local_rank=" + std::to_string(*argument) : "");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/vertex.hpp
+
+/// @file
+/// Source [vertex]: CLUSTER_SPEC, which Vertex AI sets for its custom jobs.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Ranks are worker pool 0, then worker pool 1; pools 2 and 3 are for parameter servers and evaluators.
+struct VertexSource {
+  static constexpr const char* name = "vertex";
+  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
+  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
+  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
+
+  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
   }
 };
 
@@ -5342,44 +7106,79 @@ constexpr Source source_of() noexcept {
   return {S::name, &S::present, &S::read};
 }
 
-/// The first that is present wins. The last always is.
-inline constexpr std::array<Source, 4> sources{
-    source_of<DtrainSource>(),
-    source_of<TorchSource>(),
-    source_of<KubernetesSource>(),
-    source_of<SingleSource>(),
+/// The first that is present wins. What starts processes comes before what only describes a cluster: mpirun may run
+/// inside one. The last always is present.
+inline constexpr std::array<Source, 14> sources{
+    source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
+    source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
+    source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
+    source_of<TfConfigSource>(),   source_of<VertexSource>(), source_of<SageMakerSource>(),
+    source_of<KubernetesSource>(), source_of<SingleSource>(),
 };
 
 namespace detail {
+
+/// @param there the names of what could be forced, each followed by ", "
+[[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
+  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
+                                                          " names no launcher whose variables are set; there are: " +
+                                                          there + "none; set one of them, or unset it");
+}
+
+inline std::string names_of_present(const Variables& variables) {
+  std::string names;
+  for (const Source& source : sources) {
+    names += source.present(variables) ? std::string(source.name) + ", " : "";
+  }
+  return names;
+}
 
 /// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
 inline const Source& forced_source(const Variables& variables, const std::string& wanted) {
   if (wanted == "none") {
     return sources.back();
   }
-  std::string there;
   for (const Source& source : sources) {
-    if (!source.present(variables)) {
-      continue;
-    }
-    if (source.name == wanted) {
+    if (source.name == wanted && source.present(variables)) {
       return source;
     }
-    there += std::string(source.name) + ", ";
   }
-  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
-                                                          " names no launcher whose variables are set; there are: " +
-                                                          there + "none; set one of them, or unset it");
+  refuse_launcher(wanted, names_of_present(variables));
 }
 
 inline const Source& first_source(const Variables& variables) {
   for (const Source& source : sources) {
-    if (source.name != SingleSource::name && source.present(variables)) {
+    const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
+    if (source.name != SingleSource::name && !yields && source.present(variables)) {
       return source;
     }
   }
   check_incomplete(variables);
   return sources.back();
+}
+
+/// Whether a launcher's variables, as far as they can be read, say the same as `who`.
+inline bool agrees(const Source& source, const Variables& variables, Arguments arguments, const ProcessIdentity& who) {
+  try {
+    const ProcessIdentity other = source.read(variables, arguments);
+    return other.rank == who.rank && other.world_size == who.world_size;
+  } catch (const IdentityError&) {
+    return false;
+  }
+}
+
+/// Names what is set but was not followed, for the line that people read. Beside [dtrain] nothing is looked at.
+inline void note_ignored(const Source& chosen, const Variables& variables, Arguments arguments, ProcessIdentity& who) {
+  for (const Source& source : sources) {
+    if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
+        source.present(variables) && !agrees(source, variables, arguments, who)) {
+      who.ignored.emplace_back(source.name);
+    }
+  }
+  const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
+  if (half) {
+    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+  }
 }
 
 }  // namespace detail
@@ -5392,10 +7191,160 @@ inline ProcessIdentity process_identity(const Environment& environment, Argument
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
   const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity who = source.read(variables, arguments);
-  if (!DtrainSource::present(variables) && (variables.has("DTRAIN_RANK") || variables.has("DTRAIN_WORLD_SIZE"))) {
-    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
-  }
+  detail::note_ignored(source, variables, arguments, who);
   return who;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/node_sources.hpp
+
+/// @file
+/// Where a per-node launcher's place can come from, in order: pairs that name nodes, then one launcher on each node
+/// under mpirun or srun, then whatever describes a process, which is the node here.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A pair of variables that names a node.
+struct NodePair {
+  std::string_view launcher;
+  const char* rank;
+  const char* count;
+};
+
+inline constexpr std::array<NodePair, 4> node_pairs{{
+    {"node", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"},
+    {"pet", "PET_NODE_RANK", "PET_NNODES"},
+    {"node", "NODE_RANK", "AZUREML_NODE_COUNT"},
+    {"node", "NODE_RANK", "NNODES"},
+}};
+
+namespace detail {
+
+/// The first pair that is whole, a flag standing in for either half, and has the wanted name.
+inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+  for (const NodePair& pair : node_pairs) {
+    const bool has_rank = variables.has(pair.rank);
+    const bool has_count = variables.has(pair.count);
+    const bool whole = (has_rank || variables.has("--node-rank")) && (has_count || variables.has("--nnodes"));
+    if ((wanted && *wanted != pair.launcher) || !whole) {
+      continue;
+    }
+    NodeFacts node;
+    node.launcher = pair.launcher;
+    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag is put over it
+    node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
+    return node;
+  }
+  return std::nullopt;
+}
+
+/// A process's identity taken for the node's.
+inline NodeFacts node_of(const ProcessIdentity& who) {
+  NodeFacts node;
+  node.launcher = who.launcher;
+  node.node_rank = who.rank;
+  node.node_count = who.world_size;
+  node.master_addr = who.master_addr;
+  node.master_port = who.master_port;
+  node.master_is_guess = who.is_provisional("master_addr");
+  return node;
+}
+
+[[noreturn]] inline void refuse_many(const std::string& launcher, const std::string& stated,
+                                     const std::string& remedy) {
+  throw IdentityError(IdentityErrc::many_launchers,
+                      launcher + " started several launchers on one node (" + stated +
+                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy);
+}
+
+inline NodeFacts read_mpirun_node(const Variables& variables) {
+  const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
+  if (local_size.value_or(1) > 1) {
+    refuse_many("mpirun", OpenMpiSource::names.stated(variables),
+                "mpirun -npernode 1 (Azure ML: process_count_per_node=1)");
+  }
+  return node_of(OpenMpiSource::read(variables, {}));
+}
+
+/// One task on each node, on all of them, or every launcher says that there are many.
+inline NodeFacts read_srun_node(const Variables& variables) {
+  const ProcessIdentity who = SlurmSource::read(variables, {});
+  const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
+  if (who.local_world_size.value_or(1) > 1 || (nodes && *nodes < who.world_size)) {
+    refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
+  }
+  NodeFacts node = node_of(who);
+  node.node_rank = who.node_rank.value_or(who.rank);
+  node.node_count = nodes.value_or(who.world_size);
+  return node;
+}
+
+/// A launcher in a batch script sees the allocation's nodes but runs once.
+inline std::vector<std::string> allocation_warnings(const Variables& variables) {
+  const std::optional<int> nodes = parse_integer(variables.text("SLURM_JOB_NUM_NODES").value_or(""));
+  if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
+    return {};
+  }
+  return {"Slurm job of " + std::to_string(*nodes) +
+          " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
+}
+
+/// @throws IdentityError (unknown-launcher) where DTRAIN_LAUNCHER names a pair that is not whole.
+inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+  if (wanted != "node" && wanted != "pet") {
+    return;
+  }
+  std::string there;
+  for (const NodePair& pair : node_pairs) {
+    const bool whole = variables.has(pair.rank) && variables.has(pair.count);
+    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
+  }
+  refuse_launcher(*wanted, there + names_of_present(variables));
+}
+
+/// What names the number of nodes but not this one's rank.
+/// @throws IdentityError: no-rank, elastic-range
+inline void check_lonely_count(const Variables& variables) {
+  for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
+                                    std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
+    const std::optional<int> nodes = read_node_count(variables, count);
+    if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
+      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) + " nodes, but which of them this is, " +
+                                                     rank + ", is not set; set it to 0.." + std::to_string(*nodes - 1) +
+                                                     ", another on each node");
+    }
+  }
+}
+
+}  // namespace detail
+
+/// This node's place by its environment; flags are not looked at, but for the master that they give.
+/// @throws IdentityError where the environment contradicts itself or says only half.
+inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
+    return *pair;
+  }
+  if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
+    return detail::read_mpirun_node(variables);
+  }
+  if (SlurmSource::present(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
+    return detail::read_srun_node(variables);
+  }
+  detail::check_wanted_pair(variables, wanted);
+  Environment process = environment;
+  process.erase("PET_NNODES");  // what describes a node is right here
+  process.erase("PET_NPROC_PER_NODE");
+  const ProcessIdentity who = process_identity(process);
+  NodeFacts node = detail::node_of(who);
+  if (who.launcher != SingleSource::name) {
+    node.warnings = who.warnings;
+  } else if (!wanted) {
+    detail::check_lonely_count(variables);
+    node.warnings = detail::allocation_warnings(variables);
+  }
+  return node;
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -5407,102 +7356,64 @@ inline ProcessIdentity process_identity(const Environment& environment, Argument
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
-struct NodeFlags {
-  std::optional<std::string> node_count;      ///< --nnodes
-  std::optional<std::string> node_rank;       ///< --node-rank
-  std::optional<std::string> master_addr;     ///< --master-addr
-  std::optional<std::string> master_port;     ///< --master-port
-  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
-};
-
-struct NodeIdentity {
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
-  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
-  std::string launcher;
-  std::vector<std::string> provisional;
-  std::vector<std::string> warnings;
-};
-
 namespace detail {
 
-/// The flags as variables of their own, so that they are read and named like any other.
-inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
-  Environment joined = environment;
-  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
-    if (value) {
-      joined[flag] = *value;
+/// Rank and count, flags first. Whole flags make the environment's place of no interest.
+inline NodeFacts place_of_node(const Environment& joined, const Variables& variables) {
+  const std::optional<int> rank = variables.integer("--node-rank");
+  const std::optional<int> count = read_node_count(variables, "--nnodes");
+  NodeFacts node;
+  node.launcher = "node";
+  if (!(rank && count) && count != 1) {
+    Environment with_master = joined;  // a master that is given is never guessed, nor missed
+    for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
+      if (const std::optional<std::string> address = variables.text(given)) {
+        with_master["MASTER_ADDR"] = *address;
+      }
     }
-  };
-  put("--nnodes", flags.node_count);
-  put("--node-rank", flags.node_rank);
-  put("--master-addr", flags.master_addr);
-  put("--master-port", flags.master_port);
-  put("--nproc-per-node", flags.nproc_per_node);
-  return joined;
-}
-
-/// A number of nodes. @throws IdentityError (elastic-range for "1:4", bad-integer).
-inline std::optional<int> node_count(const Variables& variables, const char* variable) {
-  const std::optional<std::string> value = variables.text(variable);
-  if (value && value->find(':') != std::string::npos) {
-    throw IdentityError(IdentityErrc::elastic_range,
-                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+    node = node_facts(with_master, Variables(with_master));
   }
-  return variables.count(variable);
+  node.node_rank = rank.value_or(node.node_rank);
+  node.node_count = count.value_or(node.node_count);
+  return node;
 }
 
-/// The process rules with the process as the node: one launcher was started where a process would have been.
-inline void read_process_as_node(const Environment& environment, const Variables& variables, NodeIdentity& node) {
-  Environment process = environment;
-  process.erase("PET_NNODES");  // what describes a node is right here
-  process.erase("PET_NPROC_PER_NODE");
-  for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
-    if (const std::optional<std::string> address = variables.text(given)) {
-      process["MASTER_ADDR"] = *address;
+/// The address where launchers meet: given, else this node, else what the source found.
+inline void find_node_master(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
+  const bool one_node = node.node_count == 1;
+  std::optional<std::string> address;
+  for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
+    address = address ? address : variables.text(variable);
+  }
+  if (!address && !one_node && !facts.master_addr) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
+                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
+  }
+  node.master_addr = address ? *address : one_node ? loopback_address : *facts.master_addr;
+  if (!address && !one_node && facts.master_is_guess) {
+    node.provisional.emplace_back("master_addr");
+  }
+  for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
+    node.master_port = node.master_port ? node.master_port : variables.port(variable);
+  }
+  const std::optional<int> port = variables.port("MASTER_PORT");
+  if (!node.master_port && (port || !one_node)) {
+    node.master_port = facts.master_port ? facts.master_port : port.value_or(default_master_port);
+  }
+}
+
+/// An integer or "auto". @throws IdentityError (bad-integer)
+inline std::optional<std::string> read_nproc_per_node(const Variables& variables) {
+  std::optional<std::string> found;
+  for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
+    const std::optional<std::string> value = found ? std::nullopt : variables.text(variable);
+    if (value && *value != "auto") {
+      variables.count(variable);
     }
+    found = found ? found : value;
   }
-  const ProcessIdentity who = process_identity(process);
-  node.node_rank = who.rank;
-  node.node_count = who.world_size;
-  node.launcher = who.launcher;
-  node.warnings = who.warnings;
-}
-
-/// Node rank and count of the first pair that is whole. @returns whether there was one.
-inline bool read_pair(const Variables& variables, const char* rank_name, const char* count_name, const char* launcher,
-                      NodeIdentity& node) {
-  if (!variables.has(rank_name) || !variables.has(count_name)) {
-    return false;
-  }
-  node.node_rank = *variables.integer(rank_name);
-  node.node_count = *node_count(variables, count_name);
-  node.launcher = launcher;
-  return true;
-}
-
-inline void read_node_pair(const Environment& environment, const Variables& variables, NodeIdentity& node) {
-  const bool flags_are_whole =
-      read_pair(variables, "--node-rank", "--nnodes", "node", node) || node_count(variables, "--nnodes") == 1;
-  if (flags_are_whole) {
-    node.launcher = "node";
-    return;
-  }
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
-  const auto pair = [&](const char* rank_name, const char* count_name, const char* launcher) {
-    return (!wanted || *wanted == launcher) && read_pair(variables, rank_name, count_name, launcher, node);
-  };
-  const bool environment_is_whole =
-      pair("DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "node") || pair("PET_NODE_RANK", "PET_NNODES", "pet") ||
-      pair("NODE_RANK", "AZUREML_NODE_COUNT", "node") || pair("NODE_RANK", "NNODES", "node");
-  if (!environment_is_whole) {
-    read_process_as_node(environment, variables, node);
-  }
-  node.node_rank = variables.integer("--node-rank").value_or(node.node_rank);
-  node.node_count = node_count(variables, "--nnodes").value_or(node.node_count);
+  return found;
 }
 
 }  // namespace detail
@@ -5510,42 +7421,78 @@ inline void read_node_pair(const Environment& environment, const Variables& vari
 /// Which node the launcher with these flags and this environment is. Pure.
 /// @throws IdentityError where they contradict themselves or say only half.
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
-  const Environment joined = detail::with_flags(environment, flags);
+  const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);
+  const NodeFacts facts = detail::place_of_node(joined, variables);
   NodeIdentity node;
-  detail::read_node_pair(joined, variables, node);
+  node.node_rank = facts.node_rank;
+  node.node_count = facts.node_count;
+  node.launcher = facts.launcher;
+  node.warnings = facts.warnings;
   if (node.node_rank >= node.node_count) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        "node rank " + std::to_string(node.node_rank) + " is not below node count " +
-                            std::to_string(node.node_count) + "; set both (--node-rank, --nnodes), counting from 0");
+    throw IdentityError(
+        IdentityErrc::rank_out_of_range,
+        "node rank " + std::to_string(node.node_rank) + " is not below node count " + std::to_string(node.node_count) +
+            " (" +
+            variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
+                              "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
+            "); set both (--node-rank, --nnodes), counting from 0");
   }
-  const bool one_node = node.node_count == 1;
-  std::optional<std::string> address;
-  for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
-    address = address ? address : variables.text(variable);
-  }
-  if (!address && !one_node) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
-                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
-  }
-  node.master_addr = address.value_or("127.0.0.1");
-  for (const char* variable : {"--master-port", "PET_MASTER_PORT", "MASTER_PORT"}) {
-    node.master_port = node.master_port ? node.master_port : variables.port(variable);
-  }
-  if (!node.master_port && !one_node) {
-    node.master_port = default_master_port;
-  }
-  for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
-    if (!node.nproc_per_node && variables.has(variable) && variables.text(variable) != "auto") {
-      variables.count(variable);
-    }
-    node.nproc_per_node = node.nproc_per_node ? node.nproc_per_node : variables.text(variable);
-  }
+  detail::find_node_master(variables, facts, node);
+  node.nproc_per_node = detail::read_nproc_per_node(variables);
   return node;
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/rendezvous/agreed_terms.hpp
+
+/// @file
+/// What must be the same on all ranks, as a text that can be compared and explained: pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lines "name=value", in an order that all ranks share. Bounded by max_agreed_bytes.
+class AgreedTerms {
+ public:
+  AgreedTerms& add(std::string_view name, std::string_view value) {
+    text_.append(name).append("=").append(value).append("\n");
+    return *this;
+  }
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
+};
+
+namespace detail {
+
+/// Takes the first line off, as a sentence may have it; "nothing" where there is none.
+inline std::string take_line(std::string_view& text) {
+  if (text.empty()) {
+    return "nothing";
+  }
+  const std::size_t end = text.find('\n');
+  const std::string line = printable(text.substr(0, end));
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
+}
+
+}  // namespace detail
+
+/// The first lines that differ; nothing where all are equal.
+inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
+  while (!a.empty() || !b.empty()) {
+    std::string first = detail::take_line(a);
+    std::string second = detail::take_line(b);
+    if (first != second) {
+      return std::make_pair(std::move(first), std::move(second));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/control.hpp
 
@@ -5584,6 +7531,12 @@ class Control {
     return visit.thread != nullptr && visit.thread->loop().post(std::move(function));
   }
 
+  /// Whether the caller is on the loop's thread, where nothing may block; false after close().
+  bool on_loop_thread() {
+    const Visit visit(*this);
+    return visit.thread != nullptr && visit.thread->is_current();
+  }
+
   /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
   /// wait for.
   void close() {
@@ -5619,6 +7572,377 @@ class Control {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/background_task.hpp
+
+/// @file
+/// rendezvous::BackgroundTask: the owner of a user's coroutine on a rank's control loop.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// What the owner of a background task and the loop share.
+template <class T>
+class BackgroundState {
+ public:
+  explicit BackgroundState(async::EventLoop& loop) noexcept : stop(loop) {}
+
+  void set_gone() noexcept {
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    changed_.notify_all();
+  }
+  bool gone() const {
+    const std::lock_guard lock(mutex_);
+    return gone_;
+  }
+  /// Blocking: until the coroutine's frame is destroyed or the deadline passes. @returns whether it is
+  bool wait_until_gone(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return gone_; });
+  }
+  /// Blocking: for as long as a coroutine keeps the loop's thread busy.
+  void wait_until_gone() const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return gone_; });
+  }
+
+  async::Outcome<T> outcome;  ///< the loop's thread until it is gone, then the owner's
+  async::Event stop;          ///< set when it is over, or to be ended: the loop's thread
+  async::Spawned task;        ///< the loop's thread only
+  bool cancelled = false;     ///< before it began: the loop's thread only
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool gone_ = false;  ///< guarded by mutex_
+};
+
+}  // namespace detail
+
+/// Owns a coroutine that ProcessGroup::spawn has started: destroying it cancels the coroutine, which is then gone, with
+/// all its locals. Lifetime: may outlive the group, whose end has ended the coroutine.
+/// Blocking: its destructor, while another coroutine keeps the control loop busy. Threads: one at a time, the control
+/// loop's included (there nothing waits: a coroutine that destroys its own owner ends at its next suspension).
+template <class T>
+class [[nodiscard]] BackgroundTask {
+ public:
+  BackgroundTask() noexcept = default;
+  BackgroundTask(std::shared_ptr<detail::BackgroundState<T>> state, std::shared_ptr<Control> control) noexcept
+      : state_(std::move(state)), control_(std::move(control)) {}
+  BackgroundTask(BackgroundTask&& other) noexcept = default;
+  BackgroundTask& operator=(BackgroundTask&& other) noexcept {
+    if (this != &other) {
+      cancel();
+      state_ = std::move(other.state_);
+      control_ = std::move(other.control_);
+    }
+    return *this;
+  }
+  ~BackgroundTask() { cancel(); }
+
+  /// Whether the coroutine has ended, by itself or not; also true where nothing is owned.
+  bool done() const { return state_ == nullptr || state_->gone(); }
+
+  /// What the destructor does.
+  void cancel() noexcept {
+    const std::shared_ptr<detail::BackgroundState<T>> state = std::exchange(state_, nullptr);
+    const std::shared_ptr<Control> control = std::exchange(control_, nullptr);
+    if (!state || state->gone()) {
+      return;
+    }
+    const auto end = [state] {
+      state->cancelled = true;
+      state->task.cancel();
+    };
+    if (control->on_loop_thread()) {
+      return end();
+    }
+    control->post(end);  // where the loop takes no more, it has ended the coroutine or is about to
+    state->wait_until_gone();
+  }
+
+  /// The coroutine's value, once. Blocking: until it has ended, at most until the deadline; it goes on then.
+  /// @throws what the coroutine threw; the job's first cause if it has failed meanwhile; Error (timeout); Error
+  /// (closed) if the rank has left the job; Error (invalid_argument) on the control loop's own thread, and where
+  /// nothing is owned
+  T wait_blocking(Deadline deadline) {
+    if (!state_ || control_->on_loop_thread()) {
+      throw Error(Errc::invalid_argument, std::string(waiting) + (state_ ? ": called on the control thread, which "
+                                                                           "runs it; co_await the coroutine instead"
+                                                                         : ": there is none"));
+    }
+    if (!state_->wait_until_gone(deadline)) {
+      throw Error(Errc::timeout, std::string(waiting) + ": the deadline passed");
+    }
+    if (!state_->outcome.done()) {
+      throw Error(Errc::closed, std::string(waiting) + ": it was ended, since this rank has left the job");
+    }
+    return state_->outcome.take();
+  }
+
+ private:
+  static constexpr const char* waiting = "waiting for a coroutine on the control loop";
+
+  std::shared_ptr<detail::BackgroundState<T>> state_;
+  std::shared_ptr<Control> control_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/control_tasks.hpp
+
+/// @file
+/// rendezvous::ControlTasks: users' coroutines on a rank's control loop.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_task = false;
+template <class T>
+inline constexpr bool is_task<async::Task<T>> = true;
+
+/// make(loop), or make() where it does not want the loop.
+template <class Make>
+auto call_with_loop(Make& make, async::EventLoop& loop) {
+  if constexpr (std::is_invocable_v<Make&, async::EventLoop&>) {
+    return make(loop);
+  } else {
+    return make();
+  }
+}
+
+template <class Make>
+struct TaskOf {
+  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<async::EventLoop&>()));
+  static_assert(is_task<type>,
+                "dtrain: run_blocking and spawn take a coroutine that returns dtrain::Task<T>; write "
+                "'[&]() -> dtrain::Task<int> { ... }'");
+};
+
+/// What makes a coroutine. Not the user's type itself: nvcc's compiler warns of frames that hold types without linkage.
+template <class T>
+class Maker {
+ public:
+  Maker() = default;
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
+  virtual ~Maker() = default;
+  virtual async::Task<T> make(async::EventLoop& loop) = 0;
+};
+
+template <class T, class Make>
+class HeldMaker final : public Maker<T> {
+ public:
+  explicit HeldMaker(Make make) : make_(std::move(make)) {}
+  async::Task<T> make(async::EventLoop& loop) override { return call_with_loop(make_, loop); }
+
+ private:
+  Make make_;
+};
+
+/// What a coroutine made by Make comes to.
+template <class Make>
+using ValueOf = typename TaskOf<std::remove_reference_t<Make>>::type::value_type;
+
+}  // namespace detail
+
+/// Each coroutine ends by itself, by its owner, with the job's first cause, or when the rank leaves.
+/// Lifetime: the thread outlives it. Threads: all members from any thread, but the destructor and close_blocking not
+/// from the loop's.
+class ControlTasks {
+ public:
+  ControlTasks(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
+      : thread_(thread),
+        loop_(thread.loop()),
+        control_(std::make_shared<Control>(thread)),
+        failure_(std::move(failure)),
+        rank_(rank),
+        running_(std::make_shared<Running>(thread.loop())) {
+    subscription_ = failure_->subscribe(
+        [control = control_, running = running_](const Cause&) { control->post([running] { running->stop_all(); }); });
+  }
+  ControlTasks(const ControlTasks&) = delete;
+  ControlTasks& operator=(const ControlTasks&) = delete;
+  ~ControlTasks() { close_blocking(); }
+
+  bool on_loop_thread() const noexcept { return thread_.is_current(); }
+
+  /// Starts `make(loop)` or `make()` on the loop; `make` lives as long as the coroutine.
+  /// @throws the job's first cause; Error (closed) after close_blocking
+  template <class Make>
+  auto start(Make make) const {
+    using T = detail::ValueOf<Make>;
+    failure_->throw_if_failed(rank_);
+    auto state = std::make_shared<detail::BackgroundState<T>>(loop_);
+    std::unique_ptr<detail::Maker<T>> maker = std::make_unique<detail::HeldMaker<T, Make>>(std::move(make));
+    async::Task<T> task = drive<T>(loop_, failure_, rank_, state, std::move(maker));
+    if (!control_->post(Start<T>(loop_, running_, state, std::move(task)))) {
+      throw Error(Errc::closed, "starting a coroutine on the control loop: this rank has left the job");
+    }
+    return BackgroundTask<T>(std::move(state), control_);
+  }
+
+  /// Starts `make`, which outlives the call, and gives its value.
+  /// Blocking: until it has ended; at the deadline it is cancelled, and is gone when this returns.
+  /// @throws what BackgroundTask::wait_blocking throws
+  template <class Make>
+  auto run_blocking(Make& make, Deadline deadline) const {
+    if (on_loop_thread()) {
+      throw Error(Errc::invalid_argument,
+                  "running a coroutine on the control loop: called on the control thread, "
+                  "where it would wait for itself; co_await the coroutine instead");
+    }
+    auto task = start([&make](async::EventLoop& loop) { return detail::call_with_loop(make, loop); });
+    return task.wait_blocking(deadline);
+  }
+
+  /// Ends all coroutines and starts no more. Blocking: until they are gone, for as long as they keep the loop busy.
+  void close_blocking() noexcept {
+    subscription_.reset();
+    try {
+      const auto drain = [this](async::EventLoop&) { return end_all(running_); };
+      control_->run_blocking(drain, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
+    } catch (...) {
+      // Closed already, or the loop has ended, and with it every coroutine.
+    }
+    control_->close();
+  }
+
+ private:
+  /// The coroutines that have not ended. Threads: the loop's.
+  struct Running {
+    explicit Running(async::EventLoop& loop) noexcept : empty(loop) {}
+    void stop_all() noexcept {
+      for (async::Event* stop : stops) {
+        stop->set();
+      }
+    }
+    std::set<async::Event*> stops;
+    async::Event empty;  ///< set when there are none and will be none
+    bool closed = false;
+  };
+
+  /// Posted to the loop. Run or not, its state is told when the coroutine is gone.
+  template <class T>
+  class Start {
+   public:
+    using State = std::shared_ptr<detail::BackgroundState<T>>;
+
+    Start(async::EventLoop& loop, std::shared_ptr<Running> running, State state, async::Task<T> task)
+        : loop_(loop), running_(std::move(running)), state_(std::move(state)), task_(std::move(task)) {}
+    Start(Start&& other) noexcept = default;
+    Start& operator=(Start&&) = delete;
+    ~Start() {
+      if (state_) {
+        task_.destroy();
+        state_->set_gone();
+      }
+    }
+
+    void operator()() {
+      if (state_->cancelled || running_->closed) {
+        return;
+      }
+      running_->stops.insert(&state_->stop);
+      state_->task = loop_.spawn(async::store_outcome(std::move(task_), state_->outcome), {},
+                                 [running = running_, state = state_] { ended(*running, *state); });
+      state_.reset();
+    }
+
+   private:
+    async::EventLoop& loop_;
+    std::shared_ptr<Running> running_;
+    State state_;
+    async::Task<T> task_;
+  };
+
+  /// The frame of the coroutine is destroyed.
+  template <class T>
+  static void ended(Running& running, detail::BackgroundState<T>& state) noexcept {
+    state.task.detach();
+    running.stops.erase(&state.stop);
+    if (running.closed && running.stops.empty()) {
+      running.empty.set();
+    }
+    state.set_gone();
+  }
+
+  /// Runs what `maker` makes until it has ended or `stop` is set: by the job's failure, or since the rank leaves.
+  template <class T>
+  static async::Task<T> drive(async::EventLoop& loop, std::shared_ptr<FailureLatch> failure, int rank,
+                              std::shared_ptr<detail::BackgroundState<T>> state,
+                              std::unique_ptr<detail::Maker<T>> maker) {
+    failure->throw_if_failed(rank);
+    async::Outcome<T> outcome;
+    {
+      async::Task<T> task = maker->make(loop);
+      const async::Task<void> child = async::detail::store_and_set(std::move(task), outcome, state->stop);
+      child.handle().resume();
+      while (!state->stop.is_set()) {
+        co_await state->stop.wait(Deadline::after(std::chrono::hours(24)));
+      }
+    }  // destroys the child where it still waits
+    if (!outcome.done()) {
+      failure->throw_if_failed(rank);
+      throw Error(Errc::closed, "a coroutine on the control loop was ended, since this rank has left the job");
+    }
+    if constexpr (std::is_void_v<T>) {
+      outcome.take();
+    } else {
+      T value = outcome.take();
+      co_return std::move(value);
+    }
+  }
+
+  static async::Task<void> end_all(std::shared_ptr<Running> running) {
+    running->closed = true;
+    running->stop_all();
+    if (!running->stops.empty()) {
+      co_await running->empty.wait(Deadline::after(std::chrono::seconds(60)));
+    }
+  }
+
+  async::LoopThread& thread_;
+  async::EventLoop& loop_;
+  std::shared_ptr<Control> control_;
+  std::shared_ptr<FailureLatch> failure_;
+  int rank_;
+  std::shared_ptr<Running> running_;
+  FailureLatch::Subscription subscription_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/delete_off_loop.hpp
+
+/// @file
+/// A deleter for what owns a control thread, and may lose its last owner on that very thread.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Deletes in the thread that asks for it, except on the control thread: a coroutine there may hold the last handle,
+/// and the owner waits for that thread to end. Then a thread of its own does it. @pre the owner has a ControlTasks
+/// `tasks`
+struct DeleteOffLoop {
+  template <class Owner>
+  void operator()(Owner* owner) const noexcept {
+    if (owner->tasks.on_loop_thread()) {
+      try {
+        std::thread([owner] { delete owner; }).detach();
+      } catch (...) {
+        // No thread can be had: the owner stays, and the other ranks see the end of this process.
+      }
+    } else {
+      delete owner;
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/limits.hpp
 
 /// @file
@@ -5633,11 +7957,12 @@ inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
 inline constexpr std::size_t max_keys_of_a_wait = 1024;
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
+inline constexpr std::size_t max_agreed_bytes = 1024;    ///< what the ranks compare when they join (agreed_terms.hpp)
 inline constexpr int max_world_size = 1 << 20;
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
-/// The largest frame that is read from a connection before it has joined.
-inline constexpr std::size_t max_hello_bytes = std::size_t{4} << 10;
+/// The largest frame that is read from a connection that has not shown that it may join.
+inline constexpr std::size_t max_door_bytes = std::size_t{4} << 10;
 /// @}
 
 /// What one server spends at most.
@@ -5648,8 +7973,10 @@ struct Limits {
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
   std::size_t unjoined_connections = 256;              ///< beyond it the oldest one is closed
-  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole hello
+  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join
   std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
+  std::chrono::milliseconds liveness{5000};            ///< how long a session that says nothing counts as alive
+  std::chrono::milliseconds grace{500};                ///< how long a session without a connection may come back
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -5728,356 +8055,30 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/key_space.hpp
-
-/// @file
-/// The keys and values of a job, and who waits for which of them: a pure state machine.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Names a request that awaits its answer: the session, and the number that the session gave the request.
-struct RequestKey {
-  std::uint64_t session = 0;
-  std::uint64_t request = 0;
-
-  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
-};
-
-class KeySpace {
- public:
-  /// A wait that ended because its last key came to be.
-  struct Released {
-    RequestKey who;
-    std::optional<std::string> value;  ///< where it asked for the value
-  };
-
-  /// What add did: the sum, or the sentence of the refusal.
-  struct Sum {
-    std::int64_t value = 0;
-    std::optional<std::string> refusal;
-  };
-
-  explicit KeySpace(const Limits& limits) : limits_(limits) {}
-
-  const std::string* find(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : &found->second;
-  }
-
-  /// Sets or replaces a value and releases those who waited for the key. @returns the sentence of a refusal
-  std::optional<std::string> set(const std::string& key, std::string value, std::vector<Released>& released) {
-    const auto found = values_.find(key);
-    const bool is_new = found == values_.end();
-    const std::size_t freed = is_new ? 0 : key.size() + found->second.size();
-    if (is_new && values_.size() >= limits_.keys) {
-      return "the store holds " + std::to_string(limits_.keys) + " keys, its limit; reuse keys";
-    }
-    if (bytes_ - freed + key.size() + value.size() > limits_.store_bytes) {
-      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
-    }
-    bytes_ = bytes_ - freed + key.size() + value.size();
-    values_[key] = std::move(value);
-    if (is_new) {
-      release(key, released);
-    }
-    return std::nullopt;
-  }
-
-  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
-  Sum add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
-    std::int64_t present = 0;
-    if (const std::string* text = find(key)) {
-      const char* end = text->data() + text->size();
-      const auto [stop, error] = std::from_chars(text->data(), end, present);
-      if (error != std::errc() || stop != end) {
-        return {0, "it holds no integer; add works on keys that add alone has written"};
-      }
-    }
-    Sum sum;
-    if (__builtin_add_overflow(present, delta, &sum.value)) {
-      return {0, "the sum does not fit into 64 bits"};
-    }
-    sum.refusal = set(key, std::to_string(sum.value), released);
-    return sum;
-  }
-
-  /// Registers a wait for all of `keys`. @returns whether they all exist already: then nothing is registered
-  /// @param wants_value the answer carries the value of the only key
-  bool wait(RequestKey who, const std::vector<std::string>& keys, bool wants_value) {
-    Wait wait{{}, wants_value};
-    for (const std::string& key : keys) {
-      if (find(key) == nullptr) {
-        wait.missing.insert(key);
-      }
-    }
-    if (wait.missing.empty()) {
-      return true;
-    }
-    for (const std::string& key : wait.missing) {
-      waiting_[key].insert(who);
-    }
-    waits_.emplace(who, std::move(wait));
-    return false;
-  }
-
-  /// Takes a wait back. @returns the keys that are missing still; nothing if there is no such wait (any more)
-  std::optional<std::vector<std::string>> cancel(RequestKey who) {
-    const auto found = waits_.find(who);
-    if (found == waits_.end()) {
-      return std::nullopt;
-    }
-    std::vector<std::string> missing(found->second.missing.begin(), found->second.missing.end());
-    for (const std::string& key : missing) {
-      const auto place = waiting_.find(key);
-      place->second.erase(who);
-      if (place->second.empty()) {
-        waiting_.erase(place);
-      }
-    }
-    waits_.erase(found);
-    return missing;
-  }
-
-  /// How many keys the waits of a session have not yet seen, and the first of them.
-  std::pair<std::size_t, std::string> waited_by(std::uint64_t session) const {
-    std::pair<std::size_t, std::string> result;
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session; ++it) {
-      if (result.first == 0) {
-        result.second = *it->second.missing.begin();
-      }
-      result.first += it->second.missing.size();
-    }
-    return result;
-  }
-
-  /// Takes back all waits of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
-      const RequestKey who = (it++)->first;
-      cancel(who);
-    }
-  }
-
-  std::size_t size() const noexcept { return values_.size(); }
-  std::size_t bytes() const noexcept { return bytes_; }
-  std::size_t waits() const noexcept { return waits_.size(); }
-
- private:
-  struct Wait {
-    std::set<std::string> missing;
-    bool wants_value = false;
-  };
-
-  void release(const std::string& key, std::vector<Released>& released) {
-    const auto place = waiting_.find(key);
-    if (place == waiting_.end()) {
-      return;
-    }
-    const std::set<RequestKey> waiters = std::move(place->second);
-    waiting_.erase(place);
-    for (const RequestKey who : waiters) {
-      const auto found = waits_.find(who);
-      found->second.missing.erase(key);
-      if (found->second.missing.empty()) {
-        released.push_back({who, std::nullopt});
-        if (found->second.wants_value) {
-          released.back().value = values_.at(key);
-        }
-        waits_.erase(found);
-      }
-    }
-  }
-
-  Limits limits_;
-  std::size_t bytes_ = 0;
-  std::unordered_map<std::string, std::string> values_;
-  std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiting_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/barriers.hpp
-
-/// @file
-/// Who has arrived at which barrier: a pure state machine.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Every rank passes each barrier once in a round. A completed barrier is forgotten, so that the next arrival at its
-/// name opens the next round, and names that are no longer used cost nothing.
-class Barriers {
- public:
-  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there };
-
-  /// A barrier that somebody gave up: who is there, and who is not.
-  struct Unfinished {
-    std::string name;
-    std::vector<int> arrived;  ///< with the one who gave up
-    std::vector<int> missing;
-  };
-
-  explicit Barriers(int world_size) : world_size_(world_size) {}
-
-  /// @param released gets every request of the round when the last rank arrives, this one included
-  Arrival arrive(const std::string& name, int rank, RequestKey who, std::vector<RequestKey>& released) {
-    std::map<int, RequestKey>& arrived = rounds_[name];
-    if (!arrived.emplace(rank, who).second) {
-      return Arrival::already_there;
-    }
-    if (arrived.size() < static_cast<std::size_t>(world_size_)) {
-      names_.emplace(who, std::make_pair(name, rank));
-      return Arrival::waiting;
-    }
-    for (const auto& [arrived_rank, request] : arrived) {
-      released.push_back(request);
-      names_.erase(request);
-    }
-    rounds_.erase(name);
-    return Arrival::completed;
-  }
-
-  /// Takes an arrival back; nothing if there is no such (any more).
-  std::optional<Unfinished> cancel(RequestKey who) {
-    const auto found = names_.find(who);
-    if (found == names_.end()) {
-      return std::nullopt;
-    }
-    Unfinished result;
-    const int rank = found->second.second;
-    result.name = std::move(found->second.first);
-    names_.erase(found);
-    const auto round = rounds_.find(result.name);
-    for (int each = 0; each < world_size_; ++each) {
-      (round->second.contains(each) ? result.arrived : result.missing).push_back(each);
-    }
-    round->second.erase(rank);
-    if (round->second.empty()) {
-      rounds_.erase(round);
-    }
-    return result;
-  }
-
-  /// The barrier that a session waits in; nothing if in none.
-  std::optional<std::string> waited_by(std::uint64_t session) const {
-    const auto found = names_.lower_bound({session, 0});
-    if (found == names_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    return found->second.first;
-  }
-
-  /// Takes back all arrivals of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = names_.lower_bound({session, 0}); it != names_.end() && it->first.session == session;) {
-      const RequestKey who = (it++)->first;
-      cancel(who);
-    }
-  }
-
-  /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
-  std::vector<std::pair<RequestKey, std::string>> clear() {
-    std::vector<std::pair<RequestKey, std::string>> all;
-    for (auto& [who, place] : names_) {
-      all.emplace_back(who, std::move(place.first));
-    }
-    names_.clear();
-    rounds_.clear();
-    return all;
-  }
-
-  std::size_t size() const noexcept { return rounds_.size(); }
-
- private:
-  int world_size_;
-  std::map<std::string, std::map<int, RequestKey>> rounds_;
-  std::map<RequestKey, std::pair<std::string, int>> names_;  ///< of those who wait: the barrier, and their rank
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/link.hpp
 
 /// @file
-/// A connection between a rank and its store: how soon a dead one is noticed, and a place that does not move.
+/// A connection between a rank and its store with its frames, at a place that does not move.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lets the system notice a host or a link that is gone: probes while nothing is sent, a bound while something is.
-inline void watch_liveness(net::Connection& connection, std::chrono::milliseconds unacknowledged) {
-  connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-  connection.set_user_timeout(unacknowledged);
-}
-
-/// The rank's end of a connection.
 struct Link {
-  explicit Link(net::Connection connected)
-      : connection(std::move(connected)), reader(connection, max_frame_bytes), writer(connection, max_frame_bytes) {
-    watch_liveness(connection, std::chrono::seconds(60));
-  }
+  /// @param bound of the frames that are read at first
+  explicit Link(net::Connection connected, std::size_t bound = max_frame_bytes)
+      : connection(std::move(connected)), reader(connection, bound), writer(connection, max_frame_bytes) {}
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
+
+  /// Lets the system notice a host or a path that is gone: probes while nothing is sent, a bound while something is.
+  void watch(std::chrono::milliseconds liveness) {
+    connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+    connection.set_user_timeout(liveness);
+  }
 
   net::Connection connection;
   net::FrameReader reader;
   net::FrameWriter writer;
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/listen.hpp
-
-/// @file
-/// Where rank 0 listens for the others of its job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
-inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
-                                               const std::optional<net::Endpoint>& endpoint, std::uint16_t port) {
-  try {
-    return endpoint ? net::Listener::bind(loop, *endpoint) : net::Listener::bind_any(loop, port);
-  } catch (const Error& error) {
-    if (error.code().value() == EADDRNOTAVAIL && endpoint) {
-      return std::nullopt;
-    }
-    if (error.code().value() == EADDRINUSE) {
-      throw Error(error.code(),
-                  "port " + std::to_string(port) + " on " + host +
-                      " is in use by another program, and rank 0 is to open the job's store there; choose " +
-                      "another with MASTER_PORT or --master-port");
-    }
-    throw;
-  }
-}
-
-}  // namespace detail
-
-/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
-/// of its addresses that is local and not loopback; else at all interfaces, because a name may mean the loopback
-/// address on this machine and another one on the others.
-/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve
-inline async::Task<net::Listener> listen_for_ranks(async::EventLoop& loop, std::string host, std::uint16_t port,
-                                                   Deadline deadline) {
-  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
-  if (resolution.endpoints.empty()) {
-    throw net::unresolved_error(host, resolution.reason);
-  }
-  const bool written_as_loopback =
-      host == "localhost" || (net::Endpoint::from_numeric(host, port) && resolution.endpoints.front().is_loopback());
-  for (const net::Endpoint& endpoint : resolution.endpoints) {
-    if (endpoint.is_loopback() && !written_as_loopback) {
-      continue;
-    }
-    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint, port);
-    if (listener) {
-      co_return *std::move(listener);
-    }
-  }
-  co_return *detail::try_listen(loop, host, std::nullopt, port);
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -6123,6 +8124,7 @@ struct RankFacts {
   std::optional<int> local_world_size;
   std::optional<int> node_rank;
   std::optional<int> node_count;
+  std::string agreed;  ///< what must be the same on all ranks: lines "name=value" (agreed_terms.hpp)
 };
 
 namespace detail {
@@ -6198,163 +8200,116 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/message.hpp
+// ---- dtrain/rendezvous/outbox.hpp
 
 /// @file
-/// The messages between a rank and the store of its job; this comment is the description of the protocol.
-///
-/// One TCP connection for each rank, held for the rank's life. Both sides send frames (net/frame.hpp: a length, then
-/// that many bytes); the first byte of a frame is its MessageKind, the rest its fields in the order of the structs
-/// below, integers little-endian, strings as a 32-bit length and their bytes. Every length is bounded (limits.hpp), and
-/// a frame with bytes left over is malformed.
-///
-///   rank                                 store
-///   Hello                        ->              one, within the handshake deadline; then nothing until Welcome
-///                                <-      Accepted, at once; or Refused with a sentence, and the connection is closed
-///                                <-      Welcome once all ranks have joined: who this rank is
-///                                 or     Failure the job's first cause
-///   Request (id)                 ->
-///                                <-      Response (id)   in any order; get, wait and barrier answer when they can
-///   Cancel (id)                  ->              its deadline passed: answered by the Response, whichever it became
-///   Report (cause)               ->
-///                                <-      Failure         to every rank, once: the first cause of the job
-///   Leave                        ->
-///                                <-      Left            then the rank closes
-///
-/// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
-/// connections that say nothing closes the oldest. After it, a connection that closes without Leave is a lost rank.
-/// After a failure every request is answered Status::failed. What every version keeps: the kind, magic, protocol and
-/// version of a Hello, and all of Refused; so two versions can tell each other apart. The nonces are for a proof of the
-/// job's secret, which this version does not ask for.
+/// The frames of one direction of a session, kept until the other side has them: a pure queue.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 1;
+using Frame = std::vector<std::byte>;
 
-/// What begins a frame. Numbers are never given to another meaning.
-enum class MessageKind : std::uint8_t {
-  hello = 1,
-  welcome = 2,
-  refused = 3,
-  failure = 4,
-  request = 5,
-  response = 6,
-  cancel = 7,
-  report = 8,
-  leave = 9,
-  left = 10,
-  accepted = 11,
+/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept for a peer that lost its
+/// connection, as far as the bound goes: who misses more cannot go on.
+class Outbox {
+ public:
+  /// @param most bytes that may wait @param kept bytes that are kept after they were taken
+  Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
+
+  /// False, with nothing appended, where more than the bound would wait: the peer does not read.
+  [[nodiscard]] bool push(Frame frame) {
+    if (waiting_bytes_ + frame.size() > most_) {
+      return false;
+    }
+    waiting_bytes_ += frame.size();
+    frames_.push_back(std::move(frame));
+    return true;
+  }
+
+  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
+  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
+
+  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre has_waiting()
+  const Frame& take() {
+    drop_beyond_kept();
+    const Frame& frame = frames_[taken_++];
+    waiting_bytes_ -= frame.size();
+    taken_bytes_ += frame.size();
+    return frame;
+  }
+
+  /// The peer has the first `count` frames. False for a count that cannot be: it was never sent so many.
+  bool acknowledge(std::uint64_t count) noexcept {
+    if (count > first_ + taken_) {
+      return false;
+    }
+    while (first_ < count) {
+      drop_first();
+    }
+    return true;
+  }
+
+  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what is no longer
+  /// kept, or claims what was never sent.
+  bool rewind(std::uint64_t count) noexcept {
+    if (count < first_ || !acknowledge(count)) {
+      return false;
+    }
+    waiting_bytes_ += std::exchange(taken_bytes_, 0);
+    taken_ = 0;
+    return true;
+  }
+
+ private:
+  void drop_first() noexcept {
+    taken_bytes_ -= frames_.front().size();
+    frames_.pop_front();
+    --taken_;
+    ++first_;
+  }
+
+  void drop_beyond_kept() noexcept {
+    while (taken_bytes_ > kept_) {
+      drop_first();
+    }
+  }
+
+  std::size_t most_;
+  std::size_t kept_;
+  std::deque<Frame> frames_;  ///< those that were taken, then those that wait
+  std::size_t taken_ = 0;
+  std::uint64_t first_ = 0;  ///< the number of frames_.front()
+  std::size_t taken_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;
 };
-
-/// Who says hello. Others than ranks are for later versions.
-enum class Role : std::uint8_t { rank = 1 };
-
-using Nonce = std::array<std::uint8_t, 16>;
-
-struct Hello {
-  std::string version;  ///< of dtrain; the same on all ranks of a job
-  Role role = Role::rank;
-  Nonce nonce{};
-  RankFacts facts;
-  int world_size = 1;
-  std::int64_t process = 0;       ///< its process id, for messages
-  std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
-};
-
-/// The rank sits in its place and waits for the others.
-struct Accepted {
-  Nonce nonce{};  ///< the Hello's
-};
-
-struct Welcome {
-  Membership membership;
-};
-
-struct Refused {
-  std::string sentence;
-};
-
-/// The first cause, to a rank; the same fields as a Report, which goes to the store.
-struct Failure {
-  Cause cause;
-};
-
-struct Report {
-  Cause cause;
-};
-
-enum class Operation : std::uint8_t {
-  set = 1,  ///< keys[0], value
-  get,      ///< keys[0]: waits until it exists
-  try_get,  ///< keys[0]
-  add,      ///< keys[0], number
-  wait,     ///< keys: waits until all exist
-  barrier,  ///< keys[0]: its name
-};
-
-struct Request {
-  std::uint64_t id = 0;  ///< ascending on a connection
-  Operation operation = Operation::set;
-  std::vector<std::string> keys;
-  std::string value;
-  std::int64_t number = 0;
-};
-
-struct Cancel {
-  std::uint64_t id = 0;
-};
-
-enum class Status : std::uint8_t {
-  ok = 1,
-  missing,  ///< try_get of a key that does not exist
-  refused,  ///< text says why
-  gave_up,  ///< cancelled; text says what was waited for in vain
-  failed,   ///< the job has failed; Failure has the cause
-};
-
-struct Response {
-  std::uint64_t id = 0;
-  Status status = Status::ok;
-  std::string text;         ///< a value, or a sentence
-  std::int64_t number = 0;  ///< what add came to
-};
-
-struct Leave {};
-struct Left {};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/random.hpp
 
 /// @file
-/// Bytes that nobody can guess: nonces and the names of jobs.
+/// Bytes that nobody can guess: nonces, tickets, secrets and the names of jobs.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Blocking: only early in the boot of a machine. @throws Error (posix)
-inline Nonce random_nonce() {
-  Nonce nonce{};
+template <std::size_t N>
+std::array<std::byte, N> random_bytes() {
+  std::array<std::byte, N> bytes{};
   std::size_t done = 0;
-  while (done < nonce.size()) {
-    const ssize_t count = ::getrandom(nonce.data() + done, nonce.size() - done, 0);
+  while (done < bytes.size()) {
+    const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
     if (count < 0 && errno != EINTR) {
       throw errno_error("asking the system for random bytes");
     }
     done += count > 0 ? static_cast<std::size_t>(count) : 0;
   }
-  return nonce;
+  return bytes;
 }
 
 /// 32 hexadecimal digits.
 inline std::string random_job_id() {
-  constexpr const char* digits = "0123456789abcdef";
-  std::string text;
-  for (const unsigned byte : random_nonce()) {
-    text += digits[byte >> 4];
-    text += digits[byte & 15U];
-  }
-  return text;
+  return hex(random_bytes<16>());
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -6399,6 +8354,676 @@ inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/request.hpp
+
+/// @file
+/// What a rank may ask of the store of its job, and what it is answered: a part of the protocol (message.hpp).
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Of all keys and values of one request, or of one answer: so each fits into a frame.
+inline constexpr std::size_t max_batch_bytes = max_value_bytes + max_key_bytes;
+
+enum class Operation : std::uint8_t {
+  set = 1,      ///< keys[0], value
+  get,          ///< keys[0]: waits until it exists
+  try_get,      ///< keys[0]
+  add,          ///< keys[0], number
+  wait,         ///< keys: waits until all exist at once
+  barrier,      ///< keys[0]: its name
+  compare_set,  ///< keys[0], expected, value: sets it where the key has the expected value, or is missing as expected
+  erase,        ///< keys[0]
+  append,       ///< keys[0], value: to the end of what the key has; a missing key counts as empty
+  set_many,     ///< keys, and as many values: all or nothing
+  get_many,     ///< keys: waits until all exist at once
+};
+
+/// Whether an operation is about several keys.
+inline constexpr bool takes_many(Operation operation) noexcept {
+  return operation == Operation::wait || operation == Operation::set_many || operation == Operation::get_many;
+}
+
+struct Request {
+  std::uint64_t id = 0;  ///< ascending on a connection
+  Operation operation = Operation::set;
+  std::vector<std::string> keys;
+  std::string value;
+  std::int64_t number = 0;
+  std::optional<std::string> expected{};
+  std::vector<std::string> values{};
+};
+
+struct Cancel {
+  std::uint64_t id = 0;
+};
+
+enum class Status : std::uint8_t {
+  ok = 1,
+  missing,  ///< try_get, erase, compare_set: the key does not exist
+  refused,  ///< text says why
+  gave_up,  ///< cancelled; text says what was waited for in vain
+  failed,   ///< the job has failed; Failure has the cause
+};
+
+struct Response {
+  std::uint64_t id = 0;
+  Status status = Status::ok;
+  std::string text;                   ///< a value, or a sentence
+  std::int64_t number = 0;            ///< add: the sum; append: the length; compare_set: 1 if it was set
+  std::vector<std::string> values{};  ///< get_many: in the order of the keys
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/key_waits.hpp
+
+/// @file
+/// Who waits for which keys: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a request that awaits its answer: the session, and the number that the session gave the request.
+struct RequestKey {
+  std::uint64_t session = 0;
+  std::uint64_t request = 0;
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
+
+/// A wait ends when all its keys exist at once: one that vanishes meanwhile is waited for again. Which keys exist is
+/// the caller's to say: `exists(key)`, and appeared() and vanished() at each change.
+class KeyWaits {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  /// A wait that ended because all its keys exist.
+  struct Released {
+    RequestKey who;
+    Operation operation = Operation::wait;
+    std::vector<std::string> keys;
+  };
+
+  /// A wait that was taken back.
+  struct GivenUp {
+    std::vector<std::string> missing;  ///< each once, in the order of asking
+    std::size_t keys = 0;              ///< how many different ones were waited for
+    Instant since;
+  };
+
+  /// Registers a wait, unless all keys exist: then there is nothing to wait for, and it is false.
+  /// @param keys at least one; the same one several times counts once
+  template <class Exists>
+  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists) {
+    bool all = true;
+    for (const std::string& key : keys) {
+      all = all && exists(key);
+    }
+    if (all) {
+      return false;
+    }
+    Wait& wait = waits_[who];
+    for (const std::string& key : keys) {
+      if (waiters_[key].insert(who).second) {
+        ++wait.different;
+        wait.missing += exists(key) ? 0 : 1;
+      }
+    }
+    keys_of_[who.session] += wait.different;
+    wait.operation = operation;
+    wait.keys = std::move(keys);
+    wait.since = now;
+    return true;
+  }
+
+  /// A key came to be: the waits that lacked only it end, in the order of sessions and requests.
+  void appeared(const std::string& key, std::vector<Released>& released) {
+    const auto place = waiters_.find(key);
+    if (place == waiters_.end()) {
+      return;
+    }
+    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
+    for (const RequestKey who : waiters) {
+      const auto found = waits_.find(who);
+      if (--found->second.missing == 0) {
+        released.push_back({who, found->second.operation, found->second.keys});
+        end(found);
+      }
+    }
+  }
+
+  /// A key was erased.
+  void vanished(const std::string& key) {
+    const auto place = waiters_.find(key);
+    if (place != waiters_.end()) {
+      for (const RequestKey who : place->second) {
+        ++waits_.at(who).missing;
+      }
+    }
+  }
+
+  /// Takes a wait back; nothing if there is no such (any more).
+  template <class Exists>
+  std::optional<GivenUp> cancel(RequestKey who, const Exists& exists) {
+    const auto found = waits_.find(who);
+    if (found == waits_.end()) {
+      return std::nullopt;
+    }
+    GivenUp result{{}, found->second.different, found->second.since};
+    std::set<std::string> seen;
+    for (const std::string& key : found->second.keys) {
+      if (!exists(key) && seen.insert(key).second) {
+        result.missing.push_back(key);
+      }
+    }
+    end(found);
+    return result;
+  }
+
+  /// Takes back all waits of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
+      end(it++);
+    }
+  }
+
+  /// How many keys the waits of a session have in all, those included that exist by now.
+  std::size_t keys_of(std::uint64_t session) const {
+    const auto found = keys_of_.find(session);
+    return found == keys_of_.end() ? 0 : found->second;
+  }
+
+  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  template <class Exists>
+  std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
+    const auto found = waits_.lower_bound({session, 0});
+    if (found == waits_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    for (const std::string& key : found->second.keys) {
+      if (!exists(key)) {
+        return key;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::size_t size() const noexcept { return waits_.size(); }
+
+ private:
+  struct Wait {
+    Operation operation = Operation::wait;
+    std::vector<std::string> keys;
+    std::size_t different = 0;
+    std::size_t missing = 0;  ///< how many of the different ones do not exist
+    Instant since;
+  };
+
+  void end(std::map<RequestKey, Wait>::iterator wait) {
+    const RequestKey who = wait->first;
+    for (const std::string& key : wait->second.keys) {
+      const auto place = waiters_.find(key);
+      if (place != waiters_.end() && place->second.erase(who) > 0 && place->second.empty()) {
+        waiters_.erase(place);
+      }
+    }
+    const auto count = keys_of_.find(who.session);
+    count->second -= wait->second.different;
+    if (count->second == 0) {
+      keys_of_.erase(count);
+    }
+    waits_.erase(wait);
+  }
+
+  std::map<RequestKey, Wait> waits_;
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, who waits for it among others
+  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `different`
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/barriers.hpp
+
+/// @file
+/// Who has arrived at which barrier: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every rank passes each barrier once in a round. A completed barrier is forgotten, so that the next arrival at its
+/// name opens the next round, and names that are no longer used cost nothing.
+class Barriers {
+ public:
+  using Instant = KeyWaits::Instant;
+
+  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there };
+
+  /// A barrier that somebody gave up: who came, and who did not.
+  struct Unfinished {
+    std::string name;
+    std::vector<int> arrived;  ///< with the one who gives up now
+    std::vector<int> missing;
+    std::vector<int> gave_up;  ///< those who had arrived and gave up before; the round goes on without them
+    Instant since;             ///< when the first one arrived
+  };
+
+  explicit Barriers(int world_size) : world_size_(world_size) {}
+
+  /// @param released gets every request of the round when the last rank arrives, this one included
+  Arrival arrive(const std::string& name, int rank, RequestKey who, Instant now, std::vector<RequestKey>& released) {
+    const auto [place, is_new] = rounds_.try_emplace(name);
+    Round& round = place->second;
+    if (is_new) {
+      round.since = now;
+    }
+    if (!round.arrived.emplace(rank, who).second) {
+      return Arrival::already_there;
+    }
+    round.gave_up.erase(rank);
+    if (round.arrived.size() < static_cast<std::size_t>(world_size_)) {
+      places_.emplace(who, Place{name, rank});
+      return Arrival::waiting;
+    }
+    for (const auto& [arrived_rank, request] : round.arrived) {
+      released.push_back(request);
+      places_.erase(request);
+    }
+    rounds_.erase(place);
+    return Arrival::completed;
+  }
+
+  /// Takes an arrival back; nothing if there is no such (any more).
+  std::optional<Unfinished> cancel(RequestKey who) {
+    const auto found = places_.find(who);
+    if (found == places_.end()) {
+      return std::nullopt;
+    }
+    const Round& round = rounds_.at(found->second.name);
+    Unfinished result{found->second.name, {}, {}, {round.gave_up.begin(), round.gave_up.end()}, round.since};
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (round.arrived.contains(rank)) {
+        result.arrived.push_back(rank);
+      } else if (!round.gave_up.contains(rank)) {
+        result.missing.push_back(rank);
+      }
+    }
+    take_back(found);
+    return result;
+  }
+
+  /// The barrier that a session waits in; nothing if in none.
+  std::optional<std::string> waited_by(std::uint64_t session) const {
+    const auto found = places_.lower_bound({session, 0});
+    if (found == places_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    return found->second.name;
+  }
+
+  /// Takes back all arrivals of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = places_.lower_bound({session, 0}); it != places_.end() && it->first.session == session;) {
+      take_back(it++);
+    }
+  }
+
+  /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
+  std::vector<std::pair<RequestKey, std::string>> clear() {
+    std::vector<std::pair<RequestKey, std::string>> all;
+    for (auto& [who, place] : places_) {
+      all.emplace_back(who, std::move(place.name));
+    }
+    places_.clear();
+    rounds_.clear();
+    return all;
+  }
+
+  std::size_t size() const noexcept { return rounds_.size(); }
+
+ private:
+  struct Round {
+    Instant since;
+    std::map<int, RequestKey> arrived;
+    std::set<int> gave_up;
+  };
+  /// Where a request waits.
+  struct Place {
+    std::string name;
+    int rank = 0;
+  };
+
+  /// A round that nobody waits in is forgotten.
+  void take_back(std::map<RequestKey, Place>::iterator place) {
+    const auto round = rounds_.find(place->second.name);
+    round->second.arrived.erase(place->second.rank);
+    round->second.gave_up.insert(place->second.rank);
+    if (round->second.arrived.empty()) {
+      rounds_.erase(round);
+    }
+    places_.erase(place);
+  }
+
+  int world_size_;
+  std::map<std::string, Round> rounds_;
+  std::map<RequestKey, Place> places_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/key_space.hpp
+
+/// @file
+/// The keys and values of a job: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every change is whole or, with the sentence of a refusal, none. Those that add keys give whose waits they end.
+class KeySpace {
+ public:
+  using Refusal = std::optional<std::string>;
+  using Released = KeyWaits::Released;
+
+  /// What add came to, or append's length in bytes.
+  struct Count {
+    std::int64_t value = 0;
+    Refusal refusal;
+  };
+
+  explicit KeySpace(const Limits& limits) : limits_(limits) {}
+
+  const std::string* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  /// Sets or replaces a value and releases those who waited for the key.
+  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    Refusal refusal =
+        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
+    if (!refusal) {
+      store(key, std::move(value), released);
+    }
+    return refusal;
+  }
+
+  /// As so many sets in this order; of a key that is there twice the last value counts. @pre as many values as keys
+  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   std::vector<Released>& released) {
+    std::map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      last[keys[i]] = i;
+    }
+    std::size_t added = 0;
+    std::size_t freed = 0;
+    std::size_t taken = 0;
+    for (const auto& [key, place] : last) {
+      const std::string* old = find(key);
+      added += old == nullptr ? 1 : 0;
+      freed += old == nullptr ? 0 : key.size() + old->size();
+      taken += key.size() + values[place].size();
+    }
+    Refusal refusal = refuse(added, freed, taken);
+    if (!refusal) {
+      for (const auto& [key, place] : last) {
+        store(key, std::move(values[place]), released);
+      }
+    }
+    return refusal;
+  }
+
+  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
+  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+    std::int64_t present = 0;
+    if (const std::string* text = find(key)) {
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, present);
+      if (error != std::errc() || stop != end) {
+        return {0, "it holds no integer; add works on keys that add alone has written"};
+      }
+    }
+    Count sum;
+    if (__builtin_add_overflow(present, delta, &sum.value)) {
+      return {0, "the sum does not fit into 64 bits"};
+    }
+    sum.refusal = set(key, std::to_string(sum.value), released);
+    return sum;
+  }
+
+  /// Appends to the value; a missing key counts as empty.
+  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    if (old == nullptr) {
+      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
+    }
+    const std::size_t length = old->size() + text.size();
+    if (length > max_value_bytes) {
+      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
+                     std::to_string(max_value_bytes) + " are possible"};
+    }
+    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
+    if (!count.refusal) {
+      values_.at(key) += text;
+      bytes_ += text.size();
+    }
+    return count;
+  }
+
+  /// Removes the key; who waits for it goes on waiting. @returns whether it existed
+  bool erase(const std::string& key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) {
+      return false;
+    }
+    bytes_ -= key.size() + found->second.size();
+    values_.erase(found);
+    waits_.vanished(key);
+    return true;
+  }
+
+  /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
+  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now) {
+    return waits_.add(who, operation, std::move(keys), now, Exists{values_});
+  }
+
+  /// Takes a wait back; nothing if there is no such (any more).
+  std::optional<KeyWaits::GivenUp> cancel(RequestKey who) { return waits_.cancel(who, Exists{values_}); }
+
+  /// Takes back all waits of a session.
+  void forget(std::uint64_t session) { waits_.forget(session); }
+
+  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  std::optional<std::string> lacked_by(std::uint64_t session) const {
+    return waits_.lacked_by(session, Exists{values_});
+  }
+
+  const KeyWaits& waits() const noexcept { return waits_; }
+  std::size_t size() const noexcept { return values_.size(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  using Values = std::unordered_map<std::string, std::string>;
+
+  /// For KeyWaits.
+  struct Exists {
+    bool operator()(const std::string& key) const { return values.contains(key); }
+    const Values& values;
+  };
+
+  /// Why the store cannot take `added` more keys, and `taken` bytes in the place of `freed` ones.
+  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
+    if (values_.size() + added > limits_.keys && added > 0) {
+      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
+             std::to_string(limits_.keys) + "; erase keys or use them again";
+    }
+    if (bytes_ - freed + taken > limits_.store_bytes) {
+      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+    }
+    return std::nullopt;
+  }
+
+  void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    const auto [place, is_new] = values_.try_emplace(key);
+    bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
+    place->second = std::move(value);
+    if (is_new) {
+      waits_.appeared(key, released);
+    }
+  }
+
+  Limits limits_;
+  std::size_t bytes_ = 0;
+  Values values_;
+  KeyWaits waits_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/message.hpp
+
+/// @file
+/// The messages between a rank and the store of its job; this comment is the description of the protocol.
+///
+/// Both sides of a TCP connection send frames (net/frame.hpp: a length, then that many bytes); the first byte of a
+/// frame is its MessageKind, the rest its fields in the order of the structs, integers little-endian, strings as a
+/// 32-bit length and their bytes. Every length is bounded (limits.hpp), and a frame with bytes left over is malformed.
+///
+///   rank                                 store
+///   Hello                        ->              who, of which attempt, with a secret or without; a nonce
+///                                <-      Challenge   a nonce, and whether a secret is asked for
+///   Join, with a proof           ->              within the handshake deadline
+///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
+///
+/// From here on, a session: its frames are numbered on each side by counting them, Heartbeats left out.
+///
+///                                <-      Welcome once all ranks have joined: who this rank is
+///                                 or     Failure the job's first cause
+///   Request (id)                 ->
+///                                <-      Response (id)   in any order; get, wait and barrier answer when they can
+///   Cancel (id)                  ->              its deadline passed: answered by the Response, whichever it became
+///   Report (cause)               ->
+///                                <-      Failure         to every rank, once: the first cause of the job
+///   Leave                        ->
+///                                <-      Left            then the rank closes
+///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
+///                                                the store's as the answer to it
+///
+/// Who hears nothing for the liveness time takes the other for lost. A connection that breaks without Leave is made
+/// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
+/// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
+///
+/// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
+/// connections that say nothing closes the oldest. After a failure every request is answered Status::failed. What every
+/// version keeps: the kind, magic, protocol and version of a Hello, and all of Refused; so two versions can tell each
+/// other apart. The proofs are described in transcript.hpp.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
+inline constexpr std::uint16_t protocol_version = 2;
+
+/// What begins a frame. Numbers are never given to another meaning.
+enum class MessageKind : std::uint8_t {
+  hello = 1,
+  welcome = 2,
+  refused = 3,
+  failure = 4,
+  request = 5,
+  response = 6,
+  cancel = 7,
+  report = 8,
+  leave = 9,
+  left = 10,
+  accepted = 11,
+  challenge = 12,
+  join = 13,
+  resume = 14,
+  heartbeat = 15,
+};
+
+/// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
+enum class Role : std::uint8_t { rank = 1, launcher = 2 };
+
+using Nonce = std::array<std::byte, 16>;
+
+/// An HMAC-SHA256; zeros where there is no secret.
+using Proof = std::array<std::byte, 32>;
+
+/// @name At the door
+/// @{
+struct Hello {
+  std::string version;  ///< of dtrain; the same on all ranks of a job
+  Role role = Role::rank;
+  std::uint64_t generation = 0;  ///< the attempt, counted from 0 by the launcher
+  Nonce nonce{};
+  bool has_secret = false;
+};
+
+struct Challenge {
+  Nonce nonce{};
+  bool asks_secret = false;
+};
+
+struct Join {
+  RankFacts facts;
+  int world_size = 1;
+  std::string job;                ///< what the launcher calls the job; empty where it does not
+  std::int64_t process = 0;       ///< its process id, for messages
+  std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
+  Proof proof{};
+};
+
+/// Names a session to the store that gave it out; nobody else can guess the key.
+struct Ticket {
+  std::uint64_t session = 0;
+  Nonce key{};
+};
+
+struct Resume {
+  Ticket ticket;
+  std::uint64_t received = 0;  ///< frames of the session
+  Proof proof{};
+};
+
+/// The rank sits in its place and waits for the others, or goes on with its session.
+struct Accepted {
+  Ticket ticket;
+  std::uint64_t received = 0;  ///< frames of the session; 0 where it begins
+  std::uint32_t heartbeat_ms = 0;
+  std::uint32_t liveness_ms = 0;
+  std::uint32_t grace_ms = 0;  ///< how long the store waits for a Resume
+  Proof proof{};
+};
+
+struct Refused {
+  std::string sentence;
+  bool other_job = false;  ///< the store is another job's: this rank's own may be elsewhere
+};
+/// @}
+
+/// @name In a session
+/// @{
+struct Heartbeat {
+  std::uint64_t received = 0;
+};
+
+struct Welcome {
+  Membership membership;
+};
+
+/// The first cause, to a rank; the same fields as a Report, which goes to the store.
+struct Failure {
+  Cause cause;
+};
+
+struct Report {
+  Cause cause;
+};
+
+struct Leave {};
+struct Left {};
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/seats.hpp
 
 /// @file
@@ -6432,17 +9057,18 @@ class Seats {
   const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
   /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
-  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed.
-  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Hello& hello) {
-    const int rank = hello.facts.rank;
-    if (hello.world_size != world_size()) {
-      const std::string text = "rank " + std::to_string(rank) + " on host " + hello.facts.host +
-                               " says that the world has " + std::to_string(hello.world_size) + " ranks, " + owner_ +
+  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed, as with different
+  /// world sizes or terms.
+  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Join& join) {
+    const int rank = join.facts.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = "rank " + std::to_string(rank) + " on host " + join.facts.host +
+                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
                                " that it has " + std::to_string(world_size());
       if (complete()) {
         return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
       }
-      return Cause{CauseKind::disagreement, rank, hello.facts.host, text + "; start all ranks with one world size"};
+      return Cause{CauseKind::disagreement, rank, join.facts.host, text + "; start all ranks with one world size"};
     }
     if (rank < 0 || rank >= world_size()) {
       return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
@@ -6456,7 +9082,17 @@ class Seats {
       return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
                      "; give each process its own rank"};
     }
-    seat = Seat{State::joined, session, hello.facts, hello.process};
+    if (taken_ == 0) {
+      agreed_ = join.facts.agreed;
+      agreed_by_ = "rank " + std::to_string(rank) + " on host " + join.facts.host;
+    } else if (const auto difference = first_difference(join.facts.agreed, agreed_)) {
+      return Cause{CauseKind::disagreement, rank, join.facts.host,
+                   "rank " + std::to_string(rank) + " on host " + join.facts.host + " has " + difference->first + ", " +
+                       agreed_by_ + " has " + difference->second +
+                       "; start all ranks with the same program and settings"};
+    }
+    seat = Seat{State::joined, session, join.facts, join.process};
+    seat.facts.agreed.clear();  // ten thousand copies of one text
     ++taken_;
     ++present_;
     return std::monostate{};
@@ -6500,6 +9136,8 @@ class Seats {
 
  private:
   std::string owner_;
+  std::string agreed_;     ///< what the first to sit down said
+  std::string agreed_by_;  ///< who that was
   std::vector<Seat> seats_;
   std::size_t taken_ = 0;
   std::size_t present_ = 0;
@@ -6515,10 +9153,10 @@ class Seats {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a connection is to be sent.
-using ToRank = std::variant<Accepted, Welcome, Refused, Failure, Response, Left>;
+/// What a session is to be sent.
+using ToRank = std::variant<Welcome, Failure, Response, Left>;
 
-/// What a connection that has joined may send.
+/// What a rank may send in its session.
 using FromRank = std::variant<Request, Cancel, Report, Leave>;
 
 /// @name Effects: what the server is to do, in order.
@@ -6527,7 +9165,7 @@ struct Send {
   SessionId session = 0;
   ToRank message;
 };
-/// Close the connection once what was sent to it is out.
+/// Close the session once what was sent to it is out.
 struct CloseAfterSending {
   SessionId session = 0;
 };
@@ -6547,308 +9185,65 @@ using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/job.hpp
+// ---- dtrain/rendezvous/secret.hpp
 
 /// @file
-/// What the store knows of its job, as a state machine without sockets and clocks: messages in, effects out.
+/// The secret of a job: who knows it may join.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Threads: one. Bounded by its Limits whatever it is told.
-class Job {
+/// Both sides prove that they know it without sending it (handshake.hpp). It guards the door, not the wire: what
+/// follows is neither encrypted nor protected against somebody who can change what is on its way.
+class Secret {
  public:
-  /// @param id the name of the job that every rank gets
-  Job(int world_size, std::string owner, std::string id, const Limits& limits)
-      : limits_(limits),
-        id_(std::move(id)),
-        seats_(world_size, std::move(owner)),
-        keys_(limits),
-        barriers_(world_size) {}
+  static constexpr std::size_t fewest_characters = 16;
+  static constexpr std::size_t most_characters = 4096;
 
-  /// The effects since the last call.
-  std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
-
-  const std::optional<Cause>& cause() const noexcept { return cause_; }
-  bool formed() const noexcept { return formed_; }
-  const Seats& seats() const noexcept { return seats_; }
-  const KeySpace& keys() const noexcept { return keys_; }
-
-  /// Nobody is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
-  bool over() const noexcept { return (formed_ || cause_) && seats_.present() == 0; }
-
-  bool has_joined(SessionId session) const { return ranks_.contains(session); }
-
-  /// A connection said hello. @pre it has not joined
-  void hello(SessionId session, const Hello& hello) {
-    if (cause_) {
-      send(session, Failure{*cause_});
-      return close(session);
+  /// @param where it comes from, for the sentence: "DTRAIN_SECRET"
+  /// @throws Error (usage) where it is too short to be one, or too long; the sentence does not quote it
+  static Secret of(std::string text, std::string_view where) {
+    if (text.size() < fewest_characters || text.size() > most_characters) {
+      throw Error(Errc::usage, std::string(where) + " has " + std::to_string(text.size()) +
+                                   " characters; a secret has " + std::to_string(fewest_characters) + " to " +
+                                   std::to_string(most_characters) +
+                                   ", for example those that `openssl rand -hex 32` prints");
     }
-    auto verdict = seats_.sit(session, hello);
-    if (const Refused* refused = std::get_if<Refused>(&verdict)) {
-      return refuse(session, *refused);
-    }
-    if (const Cause* cause = std::get_if<Cause>(&verdict)) {
-      send(session, Failure{*cause});
-      close(session);
-      return post(*cause);
-    }
-    ranks_.emplace(session, Member{hello.facts.rank, {}});
-    send(session, Accepted{hello.nonce});
-    effects_.emplace_back(Joined{hello.facts.rank, hello.facts.host});
-    if (seats_.complete()) {
-      form();
-    }
+    return Secret(std::move(text));
   }
 
-  /// Only this connection is wrong. The sentence is kept for those who wait in vain for the rank it might have been.
-  void refuse(SessionId session, Refused refused) {
-    last_refusal_ = refused.sentence;
-    send(session, std::move(refused));
-    close(session);
-  }
+  /// 64 hexadecimal digits that nobody can guess. @throws Error (posix)
+  static Secret drawn() { return Secret(hex(random_bytes<32>())); }
 
-  /// A connection that has joined sent a message.
-  void receive(SessionId session, FromRank message) {
-    std::visit([&](auto& each) { on(session, each); }, message);
-  }
-
-  /// A connection is gone. @returns the loss, for post, if it had joined and not left
-  std::optional<Cause> closed(SessionId session, const std::string& how) {
-    const auto found = ranks_.find(session);
-    if (found == ranks_.end()) {
-      return std::nullopt;
-    }
-    const int rank = found->second.rank;
-    const Cause cause{CauseKind::lost, rank, seats_.at(rank).facts.host, how + " " + doing(session)};
-    remove(session, Seats::State::lost);
-    return cause;
-  }
-
-  /// The first cause wins; it goes to every rank at once.
-  void post(const Cause& cause) {
-    if (cause_) {
-      return;
-    }
-    cause_ = cause;
-    effects_.emplace_back(HasFailed{cause});
-    for (const auto& [session, member] : ranks_) {
-      send(session, Failure{cause});
-      keys_.forget(session);
-    }
-    barriers_.clear();
-    for (auto& [session, member] : ranks_) {
-      member.pending.clear();
-    }
-  }
-
-  /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
-  void formation_late(const std::string& patience) {
-    if (formed_ || cause_) {
-      return;
-    }
-    std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
-                       std::to_string(seats_.world_size()) + " joined, " + rank_list(seats_.in(Seats::State::empty)) +
-                       " did not; see whether they run and know the address of the store";
-    if (!last_refusal_.empty()) {
-      text += " (a process was refused: " + last_refusal_ + ")";
-    }
-    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
-  }
+  /// What to pass on to those who are to join.
+  const std::string& text() const noexcept { return text_; }
+  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_)); }
 
  private:
-  struct Member {
-    int rank = 0;
-    std::map<std::uint64_t, Operation> pending;  ///< requests without an answer
-  };
+  explicit Secret(std::string text) : text_(std::move(text)) {}
 
-  void send(SessionId session, ToRank message) { effects_.emplace_back(Send{session, std::move(message)}); }
-  void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
-
-  void form() {
-    auto formed = form_membership(seats_.facts(), id_);
-    if (const Cause* cause = std::get_if<Cause>(&formed)) {
-      return post(*cause);
-    }
-    formed_ = true;
-    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
-      const SessionId session = seats_.at(membership.rank).session;
-      send(session, Welcome{std::move(membership)});
-    }
-  }
-
-  void remove(SessionId session, Seats::State how) {
-    seats_.rise(ranks_.at(session).rank, how);
-    keys_.forget(session);
-    barriers_.forget(session);
-    ranks_.erase(session);
-  }
-
-  /// What a rank was doing, as far as the store can tell.
-  std::string doing(SessionId session) const {
-    if (!formed_) {
-      return "while the ranks were joining";
-    }
-    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier '" + *barrier + "'";
-    }
-    const auto [count, key] = keys_.waited_by(session);
-    return count == 0 ? "while it worked" : "while it waited for key '" + key + "'";
-  }
-
-  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
-    const auto found = ranks_.find(who.session);
-    if (found != ranks_.end()) {
-      found->second.pending.erase(who.request);
-      send(who.session, Response{who.request, status, std::move(text), number});
-    }
-  }
-
-  void answer(std::vector<KeySpace::Released>& released) {
-    for (KeySpace::Released& each : released) {
-      answer(each.who, Status::ok, std::move(each.value).value_or(std::string()));
-    }
-  }
-
-  void on(SessionId session, Request& request) {
-    const RequestKey who{session, request.id};
-    Member& member = ranks_.at(session);
-    if (cause_) {
-      return answer(who, Status::failed, cause_->sentence());
-    }
-    if (!formed_) {
-      return answer(who, Status::refused, "not all ranks have joined yet");
-    }
-    if (member.pending.size() >= limits_.pending_requests) {
-      return answer(who, Status::refused,
-                    "this rank has " + std::to_string(member.pending.size()) +
-                        " requests without an answer, the limit; await some first");
-    }
-    if (!member.pending.emplace(request.id, request.operation).second) {
-      return;  // an id that is used twice: its first use will be answered
-    }
-    serve(who, member.rank, request);
-  }
-
-  void serve(RequestKey who, int rank, Request& request) {
-    std::vector<KeySpace::Released> released;
-    const std::string& key = request.keys.front();
-    switch (request.operation) {
-      case Operation::set: {
-        const std::optional<std::string> refusal = keys_.set(key, std::move(request.value), released);
-        answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""));
-        break;
-      }
-      case Operation::add: {
-        const KeySpace::Sum sum = keys_.add(key, request.number, released);
-        answer(who, sum.refusal ? Status::refused : Status::ok, sum.refusal.value_or(""), sum.value);
-        break;
-      }
-      case Operation::try_get: {
-        const std::string* value = keys_.find(key);
-        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
-        break;
-      }
-      case Operation::get:
-      case Operation::wait: wait(who, request); break;
-      case Operation::barrier: arrive(who, rank, key); break;
-    }
-    answer(released);
-  }
-
-  void wait(RequestKey who, const Request& request) {
-    const bool wants_value = request.operation == Operation::get;
-    if (keys_.waited_by(who.session).first + request.keys.size() > limits_.waited_keys) {
-      return answer(who, Status::refused,
-                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
-    }
-    if (keys_.wait(who, request.keys, wants_value)) {
-      answer(who, Status::ok, wants_value ? *keys_.find(request.keys.front()) : std::string());
-    }
-  }
-
-  void arrive(RequestKey who, int rank, const std::string& name) {
-    if (seats_.anyone_left()) {
-      return answer(who, Status::refused, cannot_complete());
-    }
-    std::vector<RequestKey> released;
-    if (barriers_.arrive(name, rank, who, released) == Barriers::Arrival::already_there) {
-      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
-    }
-    for (const RequestKey each : released) {
-      answer(each, Status::ok);
-    }
-  }
-
-  std::string cannot_complete() const {
-    return "it cannot complete: " + rank_list(seats_.in(Seats::State::left)) + " left the job";
-  }
-
-  void on(SessionId session, const Cancel& cancel) {
-    const RequestKey who{session, cancel.id};
-    if (const auto missing = keys_.cancel(who)) {
-      std::string text;
-      for (std::size_t i = 0; i < missing->size() && text.size() < max_sentence_bytes / 4; ++i) {
-        text += (i == 0 ? "'" : ", '") + (*missing)[i] + "'";
-      }
-      answer(who, Status::gave_up,
-             "no rank set " + text + (missing->size() > 1 ? " (" + std::to_string(missing->size()) + " keys)" : ""));
-    } else if (const auto barrier = barriers_.cancel(who)) {
-      answer(who, Status::gave_up,
-             std::to_string(barrier->arrived.size()) + " of " + std::to_string(seats_.world_size()) +
-                 " ranks arrived; " + rank_list(barrier->missing) + " did not");
-    }
-  }
-
-  void on(SessionId, const Report& report) { post(report.cause); }
-
-  void on(SessionId session, const Leave&) {
-    const int rank = ranks_.at(session).rank;
-    const std::string host = seats_.at(rank).facts.host;
-    send(session, Left{});
-    close(session);
-    remove(session, Seats::State::left);
-    effects_.emplace_back(HasLeft{rank});
-    if (!formed_) {
-      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
-    }
-    for (const auto& [who, name] : barriers_.clear()) {
-      answer(who, Status::refused, cannot_complete());
-    }
-  }
-
-  Limits limits_;
-  std::string id_;
-  Seats seats_;
-  KeySpace keys_;
-  Barriers barriers_;
-  std::map<SessionId, Member> ranks_;  ///< the connections that have joined and not left
-  std::optional<Cause> cause_;
-  bool formed_ = false;
-  std::string last_refusal_;
-  std::vector<Effect> effects_;
+  std::string text_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server_options.hpp
+// ---- dtrain/rendezvous/job_options.hpp
 
 /// @file
-/// What a store is to know of its job before anybody joins.
+/// What a store is to know of a job before anybody joins.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct ServerOptions {
+/// One job of a server's.
+struct JobOptions {
+  Role role = Role::rank;
   int world_size = 1;
+  std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
+  std::string job{};             ///< what the launcher calls it; empty: every name is let in
   /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
   Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
-  Limits limits{};
-  /// How long a closed connection waits before it becomes the job's failure, so that a launcher can post what it knows
-  /// better ("killed by signal 9"), which arrives a little later.
-  std::chrono::milliseconds loss_grace{0};
 
-  /// @name Called on the loop's thread. They must not throw, nor destroy the server.
+  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
   /// @{
   std::function<void(const Cause&)> on_failure{};
   std::function<void(int rank, const std::string& host)> on_joined{};
@@ -6856,12 +9251,18 @@ struct ServerOptions {
   /// @}
 };
 
+/// What all jobs of a server share.
+struct ServerOptions {
+  std::optional<Secret> secret{};  ///< that everybody has to know
+  Limits limits{};
+};
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/text.hpp
 
 /// @file
-/// Texts for sentences: cut to a bound, durations, the version.
+/// Texts for sentences: cut to a bound, quoted, durations, the version.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -6872,6 +9273,12 @@ inline std::string_view cut(std::string_view text, std::size_t longest) {
     --length;
   }
   return text.substr(0, length);
+}
+
+/// 'a key' as a sentence may have it, whatever its bytes are.
+inline std::string in_quotes(std::string_view key) {
+  constexpr std::size_t longest = 128;
+  return "'" + std::string(cut(printable(key.substr(0, longest)), longest)) + (key.size() > longest ? "...'" : "'");
 }
 
 /// "0.1.0"
@@ -6912,13 +9319,18 @@ class FieldWriter {
     out_.u8(static_cast<std::uint8_t>(value));
   }
   void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
-  void texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
+  void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
+  void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
     out_.u32(static_cast<std::uint32_t>(values.size()));
     for (const std::string& value : values) {
       text(value, longest);
     }
   }
-  void nonce(const Nonce& value) { out_.raw(std::as_bytes(std::span(value))); }
+  void flag(bool value) { out_.u8(value ? 1 : 0); }
+  template <std::size_t N>
+  void bytes(const std::array<std::byte, N>& value) {
+    out_.raw(value);
+  }
 
   std::vector<std::byte> take() { return out_.take(); }
 
@@ -6953,20 +9365,33 @@ class FieldReader {
     require(found >= static_cast<std::uint8_t>(first) && found <= static_cast<std::uint8_t>(last));
     value = in_.ok() ? static_cast<E>(found) : first;
   }
-  void text(std::string& value, std::size_t longest) { value = in_.string(longest); }
+
+  /// A name or a sentence, for people: printable, whatever the peer sent.
+  void text(std::string& value, std::size_t longest) {
+    value = printable(in_.string(longest));
+    value.resize(cut(value, longest).size());
+  }
+
+  /// Any bytes: a key or a value. In a sentence they are in_quotes() or printable().
+  void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
 
   /// At least one text and at most `most`. What is allocated follows what is there, not what is announced.
-  void texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
+  void raw_texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
     const std::uint32_t count = in_.u32();
     require(count >= 1 && count <= most);
     for (std::uint32_t i = 0; i < count && in_.ok(); ++i) {
       values.push_back(in_.string(longest));
     }
   }
-  void nonce(Nonce& value) {
-    const std::span<const std::byte> bytes = in_.raw(value.size());
-    std::transform(bytes.begin(), bytes.end(), value.begin(),
-                   [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
+  void flag(bool& value) {
+    const std::uint8_t found = in_.u8();
+    require(found <= 1);
+    value = in_.ok() && found == 1;
+  }
+  template <std::size_t N>
+  void bytes(std::array<std::byte, N>& value) {
+    const std::span<const std::byte> found = in_.raw(N);
+    std::copy(found.begin(), found.end(), value.begin());
   }
 
   bool ok() const noexcept { return in_.ok(); }
@@ -6984,34 +9409,574 @@ class FieldReader {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/codec.hpp
+// ---- dtrain/rendezvous/door_fields.hpp
 
 /// @file
-/// Messages to the bytes of a frame and back.
+/// The fields of the messages at the door, for the codec.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-using Frame = std::vector<std::byte>;
-
 namespace detail {
 
-/// @name The kind of each message, and its fields in their order on the wire.
+inline constexpr int max_int = std::numeric_limits<int>::max();
+
+/// @name The kind of each message, and its fields in their order on the wire. A proof comes last (transcript.hpp).
 /// @{
+inline constexpr MessageKind kind_of(const Challenge*) {
+  return MessageKind::challenge;
+}
+inline constexpr MessageKind kind_of(const Join*) {
+  return MessageKind::join;
+}
+inline constexpr MessageKind kind_of(const Resume*) {
+  return MessageKind::resume;
+}
 inline constexpr MessageKind kind_of(const Accepted*) {
   return MessageKind::accepted;
-}
-inline constexpr MessageKind kind_of(const Welcome*) {
-  return MessageKind::welcome;
 }
 inline constexpr MessageKind kind_of(const Refused*) {
   return MessageKind::refused;
 }
-inline constexpr MessageKind kind_of(const Failure*) {
-  return MessageKind::failure;
+
+/// What follows the kind, magic, protocol and version of a Hello.
+template <class Fields>
+void fields(Fields& of, Hello& message) {
+  of.choice(message.role, Role::rank, Role::launcher);
+  of.number(message.generation);
+  of.bytes(message.nonce);
+  of.flag(message.has_secret);
 }
-inline constexpr MessageKind kind_of(const Report*) {
-  return MessageKind::report;
+
+template <class Fields>
+void fields(Fields& of, Challenge& message) {
+  of.bytes(message.nonce);
+  of.flag(message.asks_secret);
 }
+
+template <class Fields>
+void fields(Fields& of, Join& message) {
+  of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
+  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
+  of.text(message.facts.host_id, max_name_bytes);
+  of.text(message.facts.host, max_name_bytes);
+  of.number(message.facts.local_rank, 0, max_int);
+  of.number(message.facts.local_world_size, 0, max_int);
+  of.number(message.facts.node_rank, 0, max_int);
+  of.number(message.facts.node_count, 0, max_int);
+  of.raw_text(message.facts.agreed, max_agreed_bytes);
+  of.text(message.job, max_name_bytes);
+  of.number(message.process);
+  of.number(message.patience_ms);
+  of.bytes(message.proof);
+}
+
+template <class Fields>
+void fields(Fields& of, Ticket& ticket) {
+  of.number(ticket.session);
+  of.bytes(ticket.key);
+}
+
+template <class Fields>
+void fields(Fields& of, Resume& message) {
+  fields(of, message.ticket);
+  of.number(message.received);
+  of.bytes(message.proof);
+}
+
+template <class Fields>
+void fields(Fields& of, Accepted& message) {
+  fields(of, message.ticket);
+  of.number(message.received);
+  of.number(message.heartbeat_ms);
+  of.number(message.liveness_ms);
+  of.number(message.grace_ms);
+  of.bytes(message.proof);
+}
+
+template <class Fields>
+void fields(Fields& of, Refused& message) {
+  of.text(message.sentence, max_sentence_bytes);
+  of.flag(message.other_job);
+}
+/// @}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_bounds.hpp
+
+/// @file
+/// What a rank may ask of the store at all, checked before anything is sent.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a request is doing, for the beginning of sentences: "setting key 'a' and 2 more". @pre it has a key
+inline std::string doing_of(const Request& request) {
+  const char* verb = "";
+  switch (request.operation) {
+    case Operation::set: verb = "setting key "; break;
+    case Operation::get: verb = "waiting for key "; break;
+    case Operation::try_get: verb = "looking for key "; break;
+    case Operation::add: verb = "adding to key "; break;
+    case Operation::wait: verb = "waiting for key "; break;
+    case Operation::barrier: verb = "waiting in barrier "; break;
+    case Operation::compare_set: verb = "comparing and setting key "; break;
+    case Operation::erase: verb = "erasing key "; break;
+    case Operation::append: verb = "appending to key "; break;
+    case Operation::set_many: verb = "setting key "; break;
+    case Operation::get_many: verb = "waiting for key "; break;
+  }
+  return verb + in_quotes(request.keys.front()) +
+         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+}
+
+/// @throws Error (invalid_argument) for what is too long or too much, with the bound
+inline void require_bounded(const Request& request, const std::string& doing) {
+  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
+    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
+  };
+  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
+  if (request.keys.size() > max_keys_of_a_wait) {
+    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_of_a_wait, " are possible at once");
+  }
+  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
+  for (const std::string& key : request.keys) {
+    sum += key.size();
+    if (key.size() > max_key_bytes) {
+      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
+    }
+  }
+  for (const std::string& value : request.values) {
+    sum += value.size();
+    if (value.size() > max_value_bytes) {
+      refuse("a value has " + bytes(value.size()), max_value_bytes);
+    }
+  }
+  if (request.value.size() > max_value_bytes) {
+    refuse("the value has " + bytes(request.value.size()), max_value_bytes);
+  }
+  if (sum > max_batch_bytes) {
+    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_desk.hpp
+
+/// @file
+/// Where the requests of a job's ranks are served: a pure state machine, requests in, answers out.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every request gets one answer, unless its session ends first. Threads: one. Bounded by its Limits.
+class RequestDesk {
+ public:
+  /// @param effects gets the answers. Lifetime: outlives the desk
+  RequestDesk(int world_size, const Limits& limits, std::vector<Effect>& effects)
+      : limits_(limits), world_size_(world_size), effects_(effects), keys_(limits), barriers_(world_size) {}
+  RequestDesk(const RequestDesk&) = delete;
+  RequestDesk& operator=(const RequestDesk&) = delete;
+  ~RequestDesk() = default;
+
+  using Instant = KeyWaits::Instant;
+
+  const KeySpace& keys() const noexcept { return keys_; }
+
+  /// A session may ask from now on, as this rank.
+  void open(SessionId session, int rank) { clients_.emplace(session, Client{rank, {}}); }
+
+  /// Nobody waits for the session's answers any more.
+  void close(SessionId session) {
+    keys_.forget(session);
+    barriers_.forget(session);
+    clients_.erase(session);
+  }
+
+  /// Ends every request without an answer: the job has failed, and its ranks were told so.
+  void fail() {
+    for (auto& [session, client] : clients_) {
+      keys_.forget(session);
+      client.pending.clear();
+    }
+    barriers_.clear();
+  }
+
+  /// These ranks have left the job: no barrier can complete any more.
+  void refuse_barriers(const std::vector<int>& left) {
+    cannot_complete_ = "it cannot complete: " + rank_list(left) + " left the job";
+    for (const auto& [who, name] : barriers_.clear()) {
+      answer(who, Status::refused, cannot_complete_);
+    }
+  }
+
+  /// What a rank is doing, as far as its requests tell.
+  std::string doing(SessionId session) const {
+    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
+      return "while it waited in barrier " + in_quotes(*barrier);
+    }
+    const std::optional<std::string> key = keys_.lacked_by(session);
+    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+  }
+
+  /// @pre the session is open, and the request came out of decode_from_rank
+  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
+    const RequestKey who{session, request.id};
+    Client& client = clients_.at(session);
+    if (client.pending.size() >= limits_.pending_requests) {
+      return answer(who, Status::refused,
+                    "this rank has " + std::to_string(client.pending.size()) +
+                        " requests without an answer, the limit; await some first");
+    }
+    if (!client.pending.insert(request.id).second) {
+      return;  // an id that is used twice: its first use will be answered
+    }
+    serve(who, client.rank, request, now);
+  }
+
+  /// The rank gives a request up; one that was answered meanwhile stays so.
+  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
+    const RequestKey who{session, cancel.id};
+    if (const std::optional<KeyWaits::GivenUp> wait = keys_.cancel(who)) {
+      answer(who, Status::gave_up, sentence(*wait, now));
+    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(who)) {
+      answer(who, Status::gave_up, sentence(*barrier, now));
+    }
+  }
+
+ private:
+  struct Client {
+    int rank = 0;
+    std::set<std::uint64_t> pending;  ///< requests without an answer
+  };
+
+  static std::string sentence(const KeyWaits::GivenUp& wait, Instant now) {
+    std::string text;
+    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
+      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+    }
+    if (wait.keys > 1) {
+      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
+    }
+    return "no rank set " + text + " in the " + seconds_text(now - wait.since) + " since this rank began to wait";
+  }
+
+  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
+    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(world_size_) +
+                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
+                       seconds_text(now - barrier.since) + " ago)";
+    if (!barrier.missing.empty()) {
+      text += "; " + rank_list(barrier.missing) + " did not come";
+    }
+    if (!barrier.gave_up.empty()) {
+      text += "; " + rank_list(barrier.gave_up) + " came and gave up";
+    }
+    return text;
+  }
+
+  void answer(Response response, SessionId session) {
+    const auto found = clients_.find(session);
+    if (found != clients_.end()) {
+      found->second.pending.erase(response.id);
+      effects_.emplace_back(Send{session, std::move(response)});
+    }
+  }
+  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
+    answer(Response{who.request, status, std::move(text), number}, who.session);
+  }
+  void answer(RequestKey who, const KeySpace::Refusal& refusal, std::int64_t number = 0) {
+    answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
+  }
+
+  void serve(RequestKey who, int rank, Request& request, Instant now) {
+    std::vector<KeyWaits::Released> released;
+    const std::string& key = request.keys.front();
+    switch (request.operation) {
+      case Operation::set: answer(who, keys_.set(key, std::move(request.value), released)); break;
+      case Operation::set_many: answer(who, keys_.set_many(request.keys, std::move(request.values), released)); break;
+      case Operation::add: count(who, keys_.add(key, request.number, released)); break;
+      case Operation::append: count(who, keys_.append(key, request.value, released)); break;
+      case Operation::compare_set: compare_set(who, request, released); break;
+      case Operation::erase: answer(who, keys_.erase(key) ? Status::ok : Status::missing); break;
+      case Operation::try_get: {
+        const std::string* value = keys_.find(key);
+        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
+        break;
+      }
+      case Operation::get:
+      case Operation::wait:
+      case Operation::get_many: wait(who, request, now); break;
+      case Operation::barrier: arrive(who, rank, key, now); break;
+    }
+    release(released);
+  }
+
+  void count(RequestKey who, const KeySpace::Count& count) { answer(who, count.refusal, count.value); }
+
+  void compare_set(RequestKey who, Request& request, std::vector<KeyWaits::Released>& released) {
+    const std::string& key = request.keys.front();
+    const std::string* value = keys_.find(key);
+    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
+    if (as_expected) {
+      answer(who, keys_.set(key, std::move(request.value), released), 1);
+    } else {
+      answer(who, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
+    }
+  }
+
+  void wait(RequestKey who, Request& request, Instant now) {
+    if (keys_.waits().keys_of(who.session) + request.keys.size() > limits_.waited_keys) {
+      return answer(who, Status::refused,
+                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
+    }
+    if (!keys_.wait(who, request.operation, request.keys, now)) {
+      answer(found(KeyWaits::Released{who, request.operation, std::move(request.keys)}), who.session);
+    }
+  }
+
+  /// The answer to a wait whose keys all exist.
+  Response found(const KeyWaits::Released& wait) const {
+    Response response;
+    response.id = wait.who.request;
+    if (wait.operation == Operation::get) {
+      response.text = *keys_.find(wait.keys.front());
+    } else if (wait.operation == Operation::get_many) {
+      std::size_t bytes = 0;
+      for (const std::string& key : wait.keys) {
+        bytes += keys_.find(key)->size();
+      }
+      if (bytes > max_batch_bytes) {
+        return Response{wait.who.request, Status::refused,
+                        "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
+                            std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
+                            " are given at once; ask for fewer keys",
+                        0};
+      }
+      for (const std::string& key : wait.keys) {
+        response.values.push_back(*keys_.find(key));
+      }
+    }
+    return response;
+  }
+
+  /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
+  void release(const std::vector<KeyWaits::Released>& released) {
+    std::map<SessionId, std::size_t> bytes;
+    for (const KeyWaits::Released& each : released) {
+      Response response = found(each);
+      std::size_t& sum = bytes[each.who.session];
+      sum += response.text.size();
+      for (const std::string& value : response.values) {
+        sum += value.size();
+      }
+      if (sum > limits_.outgoing_bytes / 2) {
+        response = Response{each.who.request, Status::refused,
+                            "the answers that this rank waits for at once have more than " +
+                                std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once",
+                            0};
+      }
+      answer(std::move(response), each.who.session);
+    }
+  }
+
+  void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
+    if (!cannot_complete_.empty()) {
+      return answer(who, Status::refused, cannot_complete_);
+    }
+    std::vector<RequestKey> released;
+    if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
+      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+    }
+    for (const RequestKey each : released) {
+      answer(each, Status::ok);
+    }
+  }
+
+  Limits limits_;
+  int world_size_;
+  std::vector<Effect>& effects_;
+  KeySpace keys_;
+  Barriers barriers_;
+  std::string cannot_complete_;  ///< why no barrier can complete any more; empty while they can
+  std::map<SessionId, Client> clients_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/job.hpp
+
+/// @file
+/// What the store knows of its job, as a state machine without sockets and clocks: messages in, effects out.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who sits where, the formation, the first cause and leaving; what the ranks ask is for the RequestDesk.
+/// Threads: one. Bounded by its Limits whatever it is told.
+class Job {
+ public:
+  /// @param id the name of the job that every rank gets
+  Job(int world_size, std::string owner, std::string id, const Limits& limits)
+      : id_(std::move(id)), seats_(world_size, std::move(owner)), desk_(world_size, limits, effects_) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() = default;
+
+  /// The effects since the last call.
+  std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
+
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  bool formed() const noexcept { return formed_; }
+  const Seats& seats() const noexcept { return seats_; }
+  const KeySpace& keys() const noexcept { return desk_.keys(); }
+
+  /// Nobody is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
+  bool over() const noexcept { return (formed_ || cause_) && seats_.present() == 0; }
+
+  bool has_joined(SessionId session) const { return ranks_.contains(session); }
+
+  /// What became of somebody who wants to join: a session that has joined, or why not.
+  using Verdict = std::variant<std::monostate, Refused, Failure>;
+
+  /// Somebody who has shown that it may wants to join. @pre the session is new
+  Verdict join(SessionId session, const Join& join) {
+    if (cause_) {
+      return Failure{*cause_};
+    }
+    auto verdict = seats_.sit(session, join);
+    if (const Refused* refused = std::get_if<Refused>(&verdict)) {
+      note_refusal(refused->sentence);
+      return *refused;
+    }
+    if (const Cause* cause = std::get_if<Cause>(&verdict)) {
+      post(*cause);
+      return Failure{*cause};
+    }
+    ranks_.emplace(session, join.facts.rank);
+    desk_.open(session, join.facts.rank);
+    effects_.emplace_back(Joined{join.facts.rank, join.facts.host});
+    if (seats_.complete()) {
+      form();
+    }
+    return std::monostate{};
+  }
+
+  /// Somebody was refused. The sentence is kept for those who wait in vain for the rank it might have been.
+  void note_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
+
+  /// A rank sent a message in its session.
+  void receive(SessionId session, FromRank message) {
+    std::visit([&](auto& each) { on(session, each); }, message);
+  }
+
+  /// A session is gone. @returns the loss, for post, if it had joined and not left
+  std::optional<Cause> closed(SessionId session, const std::string& how) {
+    const auto found = ranks_.find(session);
+    if (found == ranks_.end()) {
+      return std::nullopt;
+    }
+    const int rank = found->second;
+    const std::string doing = formed_ ? desk_.doing(session) : "while the ranks were joining";
+    const Cause cause{CauseKind::lost, rank, seats_.at(rank).facts.host, how + " " + doing};
+    remove(session, Seats::State::lost);
+    return cause;
+  }
+
+  /// The first cause wins; it goes to every rank at once.
+  void post(const Cause& cause) {
+    if (cause_) {
+      return;
+    }
+    cause_ = cause;
+    effects_.emplace_back(HasFailed{cause});
+    for (const auto& [session, rank] : ranks_) {
+      send(session, Failure{cause});
+    }
+    desk_.fail();
+  }
+
+  /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
+  void formation_late(const std::string& patience) {
+    if (formed_ || cause_) {
+      return;
+    }
+    std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
+                       std::to_string(seats_.world_size()) + " joined, " + rank_list(seats_.in(Seats::State::empty)) +
+                       " did not; see whether they run and know the address of the store";
+    if (!last_refusal_.empty()) {
+      text += " (a process was refused: " + last_refusal_ + ")";
+    }
+    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
+  }
+
+ private:
+  void send(SessionId session, ToRank message) { effects_.emplace_back(Send{session, std::move(message)}); }
+  void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
+
+  void form() {
+    auto formed = form_membership(seats_.facts(), id_);
+    if (const Cause* cause = std::get_if<Cause>(&formed)) {
+      return post(*cause);
+    }
+    formed_ = true;
+    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
+      const SessionId session = seats_.at(membership.rank).session;
+      send(session, Welcome{std::move(membership)});
+    }
+  }
+
+  void remove(SessionId session, Seats::State how) {
+    seats_.rise(ranks_.at(session), how);
+    desk_.close(session);
+    ranks_.erase(session);
+  }
+
+  void on(SessionId session, Request& request) {
+    if (cause_) {
+      return send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+    }
+    if (!formed_) {
+      return send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+    }
+    desk_.receive(session, request);
+  }
+
+  void on(SessionId session, const Cancel& cancel) { desk_.receive(session, cancel); }
+
+  void on(SessionId, const Report& report) { post(report.cause); }
+
+  void on(SessionId session, const Leave&) {
+    const int rank = ranks_.at(session);
+    const std::string host = seats_.at(rank).facts.host;
+    send(session, Left{});
+    close(session);
+    remove(session, Seats::State::left);
+    effects_.emplace_back(HasLeft{rank});
+    if (!formed_) {
+      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
+    }
+    desk_.refuse_barriers(seats_.in(Seats::State::left));
+  }
+
+  std::string id_;
+  Seats seats_;
+  std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
+  std::optional<Cause> cause_;
+  bool formed_ = false;
+  std::string last_refusal_;
+  std::vector<Effect> effects_;
+  RequestDesk desk_;  ///< answers into effects_
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_fields.hpp
+
+/// @file
+/// The fields of requests and their answers, in their order on the wire: for codec.hpp.
+
+namespace DTRAIN_NAMESPACE::rendezvous::detail {
+
 inline constexpr MessageKind kind_of(const Request*) {
   return MessageKind::request;
 }
@@ -7021,6 +9986,80 @@ inline constexpr MessageKind kind_of(const Response*) {
 inline constexpr MessageKind kind_of(const Cancel*) {
   return MessageKind::cancel;
 }
+
+/// Exactly `count` values. @pre when writing, there are so many
+template <class Fields>
+void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
+  values.resize(count);
+  for (std::string& value : values) {
+    of.raw_text(value, max_value_bytes);
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Request& message) {
+  of.number(message.id);
+  of.choice(message.operation, Operation::set, Operation::get_many);
+  of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
+  switch (message.operation) {
+    case Operation::compare_set: {
+      int expects_one = message.expected ? 1 : 0;
+      of.number(expects_one, 0, 1);
+      if (expects_one == 1) {
+        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
+      }
+      of.raw_text(message.value, max_value_bytes);
+      break;
+    }
+    case Operation::set:
+    case Operation::append: of.raw_text(message.value, max_value_bytes); break;
+    case Operation::add: of.number(message.number); break;
+    case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
+    default: break;
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Response& message) {
+  of.number(message.id);
+  of.choice(message.status, Status::ok, Status::failed);
+  of.raw_text(message.text, max_value_bytes);
+  of.number(message.number);
+  int count = static_cast<int>(message.values.size());
+  of.number(count, 0, static_cast<int>(max_keys_of_a_wait));
+  values_of(of, message.values, static_cast<std::size_t>(count));
+}
+
+template <class Fields>
+void fields(Fields& of, Cancel& message) {
+  of.number(message.id);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous::detail
+
+// ---- dtrain/rendezvous/codec.hpp
+
+/// @file
+/// The messages of a session to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// @name The kind of each message, and its fields in their order on the wire.
+/// @{
+inline constexpr MessageKind kind_of(const Heartbeat*) {
+  return MessageKind::heartbeat;
+}
+inline constexpr MessageKind kind_of(const Welcome*) {
+  return MessageKind::welcome;
+}
+inline constexpr MessageKind kind_of(const Failure*) {
+  return MessageKind::failure;
+}
+inline constexpr MessageKind kind_of(const Report*) {
+  return MessageKind::report;
+}
 inline constexpr MessageKind kind_of(const Leave*) {
   return MessageKind::leave;
 }
@@ -7028,28 +10067,9 @@ inline constexpr MessageKind kind_of(const Left*) {
   return MessageKind::left;
 }
 
-inline constexpr int max_int = std::numeric_limits<int>::max();
-
-/// What follows the kind, magic, protocol and version of a Hello.
 template <class Fields>
-void fields(Fields& of, Hello& message) {
-  of.choice(message.role, Role::rank, Role::rank);
-  of.nonce(message.nonce);
-  of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
-  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
-  of.text(message.facts.host_id, max_name_bytes);
-  of.text(message.facts.host, max_name_bytes);
-  of.number(message.facts.local_rank, 0, max_int);
-  of.number(message.facts.local_world_size, 0, max_int);
-  of.number(message.facts.node_rank, 0, max_int);
-  of.number(message.facts.node_count, 0, max_int);
-  of.number(message.process);
-  of.number(message.patience_ms);
-}
-
-template <class Fields>
-void fields(Fields& of, Accepted& message) {
-  of.nonce(message.nonce);
+void fields(Fields& of, Heartbeat& message) {
+  of.number(message.received);
 }
 
 template <class Fields>
@@ -7064,11 +10084,6 @@ void fields(Fields& of, Welcome& message) {
   of.text(message.membership.job, max_name_bytes);
   of.number(message.membership.other_host_rank, -1, max_world_size);
   of.text(message.membership.other_host, max_name_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Refused& message) {
-  of.text(message.sentence, max_sentence_bytes);
 }
 
 template <class Fields>
@@ -7090,33 +10105,6 @@ void fields(Fields& of, Report& message) {
 }
 
 template <class Fields>
-void fields(Fields& of, Request& message) {
-  of.number(message.id);
-  of.choice(message.operation, Operation::set, Operation::barrier);
-  const bool several = message.operation == Operation::wait;
-  of.texts(message.keys, several ? max_keys_of_a_wait : 1, max_key_bytes);
-  if (message.operation == Operation::set) {
-    of.text(message.value, max_value_bytes);
-  }
-  if (message.operation == Operation::add) {
-    of.number(message.number);
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Response& message) {
-  of.number(message.id);
-  of.choice(message.status, Status::ok, Status::failed);
-  of.text(message.text, max_value_bytes);
-  of.number(message.number);
-}
-
-template <class Fields>
-void fields(Fields& of, Cancel& message) {
-  of.number(message.id);
-}
-
-template <class Fields>
 void fields(Fields&, Leave&) {}
 
 template <class Fields>
@@ -7132,7 +10120,7 @@ std::optional<Any> decode_as(FieldReader& reader) {
 
 }  // namespace detail
 
-/// The frame of any message but Hello. @pre keys and values within their bounds: they would be cut
+/// The frame of a message. @pre keys and values within their bounds: they would be cut
 template <class Message>
 Frame encode(Message message) {
   FieldWriter writer;
@@ -7145,6 +10133,58 @@ Frame encode(Message message) {
 inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
+
+/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
+inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
+  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
+  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
+}
+
+/// What a store sent in a session; nothing if it does not follow the protocol.
+inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
+    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
+    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+/// What a rank sent in a session; nothing if it does not follow the protocol.
+inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
+    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
+    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
+    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/door_codec.hpp
+
+/// @file
+/// The messages at the door, before a session begins, to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a rank may say after its Hello.
+using Knock = std::variant<Join, Resume>;
+
+/// What a store may say at the door.
+using DoorAnswer = std::variant<Challenge, Accepted, Refused, Failure>;
 
 /// @param protocol another than this version's only in tests
 inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
@@ -7185,42 +10225,954 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
   return hello;
 }
 
-/// What a store sent; nothing if it does not follow the protocol.
-inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
+/// What a rank said after its Hello; nothing if it does not follow the protocol.
+inline std::optional<Knock> decode_knock(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::accepted);
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
   switch (kind) {
-    case MessageKind::accepted: return detail::decode_as<Accepted, ToRank>(reader);
-    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
-    case MessageKind::refused: return detail::decode_as<Refused, ToRank>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
-    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
-    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
+    case MessageKind::join: return detail::decode_as<Join, Knock>(reader);
+    case MessageKind::resume: return detail::decode_as<Resume, Knock>(reader);
     default: return std::nullopt;
   }
 }
 
-/// What a rank that has joined sent; nothing if it does not follow the protocol.
-inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
+/// What a store said at the door; nothing if it does not follow the protocol.
+inline std::optional<DoorAnswer> decode_door_answer(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::accepted);
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
   switch (kind) {
-    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
-    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
-    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
-    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
+    case MessageKind::challenge: return detail::decode_as<Challenge, DoorAnswer>(reader);
+    case MessageKind::accepted: return detail::decode_as<Accepted, DoorAnswer>(reader);
+    case MessageKind::refused: return detail::decode_as<Refused, DoorAnswer>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, DoorAnswer>(reader);
     default: return std::nullopt;
   }
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/line.hpp
+
+/// @file
+/// rendezvous::Line: one side of a session, which outlives the connections that carry it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct LineOptions {
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
+  std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
+  bool answers_heartbeats = false;
+};
+
+/// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
+/// loop outlives it. Threads: the loop's. Its handlers may close it.
+class Line : public std::enable_shared_from_this<Line> {
+ public:
+  struct Handlers {
+    /// A frame of the session has come. False where it does not follow the protocol: the connection ends.
+    std::function<bool(std::span<const std::byte>)> on_frame;
+    /// The connection has ended, and no other is attached. @param how a clause
+    std::function<void(const std::string& how)> on_end;
+  };
+
+  Line(async::EventLoop& loop, const LineOptions& options, Handlers handlers)
+      : loop_(loop),
+        options_(options),
+        handlers_(std::move(handlers)),
+        outbox_(options.outgoing_bytes, kept_bytes),
+        to_write_(loop),
+        taken_(loop),
+        last_heard_(Deadline::Clock::now()) {}
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  ~Line() = default;
+
+  /// Goes on over this connection, instead of any that it has. What the link's writer holds already goes first.
+  /// @param has how many frames the peer has. False where it cannot go on from there: then nothing is changed
+  bool attach(std::unique_ptr<Link> link, std::uint64_t has) {
+    if (!outbox_.rewind(has)) {
+      return false;
+    }
+    detach();
+    link_ = std::move(link);
+    last_heard_ = Deadline::Clock::now();
+    reading_ = loop_.spawn(run(shared_from_this(), &Line::read_all));
+    writing_ = loop_.spawn(run(shared_from_this(), &Line::write_all));
+    return true;
+  }
+
+  bool attached() const noexcept { return link_ != nullptr; }
+
+  /// False where the peer leaves too much unread.
+  [[nodiscard]] bool send(Frame frame) {
+    to_write_.set();
+    return outbox_.push(std::move(frame));
+  }
+
+  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one.
+  void beat() {
+    if (link_ && link_->writer.queue(encode(Heartbeat{received_}))) {
+      unacknowledged_bytes_ = 0;
+      to_write_.set();
+    }
+  }
+
+  /// Ends the connection once everything is sent. Without one, nothing is sent any more.
+  void close_after_sending() {
+    closing_ = true;
+    to_write_.set();
+  }
+
+  /// Ends everything; no handler is called any more.
+  void close() noexcept {
+    handlers_ = {};
+    detach();
+  }
+
+  /// Waits while many frames wait to be sent, so that a peer reads before it asks for more.
+  async::Task<void> room() {
+    while (outbox_.waiting_bytes() > options_.outgoing_bytes / 16 && link_) {
+      co_await taken_.wait(Deadline::after(options_.send));
+    }
+  }
+
+  std::uint64_t received() const noexcept { return received_; }
+  Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
+  void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
+  std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
+
+ private:
+  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
+  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
+  static constexpr std::chrono::milliseconds linger{1000};
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  /// Ends both directions and the connection.
+  void detach() noexcept {
+    reading_.cancel();
+    writing_.cancel();
+    link_.reset();
+    taken_.set();
+  }
+
+  /// Runs one direction. Its end, or its exception, is the end of the connection.
+  static async::Task<void> run(std::shared_ptr<Line> self, async::Task<std::string> (Line::*direction)(Link&)) {
+    const Link* const link = self->link_.get();
+    std::string how;
+    try {
+      how = co_await ((*self).*direction)(*self->link_);
+    } catch (const std::exception& error) {
+      how = error.what();
+    }
+    if (self->link_.get() == link) {
+      self->detach();
+      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
+      if (on_end) {
+        on_end(how);
+      }
+    }
+  }
+
+  async::Task<std::string> read_all(Link& link) {
+    for (;;) {
+      co_await room();
+      const net::FrameResult frame = co_await link.reader.read_frame(a_day());
+      if (frame.status == net::FrameStatus::timed_out) {
+        continue;
+      }
+      if (!frame.ok()) {
+        co_return frame.reason;
+      }
+      last_heard_ = Deadline::Clock::now();
+      const bool understood = hear(frame.payload);
+      if (link_.get() != &link) {
+        co_return std::string();
+      }
+      if (!understood) {
+        co_return "it sent bytes that do not follow the protocol";
+      }
+    }
+  }
+
+  bool hear(std::span<const std::byte> frame) {
+    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
+      if (options_.answers_heartbeats) {
+        beat();
+      }
+      return outbox_.acknowledge(*has);
+    }
+    ++received_;
+    unacknowledged_bytes_ += frame.size();
+    if (unacknowledged_bytes_ > acknowledged_every) {
+      beat();
+    }
+    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
+    return !on_frame || on_frame(frame);
+  }
+
+  async::Task<std::string> write_all(Link& link) {
+    for (;;) {
+      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
+        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+      }
+      if (link.writer.queued_bytes() > 0) {
+        const net::IoResult result = co_await link.writer.flush(Deadline::after(options_.send));
+        taken_.set();
+        if (result.status == net::IoStatus::closed) {
+          co_return result.reason();
+        }
+        if (result.status == net::IoStatus::timed_out && result.bytes == 0) {
+          co_return "it took nothing for " + seconds_text(options_.send);
+        }
+      } else if (closing_) {
+        link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
+        co_await loop_.sleep_for(linger);
+        co_return "it was told to close";
+      } else {
+        co_await to_write_.wait(a_day());
+      }
+    }
+  }
+
+  async::EventLoop& loop_;
+  LineOptions options_;
+  Handlers handlers_;
+  Outbox outbox_;
+  std::unique_ptr<Link> link_;
+  async::AutoResetEvent to_write_;
+  async::AutoResetEvent taken_;
+  Deadline::Clock::time_point last_heard_;
+  std::uint64_t received_ = 0;
+  std::size_t unacknowledged_bytes_ = 0;
+  bool closing_ = false;
+  async::Spawned reading_;
+  async::Spawned writing_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/served_job.hpp
+
+/// @file
+/// rendezvous::ServedJob: a job with the sessions of its ranks.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Does what its Job wants done, and notices who is gone: whose session has had no connection for the grace, or has
+/// said nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at once.
+/// Threads: the loop's.
+class ServedJob {
+ public:
+  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
+  ServedJob(async::EventLoop& loop, JobOptions options, const Limits& limits)
+      : loop_(loop),
+        options_(checked(std::move(options))),
+        limits_(limits),
+        began_(Deadline::Clock::now()),
+        formation_(options_.formation),
+        job_(options_.world_size, options_.owner, random_job_id(), limits_),
+        over_(loop),
+        formation_changed_(loop),
+        forming_(loop_.spawn(watch_formation())),
+        listening_(loop_.spawn(watch_silence())) {}
+  ServedJob(const ServedJob&) = delete;
+  ServedJob& operator=(const ServedJob&) = delete;
+  ~ServedJob() = default;
+
+  const JobOptions& options() const noexcept { return options_; }
+
+  /// Posts a failure that the store's own process noticed. The first cause of the job wins and goes to every rank.
+  void post_failure(const Cause& cause) {
+    job_.post(cause);
+    apply();
+  }
+
+  /// The job's first cause; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
+
+  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
+  async::Task<bool> all_left(Deadline deadline) {
+    const async::Ready ready = co_await over_.wait(deadline);
+    co_return ready == async::Ready::ready;
+  }
+
+  std::size_t sessions() const noexcept { return members_.size(); }
+
+  /// @name For the server's door
+  /// @{
+  /// Somebody who may wants to join, or to go on. After Accepted, carry() with the same session.
+  std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+    const SessionId id = ++last_id_;
+    auto member = std::make_unique<Member>(Nonce(random_bytes<16>()), line_of(id));
+    Member& added = *members_.emplace(id, std::move(member)).first->second;
+    const Job::Verdict verdict = job_.join(id, join);
+    if (std::holds_alternative<std::monostate>(verdict)) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(formation_.remaining());
+      if (join.patience_ms < static_cast<std::uint64_t>(left.count())) {  // without that rank there is no job
+        formation_ = Deadline::after(std::chrono::milliseconds(join.patience_ms));
+      }
+      formation_changed_.set();
+      const Accepted accepted = accept(id, added);
+      apply();
+      return accepted;
+    }
+    members_.erase(id);
+    apply();
+    const Refused* refused = std::get_if<Refused>(&verdict);
+    return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(verdict);
+  }
+  std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
+    const auto found = members_.find(resume.ticket.session);
+    if (found == members_.end() || found->second->key != resume.ticket.key) {
+      return Refused{"this session is over: it was without a connection for too long, or it never was"};
+    }
+    return accept(found->first, *found->second);
+  }
+  /// The session goes on over this connection. @param has how many frames the rank has
+  void carry(SessionId id, std::unique_ptr<Link> link, std::uint64_t has) {
+    const auto found = members_.find(id);
+    if (found == members_.end()) {
+      return;
+    }
+    link->reader.raise_bound(max_frame_bytes);
+    link->watch(limits_.liveness);
+    if (found->second->line->attach(std::move(link), has)) {
+      found->second->waiting.cancel();
+    } else {
+      gone(id, "it missed more than is kept for it");
+    }
+  }
+  void note_refusal(std::string sentence) { job_.note_refusal(std::move(sentence)); }
+  /// @}
+
+ private:
+  struct Member {
+    Member(Nonce secret_key, std::shared_ptr<Line> conversation) : key(secret_key), line(std::move(conversation)) {}
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+    ~Member() { line->close(); }
+
+    Nonce key;
+    std::shared_ptr<Line> line;
+    async::Spawned waiting;  ///< for a new connection
+  };
+
+  static JobOptions checked(JobOptions options) {
+    if (options.world_size < 1 || options.world_size > max_world_size) {
+      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
+                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
+    }
+    return options;
+  }
+
+  std::shared_ptr<Line> line_of(SessionId id) {
+    Line::Handlers handlers;
+    handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
+    handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
+    LineOptions line;
+    line.outgoing_bytes = limits_.outgoing_bytes;
+    line.send = limits_.send;
+    line.answers_heartbeats = true;
+    return std::make_shared<Line>(loop_, line, std::move(handlers));
+  }
+
+  /// Fewer heartbeats a rank where there are many ranks: ten thousand of them say 10,000 a second.
+  std::chrono::milliseconds heartbeat() const {
+    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
+    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
+  }
+
+  Accepted accept(SessionId id, const Member& member) const {
+    Accepted accepted;
+    accepted.ticket = Ticket{id, member.key};
+    accepted.received = member.line->received();
+    accepted.heartbeat_ms = static_cast<std::uint32_t>(heartbeat().count());
+    accepted.liveness_ms = static_cast<std::uint32_t>(limits_.liveness.count());
+    accepted.grace_ms = static_cast<std::uint32_t>(limits_.grace.count());
+    return accepted;
+  }
+
+  bool hear(SessionId id, std::span<const std::byte> frame) {
+    if (!job_.has_joined(id)) {
+      return true;  // it has left: what it still says is read only so that its end is seen
+    }
+    std::optional<FromRank> message = decode_from_rank(frame);
+    if (!message) {
+      return false;
+    }
+    job_.receive(id, *std::move(message));
+    apply();
+    return true;
+  }
+
+  /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
+  void disconnected(SessionId id, const std::string& how) {
+    const std::string text = "its connection ended without leave(ok) (" + how + ")";
+    const auto found = members_.find(id);
+    if (found == members_.end()) {
+      return;
+    }
+    const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.grace.count() > 0;
+    if (may_come_back) {
+      found->second->waiting = loop_.spawn(wait_for(id, text));
+    } else {
+      gone(id, text);
+    }
+  }
+
+  async::Task<void> wait_for(SessionId id, std::string how) {
+    co_await loop_.sleep_for(limits_.grace);
+    gone(id, how);
+  }
+
+  /// A session is over.
+  void gone(SessionId id, const std::string& how) {
+    const std::optional<Cause> loss = job_.closed(id, how);
+    members_.erase(id);
+    if (loss) {
+      job_.post(*loss);
+    }
+    apply();
+  }
+
+  async::Task<void> watch_formation() {
+    while (!job_.formed() && !job_.cause()) {
+      co_await formation_changed_.wait(formation_);
+      if (formation_.passed()) {
+        job_.formation_late(seconds_text(Deadline::Clock::now() - began_));
+        apply();
+      }
+    }
+  }
+
+  /// Where the store's own process was stopped meanwhile, nobody is blamed for it.
+  async::Task<void> watch_silence() {
+    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(step);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      const bool was_stopped = now - before > step + limits_.liveness / 2;
+      std::vector<SessionId> silent;
+      for (auto& [id, member] : members_) {
+        if (was_stopped) {
+          member->line->forgive_silence();
+        } else if (member->line->attached() && now - member->line->last_heard() > limits_.liveness) {
+          silent.push_back(id);
+        }
+      }
+      for (const SessionId id : silent) {
+        gone(id, "it has said nothing for " + seconds_text(limits_.liveness) +
+                     " (it is stopped, or its host or the way to it is gone)");
+      }
+    }
+  }
+
+  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
+  void apply() {
+    if (std::exchange(applying_, true)) {
+      return;
+    }
+    std::vector<SessionId> unread;
+    for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
+      for (Effect& effect : effects) {
+        std::visit([&](auto& each) { perform(each, unread); }, effect);
+      }
+    }
+    applying_ = false;
+    if (job_.over()) {
+      over_.set();
+    }
+    for (const SessionId id : unread) {
+      gone(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+    }
+  }
+
+  void perform(Send& send, std::vector<SessionId>& unread) {
+    const auto found = members_.find(send.session);
+    if (found != members_.end() && !found->second->line->send(encode(std::move(send.message)))) {
+      unread.push_back(send.session);
+    }
+  }
+  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
+    const auto found = members_.find(close.session);
+    if (found != members_.end()) {
+      found->second->line->close_after_sending();
+    }
+  }
+  void perform(const Joined& joined, std::vector<SessionId>&) {
+    if (options_.on_joined) {
+      options_.on_joined(joined.rank, joined.host);
+    }
+  }
+  void perform(const HasLeft& left, std::vector<SessionId>&) {
+    if (options_.on_left) {
+      options_.on_left(left.rank);
+    }
+  }
+  void perform(const HasFailed& failed, std::vector<SessionId>&) {
+    if (options_.on_failure) {
+      options_.on_failure(failed.cause);
+    }
+  }
+
+  async::EventLoop& loop_;
+  JobOptions options_;
+  Limits limits_;
+  Deadline::Clock::time_point began_;
+  Deadline formation_;
+  Job job_;
+  async::Event over_;
+  async::AutoResetEvent formation_changed_;
+  bool applying_ = false;
+  SessionId last_id_ = 0;
+  std::map<SessionId, std::unique_ptr<Member>> members_;
+  async::Spawned forming_;  ///< the tasks come last: they are gone before what they use
+  async::Spawned listening_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/transcript.hpp
+
+/// @file
+/// What was said at the door, and the proofs of the secret over it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Whose proof it is. Each has a label of its own, so neither can be sent back as the other.
+enum class Prover : std::uint8_t { rank, store };
+
+/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
+/// of a label and the SHA-256 of these frames up to the place of the proof itself, which ends its frame. It is bound to
+/// both nonces, so that none can be replayed; to the protocol's and dtrain's version, the role and the generation,
+/// which are in the Hello; and to everything else that its frame says. The store's covers the rank's. Pure.
+class Transcript {
+ public:
+  void add(std::span<const std::byte> frame) noexcept { append(said_, frame); }
+
+  /// The proof for a frame whose proof is not filled in yet, without adding it.
+  Proof proof_for(Prover prover, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    Sha256 said = said_;
+    append(said, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
+    constexpr std::string_view rank_label = "dtrain: a rank's proof";
+    constexpr std::string_view store_label = "dtrain: the store's proof";
+    const std::string_view label = prover == Prover::rank ? rank_label : store_label;
+    return HmacSha256(secret.bytes()).update(label).update(said.digest()).digest();
+  }
+
+  /// Whether a received frame ends with the right proof.
+  bool is_proved(Prover prover, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    if (frame.size() < sizeof(Proof)) {
+      return false;
+    }
+    Proof given{};
+    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
+    return equal_in_constant_time(given, proof_for(prover, secret, frame));
+  }
+
+ private:
+  static void append(Sha256& said, std::span<const std::byte> frame) noexcept {
+    std::array<std::byte, 8> length{};
+    for (std::size_t i = 0; i < length.size(); ++i) {
+      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
+    }
+    said.update(length).update(frame);
+  }
+
+  Sha256 said_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/knock.hpp
+
+/// @file
+/// A rank's half of what is said at the door of a store.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Where a store is, and how to get in.
+struct Address {
+  std::string host;
+  std::uint16_t port = 0;
+  std::uint16_t ports = 1;  ///< at which of so many ports from there on the store may be
+  Role role = Role::rank;
+  std::uint64_t generation = 0;
+  std::optional<Secret> secret{};
+
+  std::string text() const { return host + ":" + std::to_string(port); }
+};
+
+/// The store closed, or the deadline passed, before it had said whether it lets this rank in.
+struct NoAnswer {
+  std::string reason;
+  bool timed_out = false;
+};
+
+using KnockResult = std::variant<Accepted, Refused, Failure, NoAnswer>;
+
+namespace detail {
+
+inline Error no_store_error(const std::string& doing) {
+  return Error(Errc::protocol,
+               doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
+}
+
+inline NoAnswer no_answer(const net::FrameResult& frame) {
+  return {frame.reason, frame.status == net::FrameStatus::timed_out};
+}
+
+}  // namespace detail
+
+/// @param call its proof is filled in here @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
+/// none where this rank has one: it may be somebody else
+inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,
+                                      Deadline deadline) {
+  Transcript transcript;
+  const Frame hello =
+      encode(Hello{version_text(), address.role, address.generation, random_bytes<16>(), address.secret.has_value()});
+  transcript.add(hello);
+  const net::IoResult greeted = co_await link.writer.write_frame(hello, deadline);
+  if (!greeted.ok()) {
+    co_return NoAnswer{greeted.reason(), greeted.status == net::IoStatus::timed_out};
+  }
+  const net::FrameResult first = co_await link.reader.read_frame(deadline);
+  if (!first.ok()) {
+    co_return detail::no_answer(first);
+  }
+  std::optional<DoorAnswer> answer = decode_door_answer(first.payload);
+  if (answer && std::holds_alternative<Refused>(*answer)) {
+    co_return std::get<Refused>(*std::move(answer));
+  }
+  const Challenge* challenge = answer ? std::get_if<Challenge>(&*answer) : nullptr;
+  if (challenge == nullptr) {
+    throw detail::no_store_error(doing);
+  }
+  if (address.secret && !challenge->asks_secret) {
+    throw Error(Errc::refused, doing +
+                                   ": this process has the job's secret, and the store asks for none: it is another "
+                                   "job's, or nobody gave it the secret; check MASTER_ADDR and MASTER_PORT, and "
+                                   "DTRAIN_SECRET on rank 0");
+  }
+  transcript.add(first.payload);
+  Frame frame = std::visit([](auto& each) { return encode(each); }, call);
+  if (address.secret) {
+    const Proof proof = transcript.proof_for(Prover::rank, *address.secret, frame);
+    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+  }
+  transcript.add(frame);
+  const net::IoResult called = co_await link.writer.write_frame(frame, deadline);
+  if (!called.ok()) {
+    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
+  }
+  const net::FrameResult second = co_await link.reader.read_frame(deadline);
+  if (!second.ok()) {
+    co_return detail::no_answer(second);
+  }
+  answer = decode_door_answer(second.payload);
+  if (!answer || std::holds_alternative<Challenge>(*answer)) {
+    throw detail::no_store_error(doing);
+  }
+  if (Refused* refused = std::get_if<Refused>(&*answer)) {
+    co_return std::move(*refused);
+  }
+  if (Failure* failure = std::get_if<Failure>(&*answer)) {
+    co_return std::move(*failure);
+  }
+  if (address.secret && !transcript.is_proved(Prover::store, *address.secret, second.payload)) {
+    throw Error(Errc::refused, doing +
+                                   ": what listens there does not know the job's secret; check MASTER_ADDR and "
+                                   "MASTER_PORT");
+  }
+  co_return std::get<Accepted>(*std::move(answer));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/entrance.hpp
+
+/// @file
+/// How a rank finds the store of its job and is let in.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who wants to join.
+struct JoinRequest {
+  RankFacts facts;
+  int world_size = 1;
+  std::string job{};  ///< what the launcher calls the job
+};
+
+/// A store that has let this rank in.
+struct Entered {
+  Address address;  ///< with the port that it was found at
+  Accepted accepted;
+  std::unique_ptr<Link> link;
+};
+
+/// Tries until the store is there. Where it may be at one of several ports, what is found at one is asked whether it is
+/// this job's; who does not answer as a store of this job is passed over.
+/// Lifetime: what it is given outlives its task. Threads: the loop's.
+class Entrance {
+ public:
+  Entrance(async::EventLoop& loop, Address address, const JoinRequest& request, FailureLatch& failure,
+           std::string doing, Deadline deadline)
+      : loop_(&loop),
+        address_(std::move(address)),
+        request_(&request),
+        failure_(&failure),
+        doing_(std::move(doing)),
+        deadline_(deadline) {}
+
+  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
+  async::Task<Entered> enter() {
+    const std::uint16_t first = address_.port;
+    std::chrono::milliseconds delay{10};
+    for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
+      address_.port = static_cast<std::uint16_t>(first + place);
+      Entered entered;
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_) : try_place(entered);
+      const bool in = co_await std::move(attempt);
+      if (in) {
+        entered.address = address_;
+        co_return std::move(entered);
+      }
+      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
+        throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+      }
+      if (place + 1 == address_.ports) {
+        co_await loop_->sleep_for(delay);
+        delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+      }
+    }
+  }
+
+ private:
+  /// How long one of several ports is tried before the next.
+  static constexpr std::chrono::milliseconds one_place{500};
+
+  Error timed_out(const std::string& what) const {
+    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
+  }
+
+  async::Task<bool> try_place(Entered& entered) {
+    bool in = false;
+    try {
+      const Deadline moment = earlier(deadline_, Deadline::after(one_place));
+      in = co_await try_once(entered, moment);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::refused) && !is_elsewhere_) {
+        throw;
+      }
+      in_vain_ = error.what();
+    }
+    co_return in;
+  }
+
+  /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
+  async::Task<bool> try_once(Entered& entered, Deadline deadline) {
+    is_elsewhere_ = true;
+    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    entered.link = std::make_unique<Link>(std::move(connection));
+    Knock call = make_join();
+    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      is_elsewhere_ = refused->other_job;
+      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->facts.rank);
+    }
+    if (const Failure* failed = std::get_if<Failure>(&result)) {
+      failure_->set(failed->cause);
+      failure_->throw_if_failed(request_->facts.rank);
+    }
+    const NoAnswer* none = std::get_if<NoAnswer>(&result);
+    if (none != nullptr && none->timed_out) {
+      throw timed_out("the store took the connection but does not answer");
+    }
+    if (none != nullptr) {
+      in_vain_ = "what listens there closed the connection without an answer (" + none->reason + ")";
+      co_return false;
+    }
+    entered.accepted = std::get<Accepted>(result);
+    co_return true;
+  }
+
+  /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
+  Join make_join() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
+    Join join;
+    join.facts = request_->facts;
+    join.world_size = request_->world_size;
+    join.job = request_->job;
+    join.process = static_cast<std::int64_t>(::getpid());
+    join.patience_ms = static_cast<std::uint64_t>(patience.count());
+    return join;
+  }
+
+  async::EventLoop* loop_;
+  Address address_;
+  const JoinRequest* request_;
+  FailureLatch* failure_;
+  std::string doing_;
+  Deadline deadline_;
+  std::string in_vain_;
+  bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/lifeline.hpp
+
+/// @file
+/// rendezvous::Lifeline: a rank's side of its session: beats, and is made good after a break.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: the loop outlives it. Threads: the loop's. Its handlers may end it.
+class Lifeline {
+ public:
+  struct Handlers {
+    std::function<bool(ToRank&)> on_message;              ///< false where it is out of place
+    std::function<void(const std::string& how)> on_lost;  ///< the store is gone for good; a clause
+  };
+
+  Lifeline(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link,
+           Handlers handlers)
+      : loop_(loop),
+        address_(std::move(address)),
+        accepted_(accepted),
+        handlers_(std::move(handlers)),
+        line_(std::make_shared<Line>(loop, LineOptions{}, line_handlers())) {
+    link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
+    static_cast<void>(line_->attach(std::move(link), 0));  // a new line can go on from its beginning
+    beating_ = loop_.spawn(beat());
+  }
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+  ~Lifeline() { end(); }
+
+  /// False where too much waits to be sent.
+  [[nodiscard]] bool send(Frame frame) { return line_->send(std::move(frame)); }
+  std::size_t waiting_bytes() const noexcept { return line_->waiting_bytes(); }
+
+  /// Closes the connection; no handler is called any more.
+  void end() noexcept {
+    handlers_ = {};
+    line_->close();
+    beating_.cancel();
+    resuming_.cancel();
+  }
+
+ private:
+  Line::Handlers line_handlers() {
+    Line::Handlers handlers;
+    handlers.on_frame = [this](std::span<const std::byte> frame) {
+      std::optional<ToRank> message = decode_to_rank(frame);
+      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
+      return message && (!on_message || on_message(*message));
+    };
+    handlers.on_end = [this](const std::string& how) {
+      if (accepted_.grace_ms == 0) {
+        lose(how);
+      } else {
+        resuming_ = loop_.spawn(resume(how));
+      }
+    };
+    return handlers;
+  }
+
+  void lose(const std::string& how) {
+    const std::function<void(const std::string&)> on_lost = handlers_.on_lost;
+    end();
+    if (on_lost) {
+      on_lost(how);
+    }
+  }
+
+  /// Where this process itself was stopped meanwhile, the store is not blamed for it.
+  async::Task<void> beat() {
+    const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
+    const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(every);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      if (now - before > every + liveness / 2) {
+        line_->forgive_silence();
+      } else if (line_->attached() && now - line_->last_heard() > liveness) {
+        lose("it has said nothing for " + seconds_text(liveness) +
+             " (it is stopped, or its host or the way to it is gone)");
+        co_return;
+      }
+      line_->beat();
+    }
+  }
+
+  /// Makes the broken connection good within the grace. @param how it broke
+  async::Task<void> resume(std::string how) {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.grace_ms));
+    std::string reason;
+    bool done = false;
+    try {
+      while (!done && reason.empty() && !deadline.passed()) {
+        done = co_await resume_once(reason, deadline);
+        if (!done && reason.empty()) {
+          co_await loop_.sleep_for(std::chrono::milliseconds(10));
+        }
+      }
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    if (!done) {
+      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
+    }
+  }
+
+  /// @param reason set where trying again is in vain
+  async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
+    net::Connection connection = co_await net::connect_with_backoff(loop_, address_.host, address_.port, deadline);
+    auto link = std::make_unique<Link>(std::move(connection));
+    Knock call = Resume{accepted_.ticket, line_->received(), {}};
+    KnockResult result = co_await knock(*link, address_, std::move(call), "going on with the session", deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      reason = refused->sentence;
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      reason = failure->cause.sentence();
+    }
+    const Accepted* accepted = std::get_if<Accepted>(&result);
+    if (accepted == nullptr) {
+      co_return false;
+    }
+    link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
+    const bool attached = line_->attach(std::move(link), accepted->received);
+    reason = attached ? "" : "the store misses more than is kept for it";
+    co_return attached;
+  }
+
+  async::EventLoop& loop_;
+  Address address_;
+  Accepted accepted_;
+  Handlers handlers_;
+  std::shared_ptr<Line> line_;
+  async::Spawned beating_;
+  async::Spawned resuming_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/exchange.hpp
 
 /// @file
-/// A rank's side of its connection to the store: questions out, answers and the job's failure in.
+/// A rank's side of its session with the store: questions out, answers and the job's failure in.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7231,24 +11183,28 @@ class Exchange {
   /// What a question came to: an answer, or nothing in time.
   using Answer = std::optional<Response>;
 
-  /// @param link on which the store has welcomed this rank
-  Exchange(async::EventLoop& loop, std::unique_ptr<Link> link, int rank, std::string store,
+  /// @param link on which the store has accepted this rank
+  Exchange(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link, int rank,
            std::shared_ptr<FailureLatch> failure)
       : loop_(loop),
-        link_(std::move(link)),
         rank_(rank),
-        store_(std::move(store)),
+        store_(address.text()),
         failure_(std::move(failure)),
-        to_write_(loop),
+        welcomed_(loop),
         left_(loop),
-        told_(loop) {
-    const async::ExceptionHandler broken = [this](const std::exception_ptr& reason) { lose(reason); };
-    reading_ = loop_.spawn(read_all(), broken);
-    writing_ = loop_.spawn(write_all(), broken);
-  }
+        told_(loop),
+        line_(std::make_unique<Lifeline>(loop, std::move(address), accepted, std::move(link), handlers())) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
   ~Exchange() { end("the session with the store ended"); }
+
+  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed.
+  /// @throws the job's first cause
+  async::Task<std::optional<Membership>> welcome(Deadline deadline) {
+    co_await welcomed_.wait(deadline);
+    failure_->throw_if_failed(rank_);
+    co_return std::move(membership_);
+  }
 
   /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
   /// store to say what was missing.
@@ -7306,10 +11262,8 @@ class Exchange {
     if (open()) {
       end_sentence_ = std::move(sentence);
     }
-    reading_.cancel();
-    writing_.cancel();
     reporting_.cancel();
-    link_.reset();
+    line_.reset();
     wake_all();
   }
 
@@ -7350,7 +11304,17 @@ class Exchange {
     bool taken_back = false;
   };
 
-  bool open() const noexcept { return link_ != nullptr; }
+  bool open() const noexcept { return line_ != nullptr; }
+
+  Lifeline::Handlers handlers() {
+    Lifeline::Handlers handlers;
+    handlers.on_message = [this](ToRank& message) {
+      std::visit([this](auto& each) { on(each); }, message);
+      return true;
+    };
+    handlers.on_lost = [this](const std::string& how) { lose(how); };
+    return handlers;
+  }
 
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
@@ -7360,50 +11324,21 @@ class Exchange {
     }
   }
 
-  void post(const Frame& frame, const std::string& doing) {
-    if (!link_->writer.queue(frame)) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(link_->writer.queued_bytes()) +
+  void post(Frame frame, const std::string& doing) {
+    if (!line_->send(std::move(frame))) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(line_->waiting_bytes()) +
                                    " bytes wait to be sent to the store; await some requests first")
           .with_rank(rank_);
     }
-    to_write_.set();
   }
 
   void wake_all() noexcept {
     for (const auto& [id, question] : questions_) {
       question->over.set();
     }
+    welcomed_.set();
     left_.set();
     told_.set();
-  }
-
-  async::Task<void> read_all() {
-    for (;;) {
-      const net::FrameResult frame = co_await link_->reader.read_frame(Deadline::after(std::chrono::hours(24)));
-      if (frame.status == net::FrameStatus::timed_out) {
-        continue;
-      }
-      if (!frame.ok()) {
-        lose(frame.reason);
-        co_return;
-      }
-      std::optional<ToRank> message = decode_to_rank(frame.payload);
-      if (!message) {
-        lose("it sent bytes that do not follow the protocol");
-        co_return;
-      }
-      std::visit([this](auto& each) { on(each); }, *message);
-    }
-  }
-
-  async::Task<void> write_all() {
-    for (;;) {
-      const net::IoResult result = co_await link_->writer.flush(Deadline::after(std::chrono::hours(24)));
-      if (result.status == net::IoStatus::closed) {
-        co_return;  // the reader finds what there is to read, and then the end
-      }
-      co_await to_write_.wait(Deadline::after(std::chrono::hours(24)));
-    }
   }
 
   async::Task<void> insist(Cause cause) {
@@ -7425,8 +11360,10 @@ class Exchange {
     acknowledged_ = true;
     left_.set();
   }
-  template <class Other>
-  void on(const Other&) {}  // Accepted, Welcome, Refused: said once before
+  void on(Welcome& welcome) {
+    membership_ = std::move(welcome.membership);
+    welcomed_.set();
+  }
 
   /// The job has failed: every wait ends with its cause.
   void fail(const Cause& cause) {
@@ -7434,10 +11371,11 @@ class Exchange {
     for (const auto& [id, question] : questions_) {
       question->over.set();
     }
+    welcomed_.set();
     told_.set();
   }
 
-  /// The connection ended, and this rank did not mean it.
+  /// The session ended, and this rank did not mean it.
   void lose(const std::string& how) {
     if (!leaving_ && !failure_->failed()) {
       fail(Cause{CauseKind::lost,
@@ -7447,187 +11385,240 @@ class Exchange {
     }
     wake_all();
   }
-  void lose(const std::exception_ptr& reason) {
-    try {
-      std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      lose(std::string(error.what()));
-    } catch (...) {
-      lose(std::string("an unknown exception"));
-    }
-  }
 
   async::EventLoop& loop_;
-  std::unique_ptr<Link> link_;  ///< null once ended
   int rank_;
   std::string store_;
   std::shared_ptr<FailureLatch> failure_;
-  async::AutoResetEvent to_write_;
+  async::Event welcomed_;
   async::Event left_;
   async::Event told_;
   std::uint64_t last_id_ = 0;
+  std::optional<Membership> membership_;
   std::map<std::uint64_t, Question*> questions_;
   bool leaving_ = false;
   bool acknowledged_ = false;
   std::string end_sentence_;
   async::Spawned reporting_;
-  async::Spawned reading_;
-  async::Spawned writing_;
+  std::unique_ptr<Lifeline> line_;  ///< null once ended
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/peer.hpp
+// ---- dtrain/rendezvous/listen.hpp
 
 /// @file
-/// One connection of the server's, and what waits to be sent on it.
+/// Where a store listens for the others of its job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lifetime: outlives its tasks; the loop outlives it. Threads: the loop's.
-class Peer {
- public:
-  Peer(async::EventLoop& loop, SessionId id, net::Connection connection, const Limits& limits)
-      : id_(id),
-        loop_(loop),
-        limits_(limits),
-        connection_(std::move(connection)),
-        writer_(connection_, max_frame_bytes, limits.outgoing_bytes),
-        to_write_(loop),
-        taken_(loop) {
-    watch_liveness(connection_, limits.send);
-  }
+/// What the user said about it.
+struct ListenRules {
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
+  bool has_secret = false;                  ///< then who reaches the port cannot join without it
+};
 
-  SessionId id() const noexcept { return id_; }
-  net::Connection& connection() noexcept { return connection_; }
+namespace detail {
 
-  /// Queues a frame. False where the peer leaves too much unread.
-  [[nodiscard]] bool send(std::span<const std::byte> frame) {
-    to_write_.set();
-    return writer_.queue(frame);
-  }
-
-  /// Ends the connection once everything is sent.
-  void close_after_sending() {
-    closing_ = true;
-    to_write_.set();
-  }
-
-  /// Waits while the peer has many answers to take, so that it reads before it asks for more.
-  async::Task<void> room() {
-    while (writer_.queued_bytes() > limits_.outgoing_bytes / 16) {
-      co_await taken_.wait(Deadline::after(limits_.send));
+/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
+inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
+                                               const net::Endpoint& endpoint) {
+  try {
+    return net::Listener::bind(loop, endpoint);
+  } catch (const Error& error) {
+    if (error.code().value() == EADDRNOTAVAIL) {
+      return std::nullopt;
     }
+    if (error.code().value() == EADDRINUSE) {
+      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
+                                    " is in use by another program, and the job's store is to listen there; choose "
+                                    "another with MASTER_PORT or --master-port");
+    }
+    throw;
   }
+}
 
-  /// Sends what is queued until the connection ends. @returns how it ended
-  async::Task<std::string> write_all() {
-    for (;;) {
-      if (writer_.queued_bytes() > 0) {
-        const net::IoResult result = co_await writer_.flush(Deadline::after(limits_.send));
-        taken_.set();
-        if (result.status == net::IoStatus::closed) {
-          co_return result.reason();
-        }
-        if (result.status == net::IoStatus::timed_out && result.bytes == 0) {
-          co_return "it took nothing for " + seconds_text(limits_.send);
-        }
-      } else if (closing_) {
-        connection_.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
-        co_await loop_.sleep_for(linger);
-        co_return "it was told to close";
-      } else {
-        co_await to_write_.wait(Deadline::after(std::chrono::hours(24)));
+/// The addresses of what DTRAIN_INTERFACE names. @throws Error (usage) where this machine has no such
+inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::uint16_t port) {
+  if (const std::optional<net::Endpoint> address = net::Endpoint::from_numeric(name, port)) {
+    return {*address};
+  }
+  std::vector<net::Endpoint> found;
+  std::string there;
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (each.interface == name) {
+      found.push_back(each.endpoint.with_port(port));
+    }
+    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
+  }
+  if (found.empty()) {
+    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
+                                 " is neither an address nor an interface of this machine with "
+                                 "one; there are: " +
+                                 there);
+  }
+  return found;
+}
+
+inline bool is_written_as_loopback(const std::string& host, const net::Endpoint& resolved) {
+  return host == "localhost" || (net::Endpoint::from_numeric(host, 0) && resolved.is_loopback());
+}
+
+/// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
+/// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
+/// @throws Error (usage) where that would be every interface, for everybody
+inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const std::vector<net::Endpoint>& resolved,
+                                                const std::optional<net::Endpoint>& outward) {
+  std::vector<net::Endpoint> candidates;
+  if (outward) {
+    candidates.push_back(outward->with_port(resolved.front().port()));
+  }
+  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
+               [](const net::Endpoint& each) { return each.is_loopback(); });
+  if (candidates.empty()) {
+    throw Error(Errc::usage,
+                "the job's store is to listen at " + host +
+                    ", which is no address of this machine, and to listen at all of its addresses the job "
+                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
+                    "the same DTRAIN_SECRET for all of the job");
+  }
+  return candidates;
+}
+
+}  // namespace detail
+
+/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
+/// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
+/// address of the default route, and at the loopback address that the name means here.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
+/// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
+inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
+                                                                std::uint16_t port, Deadline deadline,
+                                                                ListenRules rules) {
+  std::vector<net::Listener> listeners;
+  const auto listen = [&](const net::Endpoint& endpoint) {
+    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
+    if (listener) {
+      listeners.push_back(*std::move(listener));
+    }
+    return !listeners.empty();
+  };
+  if (rules.interface) {
+    const std::vector<net::Endpoint> named = detail::named_addresses(*rules.interface, port);
+    if (!std::any_of(named.begin(), named.end(), listen)) {
+      throw Error(Errc::usage, "DTRAIN_INTERFACE=" + *rules.interface + " is no address of this machine");
+    }
+    co_return std::move(listeners);
+  }
+  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
+  const std::vector<net::Endpoint>& resolved = resolution.endpoints;
+  if (resolved.empty()) {
+    throw net::unresolved_error(host, resolution.reason);
+  }
+  const bool loopback = detail::is_written_as_loopback(host, resolved.front());
+  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
+    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
+  });
+  if (!found && rules.has_secret) {
+    listeners.push_back(net::Listener::bind_any(loop, port));
+  } else if (!found) {
+    const std::vector<net::Endpoint> candidates =
+        detail::behind_a_name(host, resolved, net::address_of_default_route());
+    std::for_each(candidates.begin(), candidates.end(), listen);
+  }
+  if (listeners.empty()) {
+    throw Error(Errc::usage, "the job's store is to listen at " + host +
+                                 ", which is no address of this machine; set "
+                                 "MASTER_ADDR to one that is");
+  }
+  co_return std::move(listeners);
+}
+
+/// listen_for_ranks at the first port that is free of those where `address` may be.
+inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop& loop, Address address,
+                                                                Deadline deadline, ListenRules rules) {
+  for (std::uint16_t place = 0;; ++place) {
+    const auto port = static_cast<std::uint16_t>(address.port + place);
+    try {
+      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, rules);
+      co_return std::move(listeners);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || place + 1 >= address.ports) {
+        throw;
       }
     }
   }
-
- private:
-  static constexpr std::chrono::milliseconds linger{1000};
-
-  SessionId id_;
-  async::EventLoop& loop_;
-  const Limits& limits_;
-  net::Connection connection_;
-  net::FrameWriter writer_;
-  async::AutoResetEvent to_write_;
-  async::AutoResetEvent taken_;
-  bool closing_ = false;
-};
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/server.hpp
 
 /// @file
-/// rendezvous::Server: the store of a job behind a listener.
+/// rendezvous::Server: the door of a store: who may enter, and to which job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Serves one job from its construction to its destruction, which closes every connection at once.
-/// Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
+/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
 class Server {
  public:
-  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
-  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
-      : loop_(loop),
-        listener_(std::move(listener)),
-        options_(checked(std::move(options))),
-        began_(Deadline::Clock::now()),
-        formation_(options_.formation),
-        job_(options_.world_size, options_.owner, random_job_id(), options_.limits),
-        over_(loop),
-        formation_changed_(loop) {
-    const async::ExceptionHandler fail = [this](const std::exception_ptr& reason) { broken(reason); };
-    accepting_ = loop_.spawn(accept_all(), fail);
-    forming_ = loop_.spawn(watch_formation(), fail);
+  /// @param listeners at least one
+  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
+      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    for (net::Listener& listener : listeners_) {
+      accepting_.push_back(
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
+    }
   }
+  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : Server(loop, one(std::move(listener)), std::move(options)) {}
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   ~Server() = default;
 
-  /// Where it listens.
-  net::Endpoint local() const noexcept { return listener_.local(); }
+  /// Where it listens; the first of its addresses.
+  net::Endpoint local() const noexcept { return listeners_.front().local(); }
 
-  /// Posts a failure that the server's own process noticed. The first cause of the job wins and goes to every rank.
-  void post_failure(const Cause& cause) {
-    job_.post(cause);
-    apply();
+  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
+  ServedJob& open(JobOptions options) {
+    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
+    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
+    place = std::move(job);
+    return *place;
   }
 
-  /// The job's first cause; nothing while it is well.
-  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
-
-  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
-  async::Task<bool> all_left(Deadline deadline) {
-    const async::Ready ready = co_await over_.wait(deadline);
-    co_return ready == async::Ready::ready;
-  }
-
-  /// How many connections there are, joined or not: for tests and diagnosis.
-  std::size_t connections() const noexcept { return peers_.size(); }
+  /// How many connections have not joined: for tests and diagnosis.
+  std::size_t visitors() const noexcept { return visitors_.size(); }
 
  private:
-  /// A connection and the tasks that serve it. The tasks share the peer, so that they may take out their own entry.
-  struct Entry {
-    std::shared_ptr<Peer> peer;
-    async::Spawned reading{};
-    async::Spawned writing{};
+  /// A connection that has not joined.
+  struct Visitor {
+    std::unique_ptr<Link> link;
+    bool has_greeted = false;
+    async::Spawned task;  ///< gone before the link
   };
+  using VisitorId = std::uint64_t;
 
-  static ServerOptions checked(ServerOptions options) {
-    if (options.world_size < 1 || options.world_size > max_world_size) {
-      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
-                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
-    }
-    return options;
-  }
+  /// What somebody said at the door.
+  struct Call {
+    Hello hello;
+    Knock knock;
+    Transcript transcript;
+  };
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
-  async::Task<void> accept_all() {
+  static std::vector<net::Listener> one(net::Listener listener) {
+    std::vector<net::Listener> listeners;
+    listeners.push_back(std::move(listener));
+    return listeners;
+  }
+
+  async::Task<void> accept_all(net::Listener& listener) {
     for (;;) {
-      std::optional<net::Connection> accepted = co_await listener_.accept(a_day());
+      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
       if (accepted) {
         admit(std::move(*accepted));
         co_await loop_.sleep_for(std::chrono::milliseconds(0));  // it is heard before many others could push it out
@@ -7636,165 +11627,159 @@ class Server {
   }
 
   void admit(net::Connection connection) {
-    if (unjoined_.size() >= options_.limits.unjoined_connections) {
-      const SessionId oldest = *unjoined_.begin();
-      unjoined_.erase(oldest);
-      peers_.erase(oldest);
+    if (visitors_.size() >= options_.limits.unjoined_connections) {
+      visitors_.erase(least_welcome());
     }
-    const SessionId id = ++last_id_;
-    Entry& entry = peers_[id];
-    unjoined_.insert(id);
-    entry.peer = std::make_shared<Peer>(loop_, id, std::move(connection), options_.limits);
-    entry.reading = loop_.spawn(serve(entry.peer, &Server::converse));
-    entry.writing = loop_.spawn(serve(entry.peer, &Server::write));
+    const VisitorId id = ++last_id_;
+    Visitor& visitor = visitors_[id];
+    visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
+    visitor.link->watch(options_.limits.liveness);
+    visitor.task = loop_.spawn(receive(id, *visitor.link));
   }
 
-  /// Runs one direction of a connection. Its end, or its exception, is the end of both.
-  async::Task<void> serve(std::shared_ptr<Peer> peer, async::Task<std::string> (Server::*direction)(Peer&)) {
-    std::string how;
+  /// The oldest that has said nothing that makes sense, or else the oldest.
+  std::map<VisitorId, Visitor>::iterator least_welcome() {
+    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
+      if (!visitor->second.has_greeted) {
+        return visitor;
+      }
+    }
+    return visitors_.begin();
+  }
+
+  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
+  async::Task<void> receive(VisitorId id, Link& link) {
     try {
-      how = co_await (this->*direction)(*peer);
-    } catch (const std::exception& error) {
-      how = error.what();
-    }
-    gone(peer->id(), how);
-  }
-
-  async::Task<std::string> write(Peer& peer) { return peer.write_all(); }
-
-  /// The hello, and then what a rank asks. @returns how the connection ended
-  async::Task<std::string> converse(Peer& peer) {
-    {
-      net::FrameReader reader(peer.connection(), max_hello_bytes);
-      const net::FrameResult frame = co_await reader.read_frame(Deadline::after(options_.limits.handshake));
-      if (!frame.ok()) {
-        co_return frame.reason;
+      const Deadline deadline = Deadline::after(options_.limits.handshake);
+      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
+      if (const Refused* refused = std::get_if<Refused>(&heard)) {
+        co_await turn_away(link, encode(*refused));
+      } else if (Call* call = std::get_if<Call>(&heard)) {
+        const std::optional<Frame> no = let_in(id, *call);
+        if (no) {
+          co_await turn_away(link, *no);
+        }
       }
-      if (!greet(peer.id(), frame.payload)) {
-        co_return "it sent bytes that are no hello";
-      }
+    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
     }
-    net::FrameReader reader(peer.connection(), max_frame_bytes);
-    for (;;) {
-      co_await peer.room();
-      const net::FrameResult frame = co_await reader.read_frame(a_day());
-      if (!frame.ok() && frame.status != net::FrameStatus::timed_out) {
-        co_return frame.reason;
-      }
-      if (!frame.ok() || !job_.has_joined(peer.id())) {
-        continue;  // it has left or was refused: what it still says is read only so that its end is seen
-      }
-      std::optional<FromRank> message = decode_from_rank(frame.payload);
-      if (!message) {
-        co_return "it sent bytes that do not follow the protocol";
-      }
-      job_.receive(peer.id(), *std::move(message));
-      apply();
-    }
+    visitors_.erase(id);
   }
 
-  /// False for what is no hello of any version: then there is nobody to explain it to.
-  bool greet(SessionId id, std::span<const std::byte> frame) {
-    auto decoded = decode_hello(frame, version_text());
-    if (!decoded) {
-      return false;
+  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
+    Call call;
+    const net::FrameResult first = co_await link.reader.read_frame(deadline);
+    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    if (!hello) {
+      co_return std::monostate();
     }
-    if (Refused* refused = std::get_if<Refused>(&*decoded)) {
-      job_.refuse(id, std::move(*refused));
-    } else {
-      const Hello& hello = std::get<Hello>(*decoded);
-      job_.hello(id, hello);
-      if (job_.has_joined(id)) {
-        unjoined_.erase(id);
-        expect_within(hello.patience_ms);
-      }
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      co_return std::move(*refused);
     }
-    apply();
-    return true;
+    call.hello = std::get<Hello>(std::move(*hello));
+    if (auto refused = wrong_secret(call.hello)) {
+      co_return *std::move(refused);
+    }
+    visitors_.at(id).has_greeted = true;
+    call.transcript.add(first.payload);
+    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    call.transcript.add(challenge);
+    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
+    if (!sent.ok()) {
+      co_return std::monostate();
+    }
+    const net::FrameResult second = co_await link.reader.read_frame(deadline);
+    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
+    if (!knock) {
+      co_return std::monostate();
+    }
+    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
+      co_return Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    }
+    call.transcript.add(second.payload);
+    call.knock = *std::move(knock);
+    co_return std::move(call);
   }
 
-  /// A rank that waits less long than the store ends the formation for all: without it there is no job.
-  void expect_within(std::uint64_t patience_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(formation_.remaining());
-    if (patience_ms < static_cast<std::uint64_t>(left.count())) {
-      formation_ = Deadline::after(std::chrono::milliseconds(patience_ms));
+  std::optional<Refused> wrong_secret(const Hello& hello) const {
+    if (options_.secret && !hello.has_secret) {
+      return Refused{
+          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+          "DTRAIN_SECRET_FILE"};
     }
-    formation_changed_.set();
+    return std::nullopt;
   }
 
-  async::Task<void> watch_formation() {
-    while (!job_.formed() && !job_.cause()) {
-      co_await formation_changed_.wait(formation_);
-      if (formation_.passed()) {
-        job_.formation_late(seconds_text(Deadline::Clock::now() - began_));
-        apply();
-      }
+  /// The session takes the link over, and nothing is returned; or what to answer instead.
+  std::optional<Frame> let_in(VisitorId id, Call& call) {
+    const auto place = jobs_.find(call.hello.role);
+    if (place == jobs_.end() && call.hello.role == Role::rank) {
+      return Frame();  // not yet
     }
+    if (place == jobs_.end()) {
+      return encode(
+          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+                  "start this process with --nnodes=1, or correct the address"});
+    }
+    ServedJob& job = *place->second;
+    const Join* join = std::get_if<Join>(&call.knock);
+    if (call.hello.generation > job.options().generation) {
+      return Frame();  // the store itself still belongs to the former attempt
+    }
+    if (auto refused = wrong_job(call.hello, join, job.options())) {
+      job.note_refusal(refused->sentence);
+      return encode(*std::move(refused));
+    }
+    std::variant<Accepted, Refused, Failure> answer =
+        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
+    const Accepted* accepted = std::get_if<Accepted>(&answer);
+    if (accepted == nullptr) {
+      return std::visit([](auto& each) { return encode(each); }, answer);
+    }
+    Frame frame = encode(*accepted);
+    if (options_.secret) {
+      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
+      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+    }
+    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    static_cast<void>(link->writer.queue(frame));  // its queue is empty
+    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
+    job.carry(accepted->ticket.session, std::move(link), has);
+    return std::nullopt;
   }
 
-  /// A connection has ended. Its own tasks call this; the peer lives on in them.
-  void gone(SessionId id, const std::string& how) {
-    std::optional<Cause> loss = job_.closed(id, "its connection ended without leave(ok) (" + how + ")");
-    peers_.erase(id);
-    unjoined_.erase(id);
-    if (loss && options_.loss_grace.count() > 0 && mourning_.done()) {
-      mourning_ = loop_.spawn(mourn(*std::move(loss)));
-    } else if (loss && options_.loss_grace.count() == 0) {
-      job_.post(*loss);
+  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
+    const std::string who = join == nullptr ? "a process"
+                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
+                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+    if (hello.generation < job.generation) {
+      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
+                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
+                     "; end what is left of the earlier attempt"};
     }
-    apply();
+    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
+      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
+                         "'; give each job a port of its own (MASTER_PORT)",
+                     true};
+    }
+    return std::nullopt;
   }
 
-  async::Task<void> mourn(Cause loss) {
-    co_await loop_.sleep_for(options_.loss_grace);
-    post_failure(loss);
-  }
-
-  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
-  void apply() {
-    if (std::exchange(applying_, true)) {
-      return;
+  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
+  async::Task<void> turn_away(Link& link, Frame frame) {
+    if (frame.empty()) {
+      co_return;
     }
-    std::vector<SessionId> unread;
-    for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
-      for (Effect& effect : effects) {
-        std::visit([&](auto& each) { perform(each, unread); }, effect);
-      }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
+    if (!sent.ok()) {
+      co_return;
     }
-    applying_ = false;
-    if (job_.over()) {
-      over_.set();
-    }
-    for (const SessionId id : unread) {
-      gone(id, "it left more than " + std::to_string(options_.limits.outgoing_bytes) + " bytes of answers unread");
-    }
-  }
-
-  void perform(Send& send, std::vector<SessionId>& unread) {
-    const auto found = peers_.find(send.session);
-    if (found != peers_.end() && !found->second.peer->send(encode(std::move(send.message)))) {
-      unread.push_back(send.session);
-    }
-  }
-  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
-    const auto found = peers_.find(close.session);
-    if (found != peers_.end()) {
-      found->second.peer->close_after_sending();
-    }
-  }
-  void perform(const Joined& joined, std::vector<SessionId>&) {
-    if (options_.on_joined) {
-      options_.on_joined(joined.rank, joined.host);
-    }
-  }
-  void perform(const HasLeft& left, std::vector<SessionId>&) {
-    if (options_.on_left) {
-      options_.on_left(left.rank);
-    }
-  }
-  void perform(const HasFailed& failed, std::vector<SessionId>&) {
-    if (options_.on_failure) {
-      options_.on_failure(failed.cause);
+    link.connection.shutdown_write();
+    for (bool open = true; open;) {
+      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
+      open = rest.ok();
     }
   }
 
@@ -7807,24 +11792,18 @@ class Server {
       text = error.what();
     } catch (...) {
     }
-    post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    for (const auto& [role, job] : jobs_) {
+      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    }
   }
 
   async::EventLoop& loop_;
-  net::Listener listener_;
+  std::vector<net::Listener> listeners_;
   ServerOptions options_;
-  Deadline::Clock::time_point began_;
-  Deadline formation_;
-  Job job_;
-  async::Event over_;
-  async::AutoResetEvent formation_changed_;
-  bool applying_ = false;
-  SessionId last_id_ = 0;
-  std::set<SessionId> unjoined_;  ///< connections that have not joined, the oldest first
-  std::map<SessionId, Entry> peers_;
-  async::Spawned mourning_;  ///< the tasks come last: they are gone before what they use
-  async::Spawned forming_;
-  async::Spawned accepting_;
+  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
+  VisitorId last_id_ = 0;
+  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -7836,42 +11815,32 @@ class Server {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Who wants to join.
-struct JoinRequest {
-  RankFacts facts;
-  int world_size = 1;
-};
-
 /// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
 /// of this rank. Threads: the loop's, destruction included.
 class Session {
  public:
   /// Connects to the store, with patience for one that is not there yet, and waits until all ranks have joined.
   /// @param failure gets the job's first cause, now and for the session's life
-  /// @throws Error (refused) with the store's sentence; the job's first cause; Error (timeout); and what connecting
-  /// throws
-  static async::Task<std::unique_ptr<Session>> join(async::EventLoop& loop, std::string host, std::uint16_t port,
-                                                    JoinRequest request, std::shared_ptr<FailureLatch> failure,
-                                                    Deadline deadline) {
-    const std::string store = host + ":" + std::to_string(port);
-    const std::string doing = "joining the job at " + store + " as rank " + std::to_string(request.facts.rank);
-    std::chrono::milliseconds delay{10};
-    for (;;) {
-      net::Connection connection = co_await net::connect_with_backoff(loop, host, port, deadline);
-      auto link = std::make_unique<Link>(std::move(connection));
-      Attempt attempt{doing, request, *failure, deadline};
-      co_await attempt.run(*link);
-      if (attempt.welcomed) {
-        co_return std::unique_ptr<Session>(
-            new Session(loop, std::move(link), *std::move(attempt.welcomed), store, std::move(failure)));
-      }
-      if (Deadline::Clock::now() + delay >= deadline.instant()) {
-        throw timed_out(doing, "what listens there closed the connection without an answer (" + attempt.reason +
-                                   "); check that MASTER_ADDR and MASTER_PORT are those of this job's store");
-      }
-      co_await loop.sleep_for(delay);
-      delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); and what connecting throws
+  static async::Task<std::unique_ptr<Session>> join(async::EventLoop& loop, Address address, JoinRequest request,
+                                                    std::shared_ptr<FailureLatch> failure, Deadline deadline) {
+    const std::string store = address.text();
+    const int rank = request.facts.rank;
+    const std::string doing = "joining the job at " + store + " as " +
+                              (address.role == Role::rank ? "rank " : "node ") + std::to_string(rank);
+    Entrance entrance(loop, std::move(address), request, *failure, doing, deadline);
+    Entered entered = co_await entrance.enter();
+    auto exchange = std::make_shared<Exchange>(loop, std::move(entered.address), entered.accepted,
+                                               std::move(entered.link), rank, std::move(failure));
+    std::optional<Membership> membership = co_await exchange->welcome(deadline);
+    if (!membership) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
     }
+    if (membership->rank != rank || membership->world_size != request.world_size) {
+      throw Error(Errc::protocol, doing + ": the store answered for another rank");
+    }
+    co_return std::unique_ptr<Session>(new Session(*std::move(membership), std::move(exchange)));
   }
 
   /// Who this rank is among the others.
@@ -7894,104 +11863,8 @@ class Session {
   ~Session() { exchange_->end("the session with the store has ended"); }
 
  private:
-  Session(async::EventLoop& loop, std::unique_ptr<Link> link, Membership membership, const std::string& store,
-          std::shared_ptr<FailureLatch> failure)
-      : membership_(std::move(membership)),
-        exchange_(std::make_shared<Exchange>(loop, std::move(link), membership_.rank, store, std::move(failure))) {}
-
-  static Error timed_out(const std::string& doing, const std::string& what) {
-    return Error(Errc::timeout, doing + ": the deadline passed; " + what);
-  }
-
-  /// One connection's handshake.
-  struct Attempt {
-    const std::string& doing;
-    const JoinRequest& request;
-    FailureLatch& failure;
-    Deadline deadline;
-    std::optional<Membership> welcomed{};
-    std::string reason{};  ///< why the connection ended before the store had accepted this rank
-
-    /// Sets `welcomed`, or `reason` where it is worth another try. @throws what join throws
-    async::Task<void> run(Link& link) {
-      const Frame hello = encode(make_hello());
-      if (!link.writer.queue(hello)) {
-        throw Error(Errc::limit, doing + ": the hello is too long");
-      }
-      const net::IoResult sent = co_await link.writer.flush(deadline);
-      if (!sent.ok()) {
-        reason = sent.reason();
-        co_return;
-      }
-      bool accepted = false;
-      while (!welcomed) {
-        const net::FrameResult frame = co_await link.reader.read_frame(deadline);
-        if (frame.status == net::FrameStatus::timed_out) {
-          throw timed_out(doing, accepted ? "the store did not say which ranks are missing"
-                                          : "the store accepted the connection but does not answer");
-        }
-        if (!frame.ok() && !accepted) {
-          reason = frame.reason;
-          co_return;
-        }
-        if (!frame.ok()) {
-          give_up("its store went away while the ranks were joining: rank 0 or its launcher ended (" + frame.reason +
-                  ")");
-        }
-        std::optional<ToRank> message = decode_to_rank(frame.payload);
-        if (!message) {
-          throw Error(Errc::protocol,
-                      doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and " + "MASTER_PORT");
-        }
-        accepted = hear(*message) || accepted;
-      }
-    }
-
-    /// Whether it was Accepted.
-    bool hear(ToRank& message) {
-      if (const Refused* refused = std::get_if<Refused>(&message)) {
-        throw Error(Errc::refused, doing + " was refused: " + refused->sentence).with_rank(request.facts.rank);
-      }
-      if (const Failure* failed = std::get_if<Failure>(&message)) {
-        failure.set(failed->cause);
-        failure.throw_if_failed(request.facts.rank);
-      }
-      if (Welcome* welcome = std::get_if<Welcome>(&message)) {
-        if (welcome->membership.rank != request.facts.rank || welcome->membership.world_size != request.world_size) {
-          throw Error(Errc::protocol, doing + ": the store answered for another rank");
-        }
-        welcomed = std::move(welcome->membership);
-      }
-      const Accepted* accepted = std::get_if<Accepted>(&message);
-      if (accepted != nullptr && accepted->nonce != nonce) {
-        throw Error(Errc::protocol, doing + ": the store answered another process");
-      }
-      return accepted != nullptr;
-    }
-
-    [[noreturn]] void give_up(const std::string& text) {
-      failure.set(Cause{CauseKind::lost, -1, {}, text});
-      failure.throw_if_failed(request.facts.rank);
-      throw Error(Errc::closed, doing + ": " + text);
-    }
-
-    /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
-    Hello make_hello() {
-      nonce = random_nonce();
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining());
-      const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
-      Hello hello;
-      hello.version = version_text();
-      hello.nonce = nonce;
-      hello.facts = request.facts;
-      hello.world_size = request.world_size;
-      hello.process = static_cast<std::int64_t>(::getpid());
-      hello.patience_ms = static_cast<std::uint64_t>(patience.count());
-      return hello;
-    }
-
-    Nonce nonce{};
-  };
+  Session(Membership membership, std::shared_ptr<Exchange> exchange)
+      : membership_(std::move(membership)), exchange_(std::move(exchange)) {}
 
   Membership membership_;
   std::shared_ptr<Exchange> exchange_;
@@ -8006,17 +11879,30 @@ class Session {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// What compare_set found and did.
+struct CompareSet {
+  bool swapped = false;
+  std::optional<std::string> now{};  ///< the key's value afterwards; nothing where it does not exist
+};
+
 /// A handle: copies refer to the same session, and may outlive it; their calls then throw. Keys and names of barriers
-/// are prefixed (with_prefix), have at most max_key_bytes with their prefix, and values at most max_value_bytes.
+/// are prefixed (with_prefix), have at most max_key_bytes with their prefix, and values at most max_value_bytes; all
+/// keys and values of one call have at most max_batch_bytes. Each call is one message there and one back, whole or not
+/// at all.
 ///
-/// Blocking: the coroutine forms suspend, on the rank's control loop; the ..._blocking forms block the calling thread,
-/// which is not the loop's. All until the deadline, or a moment longer (a second at most) for the store's last word.
-/// Threads: the coroutine forms on the loop; the others from any thread, several at once.
+/// Blocking: the coroutine forms suspend, on the rank's control loop (ProcessGroup::run_blocking, ::spawn); the
+/// ..._blocking forms block the calling thread, which is not the loop's. All until the deadline, or for timeout() where
+/// none is given, or a moment longer (a second at most) for the store's last word. A Task that is destroyed takes its
+/// request back. Threads: the coroutine forms on the loop; the others from any thread, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
 /// pending and later call; Error (refused) with the store's sentence; Error (invalid_argument) for what is too long;
 /// Error (closed) after the session
 class Store {
  public:
+  using OptionalDeadline = std::optional<Deadline>;
+  template <class T>
+  using Task = async::Task<T>;
+
   Store(std::weak_ptr<Exchange> exchange, std::shared_ptr<Control> control)
       : exchange_(std::move(exchange)), control_(std::move(control)) {}
 
@@ -8028,63 +11914,116 @@ class Store {
   }
   const std::string& prefix() const noexcept { return prefix_; }
 
-  /// Sets or replaces a value.
-  async::Task<void> set(std::string key, std::string value, Deadline deadline) const {
-    Request request = about(Operation::set, std::move(key));
-    request.value = std::move(value);
-    return nothing_of(ask(exchange_, std::move(request), "setting key ", deadline));
+  /// The same store, whose calls without a deadline take so long at most. ProcessGroup::store() has the group's.
+  Store with_timeout(std::chrono::nanoseconds timeout) const {
+    Store store = *this;
+    store.timeout_ = timeout;
+    return store;
   }
-  void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
-    block(set(key, value, deadline), deadline, "setting a key in the store");
+  std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
+
+  /// Sets or replaces a value.
+  Task<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
+    return nothing_of(ask(with_value(Operation::set, std::move(key), std::move(value)), deadline));
+  }
+  void set_blocking(const std::string& key, const std::string& value, OptionalDeadline deadline = {}) const {
+    block(set(key, value, by(deadline)), deadline, "setting a key in the store");
+  }
+
+  /// Sets or replaces all of these values, or none of them. Of a key that is there twice the last value counts.
+  Task<void> set_many(std::vector<std::pair<std::string, std::string>> entries, OptionalDeadline deadline = {}) const {
+    Request request = about_many(Operation::set_many, {});
+    for (auto& [key, value] : entries) {
+      request.keys.push_back(prefix_ + key);
+      request.values.push_back(std::move(value));
+    }
+    return nothing_of(ask(std::move(request), deadline));
+  }
+  void set_many_blocking(const std::vector<std::pair<std::string, std::string>>& entries,
+                         OptionalDeadline deadline = {}) const {
+    block(set_many(entries, by(deadline)), deadline, "setting keys in the store");
+  }
+
+  /// Sets the key to `desired` if it has the value `expected`; nothing for `expected` means that it must not exist.
+  Task<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
+                               OptionalDeadline deadline = {}) const {
+    Request request = with_value(Operation::compare_set, std::move(key), desired);
+    request.expected = std::move(expected);
+    return compared(ask(std::move(request), deadline), std::move(desired));
+  }
+  CompareSet compare_set_blocking(const std::string& key, const std::optional<std::string>& expected,
+                                  const std::string& desired, OptionalDeadline deadline = {}) const {
+    return block(compare_set(key, expected, desired, by(deadline)), deadline, "comparing a key of the store");
   }
 
   /// The value; waits until some rank has set it.
-  async::Task<std::string> get(std::string key, Deadline deadline) const {
-    return text_of(ask(exchange_, about(Operation::get, std::move(key)), "waiting for key ", deadline));
+  Task<std::string> get(std::string key, OptionalDeadline deadline = {}) const {
+    return text_of(ask(about(Operation::get, std::move(key)), deadline));
   }
-  std::string get_blocking(const std::string& key, Deadline deadline) const {
-    return block(get(key, deadline), deadline, "waiting for a key of the store");
+  std::string get_blocking(const std::string& key, OptionalDeadline deadline = {}) const {
+    return block(get(key, by(deadline)), deadline, "waiting for a key of the store");
+  }
+
+  /// The values in the order of the keys; waits until all exist at once. At most max_keys_of_a_wait keys.
+  Task<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    const std::size_t count = keys.size();
+    return values_of(ask(about_many(Operation::get_many, std::move(keys)), deadline), count);
+  }
+  std::vector<std::string> get_many_blocking(const std::vector<std::string>& keys,
+                                             OptionalDeadline deadline = {}) const {
+    return block(get_many(keys, by(deadline)), deadline, "waiting for keys of the store");
   }
 
   /// The value, or nothing where there is none yet.
-  async::Task<std::optional<std::string>> try_get(std::string key, Deadline deadline) const {
-    return maybe_text_of(ask(exchange_, about(Operation::try_get, std::move(key)), "looking for key ", deadline));
+  Task<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const {
+    return maybe_text_of(ask(about(Operation::try_get, std::move(key)), deadline));
   }
-  std::optional<std::string> try_get_blocking(const std::string& key, Deadline deadline) const {
-    return block(try_get(key, deadline), deadline, "looking for a key in the store");
+  std::optional<std::string> try_get_blocking(const std::string& key, OptionalDeadline deadline = {}) const {
+    return block(try_get(key, by(deadline)), deadline, "looking for a key in the store");
+  }
+
+  /// Removes the key; who waits for it goes on waiting. Whether it existed.
+  Task<bool> erase(std::string key, OptionalDeadline deadline = {}) const {
+    return existed(ask(about(Operation::erase, std::move(key)), deadline));
+  }
+  bool erase_blocking(const std::string& key, OptionalDeadline deadline = {}) const {
+    return block(erase(key, by(deadline)), deadline, "erasing a key of the store");
   }
 
   /// Adds to the decimal integer under the key (none counts as 0) and gives the sum. Each call counts once; one that
   /// timed out may have counted.
-  async::Task<std::int64_t> add(std::string key, std::int64_t delta, Deadline deadline) const {
+  Task<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const {
     Request request = about(Operation::add, std::move(key));
     request.number = delta;
-    return number_of(ask(exchange_, std::move(request), "adding to key ", deadline));
+    return number_of(ask(std::move(request), deadline));
   }
-  std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
-    return block(add(key, delta, deadline), deadline, "adding to a key of the store");
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, OptionalDeadline deadline = {}) const {
+    return block(add(key, delta, by(deadline)), deadline, "adding to a key of the store");
   }
 
-  /// Waits until all keys exist; at most max_keys_of_a_wait.
-  async::Task<void> wait(std::vector<std::string> keys, Deadline deadline) const {
-    Request request;
-    request.operation = Operation::wait;
-    for (std::string& key : keys) {
-      request.keys.push_back(prefix_ + key);
-    }
-    return nothing_of(ask(exchange_, std::move(request), "waiting for key ", deadline));
+  /// Appends to the value (none counts as empty) and gives its new length in bytes.
+  Task<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const {
+    return number_of(ask(with_value(Operation::append, std::move(key), std::move(text)), deadline));
   }
-  void wait_blocking(const std::vector<std::string>& keys, Deadline deadline) const {
-    block(wait(keys, deadline), deadline, "waiting for keys of the store");
+  std::int64_t append_blocking(const std::string& key, const std::string& text, OptionalDeadline deadline = {}) const {
+    return block(append(key, text, by(deadline)), deadline, "appending to a key of the store");
+  }
+
+  /// Waits until all keys exist at once; at most max_keys_of_a_wait.
+  Task<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return nothing_of(ask(about_many(Operation::wait, std::move(keys)), deadline));
+  }
+  void wait_blocking(const std::vector<std::string>& keys, OptionalDeadline deadline = {}) const {
+    block(wait(keys, by(deadline)), deadline, "waiting for keys of the store");
   }
 
   /// Collective: waits until every rank of the job has come to the barrier of this name; then the name is free for the
   /// next round. A rank is in a barrier of one name once at a time.
-  async::Task<void> barrier(std::string name, Deadline deadline) const {
-    return nothing_of(ask(exchange_, about(Operation::barrier, std::move(name)), "waiting in barrier ", deadline));
+  Task<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
+    return nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
   }
-  void barrier_blocking(const std::string& name, Deadline deadline) const {
-    block(barrier(name, deadline), deadline, "waiting in a barrier of the store");
+  void barrier_blocking(const std::string& name, OptionalDeadline deadline = {}) const {
+    block(barrier(name, by(deadline)), deadline, "waiting in a barrier of the store");
   }
 
  private:
@@ -8094,83 +12033,106 @@ class Store {
     request.keys.push_back(prefix_ + std::move(key));
     return request;
   }
+  Request about_many(Operation operation, std::vector<std::string> keys) const {
+    Request request;
+    request.operation = operation;
+    for (std::string& key : keys) {
+      request.keys.push_back(prefix_ + key);
+    }
+    return request;
+  }
+  Request with_value(Operation operation, std::string key, std::string value) const {
+    Request request = about(operation, std::move(key));
+    request.value = std::move(value);
+    return request;
+  }
+
+  Deadline by(const OptionalDeadline& deadline) const { return deadline ? *deadline : Deadline::after(timeout_); }
+
+  Task<Response> ask(Request request, const OptionalDeadline& deadline) const {
+    return ask(exchange_, std::move(request), by(deadline));
+  }
 
   /// The answer that is ok or missing. @throws everything else
-  static async::Task<Response> ask(std::weak_ptr<Exchange> handle, Request request, const char* verb,
-                                   Deadline deadline) {
+  static Task<Response> ask(std::weak_ptr<Exchange> handle, Request request, Deadline deadline) {
     if (request.keys.empty()) {
-      co_return Response{};  // a wait for no key
+      co_return Response{};  // several keys, and there are none
     }
-    const std::string doing =
-        std::string(verb) + "'" + std::string(cut(request.keys.front(), 128)) + "'" +
-        (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+    const std::string doing = doing_of(request);
     require_bounded(request, doing);
     const std::shared_ptr<Exchange> exchange = handle.lock();
     if (!exchange) {
       throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
     }
-    const Exchange::Answer answer = co_await exchange->ask(std::move(request), doing, deadline);
+    Exchange::Answer answer = co_await exchange->ask(std::move(request), doing, deadline);
     if (!answer) {
       throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer")
           .with_rank(exchange->rank());
     }
     if (answer->status == Status::gave_up) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; " + answer->text).with_rank(exchange->rank());
+      throw Error(Errc::timeout, doing + ": the deadline passed; " + printable(answer->text))
+          .with_rank(exchange->rank());
     }
     if (answer->status != Status::ok && answer->status != Status::missing) {
-      throw Error(Errc::refused, doing + ": " + answer->text).with_rank(exchange->rank());
+      throw Error(Errc::refused, doing + ": " + printable(answer->text)).with_rank(exchange->rank());
     }
-    co_return *answer;
+    co_return *std::move(answer);
   }
 
-  static void require_bounded(const Request& request, const std::string& doing) {
-    if (request.keys.size() > max_keys_of_a_wait) {
-      throw Error(Errc::invalid_argument,
-                  doing + ": at most " + std::to_string(max_keys_of_a_wait) + " keys can be waited for at once");
-    }
-    for (const std::string& key : request.keys) {
-      if (key.size() > max_key_bytes) {
-        throw Error(Errc::invalid_argument, doing + ": it has " + std::to_string(key.size()) +
-                                                " bytes with its prefix; at most " + std::to_string(max_key_bytes) +
-                                                " are possible");
-      }
-    }
-    if (request.value.size() > max_value_bytes) {
-      throw Error(Errc::invalid_argument, doing + ": the value has " + std::to_string(request.value.size()) +
-                                              " bytes; at most " + std::to_string(max_value_bytes) + " are possible");
-    }
-  }
-
-  static async::Task<void> nothing_of(async::Task<Response> answer) {
+  static Task<void> nothing_of(Task<Response> answer) {
     const Response response = co_await std::move(answer);
     static_cast<void>(response);
   }
-  static async::Task<std::string> text_of(async::Task<Response> answer) {
+  static Task<std::string> text_of(Task<Response> answer) {
     Response response = co_await std::move(answer);
     co_return std::move(response.text);
   }
-  static async::Task<std::optional<std::string>> maybe_text_of(async::Task<Response> answer) {
+  static Task<std::optional<std::string>> maybe_text_of(Task<Response> answer) {
     Response response = co_await std::move(answer);
     if (response.status == Status::missing) {
       co_return std::nullopt;
     }
     co_return std::optional<std::string>(std::move(response.text));
   }
-  static async::Task<std::int64_t> number_of(async::Task<Response> answer) {
+  static Task<std::vector<std::string>> values_of(Task<Response> answer, std::size_t count) {
+    Response response = co_await std::move(answer);
+    if (response.values.size() != count) {
+      throw Error(Errc::protocol, "getting " + std::to_string(count) + " keys: the store answered with " +
+                                      std::to_string(response.values.size()) + " values");
+    }
+    co_return std::move(response.values);
+  }
+  static Task<std::int64_t> number_of(Task<Response> answer) {
     const Response response = co_await std::move(answer);
     co_return response.number;
+  }
+  static Task<bool> existed(Task<Response> answer) {
+    const Response response = co_await std::move(answer);
+    co_return response.status == Status::ok;
+  }
+  static Task<CompareSet> compared(Task<Response> answer, std::string desired) {
+    Response response = co_await std::move(answer);
+    CompareSet result;
+    result.swapped = response.number != 0;
+    if (result.swapped) {
+      result.now = std::move(desired);
+    } else if (response.status == Status::ok) {
+      result.now = std::move(response.text);
+    }
+    co_return std::move(result);
   }
 
   /// The task's own deadline comes first, and has the better sentence.
   template <class T>
-  T block(async::Task<T> task, Deadline deadline, const char* doing) const {
+  T block(Task<T> task, const OptionalDeadline& deadline, const char* doing) const {
     const auto make = [&](async::EventLoop&) { return std::move(task); };
-    return control_->run_blocking(make, a_moment_after(deadline), doing);
+    return control_->run_blocking(make, a_moment_after(by(deadline)), doing);
   }
 
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
   std::string prefix_;
+  std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -8195,9 +12157,17 @@ struct ParticipantOptions {
   /// @}
   std::string master_host = "127.0.0.1";
   std::uint16_t master_port = 0;
+  /// At which of so many ports from there on the store is: the first that is free. More than 1 only with `job`, by
+  /// which the ranks recognise it.
+  std::uint16_t master_ports = 1;
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
-  std::optional<std::string> host_id{};  ///< DTRAIN_HOST_ID
+  std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where a store of this rank's listens
+  std::optional<Secret> secret{};           ///< of the job, where it has one
+  std::uint64_t generation = 0;             ///< the attempt
+  std::string job{};                        ///< what the launcher calls it
+  std::string agreed{};                     ///< what must be the same on all ranks (agreed_terms.hpp)
   Limits limits{};
 };
 
@@ -8252,34 +12222,49 @@ class Participant {
   async::Task<void> join(async::EventLoop& loop, const ParticipantOptions& options, const HostIdentity& host,
                          Deadline deadline) {
     JoinRequest request;
-    request.facts =
-        RankFacts{options.rank,      host.id,           host.name, options.local_rank, options.local_world_size,
-                  options.node_rank, options.node_count};
+    request.facts = RankFacts{
+        options.rank,       host.id,       host.name, options.local_rank, options.local_world_size, options.node_rank,
+        options.node_count, options.agreed};
     request.world_size = options.world_size;
-    std::string master = options.world_size == 1 && options.host_store ? "127.0.0.1" : options.master_host;
-    std::uint16_t port = options.world_size == 1 && options.host_store ? std::uint16_t{0} : options.master_port;
+    request.job = options.job;
+    const bool alone = options.world_size == 1 && options.host_store;
+    Address address;
+    address.host = alone ? "127.0.0.1" : options.master_host;
+    address.port = alone ? std::uint16_t{0} : options.master_port;
+    address.ports = alone ? std::uint16_t{1} : options.master_ports;
+    address.generation = options.generation;
+    address.secret = options.secret;
     if (options.host_store) {
-      net::Listener listener = co_await listen_for_ranks(loop, master, port, deadline);
-      const net::Endpoint bound = listener.local();
-      master = bound.is_any() ? "localhost" : bound.host();
-      port = bound.port();
-      ServerOptions server;
-      server.world_size = options.world_size;
-      server.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
-      server.formation = deadline;
-      server.limits = options.limits;
-      server_.emplace(loop, std::move(listener), std::move(server));
+      const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
+      std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
+      const net::Endpoint bound = listeners.front().local();
+      address.host = bound.is_any() ? "localhost" : bound.host();
+      address.port = bound.port();
+      address.ports = 1;
+      open_store(loop, std::move(listeners), options, host, deadline);
     }
     try {
-      session_ = co_await Session::join(loop, master, port, std::move(request), failure_, deadline);
+      session_ = co_await Session::join(loop, address, std::move(request), failure_, deadline);
     } catch (const std::exception& error) {
       if (server_) {  // the others are to hear why their store goes away
-        server_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+        job_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
       }
       throw;
     }
     membership_ = session_->membership();
     exchange_ = session_->exchange();
+  }
+
+  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, const ParticipantOptions& options,
+                  const HostIdentity& host, Deadline formation) {
+    server_.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
+    JobOptions job;
+    job.world_size = options.world_size;
+    job.generation = options.generation;
+    job.job = options.job;
+    job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+    job.formation = formation;
+    job_ = &server_->open(std::move(job));
   }
 
   async::Task<bool> leave_all(Deadline deadline) {
@@ -8288,7 +12273,7 @@ class Participant {
       left = co_await session_->leave(deadline);
     }
     if (server_) {
-      const bool all = co_await server_->all_left(deadline);
+      const bool all = co_await job_->all_left(deadline);
       left = left && all;
     }
     co_return left;
@@ -8298,7 +12283,7 @@ class Participant {
   async::Task<void> bid_farewell() {
     session_.reset();
     if (server_) {
-      co_await server_->all_left(Deadline::after(farewell));
+      co_await job_->all_left(Deadline::after(farewell));
     }
   }
 
@@ -8347,6 +12332,7 @@ class Participant {
   std::weak_ptr<Exchange> exchange_;
   /// The loop's thread only, until it has ended.
   std::optional<Server> server_;
+  ServedJob* job_ = nullptr;  ///< the server's
   std::unique_ptr<Session> session_;
 };
 
@@ -9004,8 +12990,8 @@ class Links {
     const std::string door = context.store.get_blocking(door_key(context), deadline);
     const std::size_t space = door.find(' ', 5);
     if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
-      throw Error(Errc::job_failed, "opening channel '" + context.name +
-                                        "': rank 0 could not: " + door.substr(std::min<std::size_t>(door.size(), 6)));
+      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
+                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
     }
     const std::string name = door.substr(5, space - 5);
     with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
@@ -9822,16 +13808,16 @@ class Channel {
 
   std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
 
+  /// Who has come to this meeting, who has not, and how long that has been so.
   std::string missing() const {
-    std::string ranks;
-    int count = 0;
+    std::vector<int> here;
+    std::vector<int> not_here;
     for (int peer = 0; peer < size_; ++peer) {
-      if (!has_arrived(control_.slot(peer), meetings_)) {
-        ranks += (count++ == 0 ? "" : ", ") + std::to_string(peer);
-      }
+      (has_arrived(control_.slot(peer), meetings_) ? here : not_here).push_back(peer);
     }
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
-    return (count == 1 ? "rank " : "ranks ") + ranks + " had not arrived after " + std::to_string(milliseconds) + " ms";
+    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(milliseconds) + " ms; " +
+           rendezvous::rank_list(here) + " had";
   }
 
   const int rank_;
@@ -10272,7 +14258,7 @@ class Sharing {
                                            std::to_string(ranks) + " ranks: no machine has an address space for that");
     }
     std::uint64_t nonce = 0;
-    const auto random = rendezvous::random_nonce();
+    const auto random = rendezvous::random_bytes<sizeof(nonce)>();
     std::memcpy(&nonce, random.data(), sizeof(nonce));
     return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
   }
@@ -10849,24 +14835,10 @@ namespace DTRAIN_NAMESPACE::launch {
 struct Flags {
   identity::NodeFlags node;
   std::optional<std::string> log_dir;
+  int max_restarts = 0;
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
 };
-
-/// What --help-launch prints.
-inline constexpr const char* help_text =
-    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
-    "  --nnodes=N               nodes of the job (this version: 1)\n"
-    "  --node-rank=R            which of them this one is\n"
-    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
-    "  --master-port=P          the port of the job's store (one node: chosen by the system)\n"
-    "  --max-restarts=0         how often failed workers are started again (this version: 0)\n"
-    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr\n"
-    "  --help-launch            prints this\n"
-    "  --                       everything after it is the program's\n"
-    "Every line of a worker is shown behind '[rank] '. SIGINT and SIGTERM are forwarded; workers that are still there\n"
-    "30 seconds later are killed, 1 second after a second signal.\n";
 
 namespace detail {
 
@@ -10915,11 +14887,15 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
   return std::nullopt;
 }
 
-inline void check_max_restarts(std::string_view value) {
-  if (value != "0") {
-    throw Error(Errc::usage, identity::quoted("--max-restarts", value) +
-                                 ": this version does not start failed workers again; leave it out or set it to 0");
+/// @throws Error (usage)
+inline int max_restarts(std::string_view value) {
+  constexpr int most = 10000;
+  const std::optional<int> number = identity::parse_integer(std::string(value));
+  if (!number || *number > most) {
+    throw Error(Errc::usage,
+                identity::quoted("--max-restarts", value) + " is not a number from 0 to " + std::to_string(most));
   }
+  return *number;
 }
 
 }  // namespace detail
@@ -10959,10 +14935,151 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (*flag == "--node-rank") flags.node.node_rank = value;
     if (*flag == "--master-addr") flags.node.master_addr = value;
     if (*flag == "--master-port") flags.node.master_port = value;
-    if (*flag == "--max-restarts") detail::check_max_restarts(value);
+    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
     if (*flag == "--log-dir") flags.log_dir = value;
   }
   return flags;
+}
+
+/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
+/// @throws Error (usage)
+inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
+                                                      "--help-launch"};
+  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+      throw Error(Errc::usage,
+                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
+                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
+                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/help.hpp
+
+/// @file
+/// What --help-launch prints.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+inline constexpr const char* help_text =
+    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
+    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
+    "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
+    "  --node-rank=R            which of them this one is, from 0\n"
+    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
+    "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
+    "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
+    "                           node 0's counts); exit code 2 and a job that was told to end are not tried again\n"
+    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
+    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
+    "  --help-launch            prints this\n"
+    "  --                       everything after it is the program's\n"
+    "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
+    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
+    "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
+    "nodes:\n"
+    "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
+    "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
+    "takes everything.\n";
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/launcher_keys.hpp
+
+/// @file
+/// The keys and small values through which the launchers of a job talk.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Those of an attempt begin with its number; stop requests are the job's.
+class LauncherKeys {
+ public:
+  explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
+
+  static std::string card(int node) { return "node/" + std::to_string(node); }            ///< NodeCard
+  static std::string table() { return "nodes"; }                                          ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
+  std::string go() const { return attempt_ + "go"; }                                      ///< ranks can join
+  std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
+  std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
+  std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
+  std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
+  std::string verdict() const { return attempt_ + "verdict"; }                            ///< JobVerdict
+
+ private:
+  std::string attempt_;
+};
+
+/// A Cause as a record (see record.hpp).
+struct CauseRecord {
+  Cause cause;
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    int kind = static_cast<int>(self.cause.kind);
+    fields.number(kind);
+    if constexpr (!std::is_const_v<Self>) {
+      self.cause.kind = static_cast<CauseKind>(kind);
+    }
+    fields.number(self.cause.rank);
+    fields.text(self.cause.host);
+    fields.text(self.cause.text);
+  }
+};
+
+/// A failed worker, as its launcher tells the others. A record (see record.hpp).
+struct FailureRecord {
+  CauseRecord cause;
+  bool secondary = false;  ///< it fell over what the ranks know already
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    CauseRecord::describe(self.cause, fields);
+    fields.flag(self.secondary);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/launcher_loss.hpp
+
+/// @file
+/// What a launcher says when the launchers do not go on together.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// @param cause the first cause of the launchers' job, in which nodes are ranks
+/// @param store where node 0's launcher listens
+inline std::string launcher_loss(const Cause& cause, const std::string& store) {
+  if (cause.rank < 0) {
+    return cause.kind == CauseKind::lost
+               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
+               : "the launchers of this job did not come together: " + cause.text;
+  }
+  const std::string who = "the launcher of node " + std::to_string(cause.rank) +
+                          (cause.host.empty() ? std::string() : " on host " + cause.host);
+  return who + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") + cause.text;
+}
+
+/// "nodes 1 and 2": rank_list for nodes.
+inline std::string node_list(const std::vector<int>& nodes) {
+  std::string text = rendezvous::rank_list(nodes);
+  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
+}
+
+/// @param missing the nodes whose launchers have not come @param patience how long the others waited: "600.0 s"
+inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& patience,
+                                 const std::string& store) {
+  return node_list(missing) + " of " + std::to_string(node_count) + " did not come within " + patience +
+         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
+         "whether it can reach " +
+         store;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -11087,6 +15204,91 @@ class LogFile {
  private:
   async::Descriptor file_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_table.hpp
+
+/// @file
+/// Which ranks are on which node: a pure function of what the launchers say of themselves.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a launcher says of its node. A record (see record.hpp).
+struct NodeCard {
+  int workers = 1;
+  std::string host;     ///< its name, for sentences
+  std::string host_id;  ///< see rendezvous/host_identity.hpp
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.workers);
+    fields.text(self.host);
+    fields.text(self.host_id);
+  }
+};
+
+/// Node 0's word to all launchers. A record (see record.hpp).
+struct NodeTable {
+  std::vector<int> workers;  ///< of each node
+  std::string problem;       ///< why there can be no such job; empty where there can
+
+  int node_count() const noexcept { return static_cast<int>(workers.size()); }
+
+  /// How many ranks are on the nodes below.
+  int first_rank(int node) const noexcept {
+    int rank = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
+      rank += workers[i];
+    }
+    return rank;
+  }
+  int world_size() const noexcept { return first_rank(node_count()); }
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.numbers(self.workers);
+    fields.text(self.problem);
+  }
+};
+
+/// @param cards one for each node, in order
+inline NodeTable table_of(const std::vector<NodeCard>& cards) {
+  NodeTable table;
+  std::map<std::string, std::size_t> node_of_host;
+  std::int64_t ranks = 0;
+  for (std::size_t node = 0; node < cards.size(); ++node) {
+    const NodeCard& card = cards[node];
+    table.workers.push_back(card.workers);
+    ranks += card.workers;
+    const auto [place, is_new] = node_of_host.emplace(card.host_id, node);
+    if (!is_new && table.problem.empty()) {
+      table.problem = "nodes " + std::to_string(place->second) + " and " + std::to_string(node) + " are one host, " +
+                      card.host +
+                      "; start one launcher on each host (with more workers: "
+                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
+    }
+    if (card.workers < 1 && table.problem.empty()) {
+      table.problem = "node " + std::to_string(node) + " has " + std::to_string(card.workers) + " workers";
+    }
+  }
+  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
+    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
+                    std::to_string(rendezvous::max_world_size) + " are possible";
+  }
+  return table;
+}
+
+/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)", the nodes counted where there are many.
+inline std::string to_string(const NodeTable& table) {
+  constexpr std::size_t most = 8;
+  std::string text =
+      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
+  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
+    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
+  }
+  return text + (table.workers.size() > most ? ", ...)" : ")");
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -11405,6 +15607,429 @@ class InputPump {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/rank_store.hpp
+
+/// @file
+/// The job that the ranks of one attempt after the other meet in, in the store of node 0's launcher.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+struct RankStoreOptions {
+  int world_size = 1;
+  std::string owner;  ///< "the launcher on host a"
+  std::chrono::nanoseconds formation{0};
+  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
+  std::function<void(int rank)> on_left{};
+};
+
+/// Opens a generation of the ranks' job for each attempt, which closes the one before: its stragglers are refused.
+/// Lifetime: the server outlives it. Threads: the loop's.
+class RankStore {
+ public:
+  RankStore(rendezvous::Server& server, RankStoreOptions options) : server_(&server), options_(std::move(options)) {}
+  RankStore(const RankStore&) = delete;
+  RankStore& operator=(const RankStore&) = delete;
+
+  /// Ranks of this attempt can join from now on.
+  void open(int attempt) {
+    left_.clear();
+    cause_.reset();
+    rendezvous::JobOptions job;
+    job.role = rendezvous::Role::rank;
+    job.world_size = options_.world_size;
+    job.generation = static_cast<std::uint64_t>(attempt);
+    job.owner = options_.owner;
+    job.formation = Deadline::after(options_.formation);
+    job.on_left = [this](int rank) {
+      left_.insert(rank);
+      if (options_.on_left) {
+        options_.on_left(rank);
+      }
+    };
+    job.on_failure = [this](const Cause& cause) {
+      cause_ = cause;
+      if (options_.on_failure) {
+        options_.on_failure(cause);
+      }
+    };
+    job_ = &server_->open(std::move(job));
+  }
+
+  bool has_left(int rank) const { return left_.count(rank) != 0; }
+
+  /// The first cause of the present attempt; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+
+  /// Tells the ranks of a failed worker, unless it had left.
+  void lose(const Cause& loss) {
+    if (job_ != nullptr && !has_left(loss.rank)) {
+      job_->post_failure(loss);
+    }
+  }
+
+ private:
+  rendezvous::Server* server_;
+  RankStoreOptions options_;
+  std::set<int> left_;
+  std::optional<Cause> cause_;
+  rendezvous::ServedJob* job_ = nullptr;  ///< the server's
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/record.hpp
+
+/// @file
+/// What launchers tell each other, as values of the store: one description of a record's fields serves both directions.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Appends fields.
+class RecordWriter {
+ public:
+  void number(int value) { out_.i64(value); }
+  void flag(bool value) { out_.u8(value ? 1 : 0); }
+  void text(std::string_view value) { out_.string(value); }
+  void numbers(const std::vector<int>& values) {
+    out_.u32(static_cast<std::uint32_t>(values.size()));
+    for (const int value : values) {
+      number(value);
+    }
+  }
+  void texts(const std::vector<std::string>& values) {
+    out_.u32(static_cast<std::uint32_t>(values.size()));
+    for (const std::string& value : values) {
+      text(value);
+    }
+  }
+  template <class Record>
+  void maybe(const std::optional<Record>& record) {
+    flag(record.has_value());
+    if (record) {
+      Record::describe(*record, *this);
+    }
+  }
+
+  std::string take() const {
+    const std::span<const std::byte> bytes = out_.view();
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+ private:
+  net::ByteWriter out_;
+};
+
+/// Reads fields; after the first one that cannot be, finished() is false for good. What is allocated follows what is
+/// there, not what is announced.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view bytes) noexcept : in_(std::as_bytes(std::span(bytes.data(), bytes.size()))) {}
+
+  void number(int& value) {
+    const std::int64_t found = in_.i64();
+    const bool fits = found >= std::numeric_limits<int>::min() && found <= std::numeric_limits<int>::max();
+    fits ? void(value = static_cast<int>(found)) : in_.fail();
+  }
+  void flag(bool& value) { value = in_.u8() != 0; }
+  void text(std::string& value) { value = in_.string(in_.remaining()); }
+  void numbers(std::vector<int>& values) {
+    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
+      number(values.emplace_back());
+    }
+  }
+  void texts(std::vector<std::string>& values) {
+    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
+      text(values.emplace_back());
+    }
+  }
+  template <class Record>
+  void maybe(std::optional<Record>& record) {
+    bool there = false;
+    flag(there);
+    if (there) {
+      Record::describe(record.emplace(), *this);
+    }
+  }
+
+  bool finished() const noexcept { return in_.finished(); }
+
+ private:
+  net::ByteReader in_;
+};
+
+/// A record is a struct with `describe(record, fields)`, which names its fields in order.
+template <class Record>
+std::string to_value(const Record& record) {
+  RecordWriter writer;
+  Record::describe(record, writer);
+  return writer.take();
+}
+
+/// @throws Error (protocol) for bytes that are no such record
+template <class Record>
+Record from_value(std::string_view value) {
+  Record record;
+  RecordReader reader(value);
+  Record::describe(record, reader);
+  if (!reader.finished()) {
+    throw Error(Errc::protocol,
+                "another launcher of this job wrote what this one cannot read; start the same program on every node");
+  }
+  return record;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_meeting.hpp
+
+/// @file
+/// The launchers of all nodes, from finding each other to parting.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+struct NodeMeetingOptions {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  rendezvous::HostIdentity host;
+  int workers = 1;
+  std::chrono::nanoseconds formation{0};
+  rendezvous::Limits limits{};
+  std::optional<rendezvous::Secret> secret{};
+  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
+};
+
+/// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
+/// Threads: the loop's.
+class NodeMeeting {
+ public:
+  /// @param changed is set when another launcher is lost
+  NodeMeeting(async::EventLoop& loop, async::AutoResetEvent& changed, NodeMeetingOptions options)
+      : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
+    subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
+  }
+  NodeMeeting(const NodeMeeting&) = delete;
+  NodeMeeting& operator=(const NodeMeeting&) = delete;
+
+  const NodeMeetingOptions& options() const noexcept { return options_; }
+
+  /// Until all launchers have come and know where their ranks are.
+  /// @throws JobFailed with a sentence that names the nodes that did not come; Error (usage) for nodes that cannot be
+  /// one job; what listening and joining throw
+  async::Task<void> meet() {
+    const Deadline deadline = Deadline::after(options_.formation);
+    rendezvous::Address address;
+    address.host = options_.master_addr;
+    address.port = options_.master_port;
+    address.role = rendezvous::Role::launcher;
+    address.secret = options_.secret;
+    if (options_.node_rank == 0) {
+      const rendezvous::ListenRules rules{options_.interface, options_.secret.has_value()};
+      std::vector<net::Listener> listeners =
+          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
+      const net::Endpoint bound = listeners.front().local();
+      address.host = bound.is_any() ? "localhost" : bound.host();
+      open_store(std::move(listeners), deadline);
+    }
+    rendezvous::JoinRequest request;
+    request.facts.rank = options_.node_rank;
+    request.facts.host_id = options_.host.id;
+    request.facts.host = options_.host.name;
+    request.world_size = options_.node_count;
+    session_ = co_await rendezvous::Session::join(*loop_, address, std::move(request), failure_, deadline);
+    missing_watch_.cancel();
+    store_.emplace(session_->exchange(), nullptr);
+    co_await find_places();
+  }
+
+  bool has_met() const noexcept { return store_.has_value(); }
+
+  /// Which node has which ranks, once all have met.
+  const NodeTable& table() const noexcept { return table_; }
+
+  /// Node 0's store.
+  rendezvous::Server& server() noexcept { return *server_; }
+
+  /// Whether a launcher was lost.
+  bool is_over() const noexcept { return failure_->failed(); }
+
+  /// Why, once it is over.
+  std::optional<Cause> cause() const { return failure_->cause(); }
+
+  /// @name Keys of the launchers' job. They end with an exception when a launcher is lost.
+  /// @{
+  async::Task<void> set(std::string key, std::string value) {
+    return store_->set(std::move(key), std::move(value), answer_deadline());
+  }
+  /// Does nothing where the key exists.
+  async::Task<void> set_first(std::string key, std::string value) {
+    const rendezvous::CompareSet result =
+        co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), answer_deadline());
+    static_cast<void>(result);
+  }
+  /// Waits until it exists: as long as all launchers are alive.
+  async::Task<std::string> get(std::string key) {
+    return store_->get(std::move(key), Deadline::after(longer_than_any_job));
+  }
+  /// @}
+
+  /// Tells the others why this launcher cannot go on, unless all have the same reason.
+  async::Task<void> fail(std::string why) {
+    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
+      const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(why)};
+      session_->report(cause);
+      const Deadline deadline = Deadline::after(moment);
+      while (!is_over() && !deadline.passed()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  /// Says that this launcher is done; node 0's store stays until all have said so, or know why there is nothing more.
+  async::Task<void> part() {
+    const bool well = !is_over();
+    if (session_ != nullptr && well) {
+      co_await session_->leave(Deadline::after(farewell));
+    }
+    session_.reset();
+    if (launchers_ != nullptr) {
+      co_await launchers_->all_left(Deadline::after(well ? farewell : moment));
+    }
+    launchers_ = nullptr;
+    server_.reset();
+  }
+
+  /// "host:29500"
+  std::string store_text() const { return options_.master_addr + ":" + std::to_string(options_.master_port); }
+
+ private:
+  static constexpr std::chrono::hours longer_than_any_job{24 * 365};
+  static constexpr std::chrono::seconds farewell{5};
+  static constexpr std::chrono::seconds moment{1};
+
+  static Deadline answer_deadline() { return Deadline::after(std::chrono::seconds(60)); }
+
+  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
+    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
+    rendezvous::JobOptions job;
+    job.role = rendezvous::Role::launcher;
+    job.world_size = options_.node_count;
+    job.owner = "the launcher of node 0 on host " + options_.host.name;
+    job.formation = deadline;
+    job.on_joined = [this](int node, const std::string&) { present_.insert(node); };
+    launchers_ = &server_->open(std::move(job));
+    missing_watch_ = loop_->spawn(watch_missing(deadline));
+  }
+
+  /// Says in time, in words of nodes, what the store would say of ranks a moment later.
+  async::Task<void> watch_missing(Deadline deadline) {
+    const Deadline::Clock::duration all = deadline.remaining();
+    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
+    co_await loop_->sleep_for(all - before);
+    std::vector<int> missing;
+    for (int node = 0; node < options_.node_count; ++node) {
+      if (present_.count(node) == 0) {
+        missing.push_back(node);
+      }
+    }
+    if (!missing.empty()) {
+      launchers_->post_failure(Cause{
+          CauseKind::timeout,
+          -1,
+          {},
+          missing_nodes(missing, options_.node_count, rendezvous::seconds_text(options_.formation), store_text())});
+    }
+  }
+
+  async::Task<void> find_places() {
+    NodeCard card;
+    card.workers = options_.workers;
+    card.host = options_.host.name;
+    card.host_id = options_.host.id;
+    co_await set(LauncherKeys::card(options_.node_rank), to_value(card));
+    if (options_.node_rank == 0) {
+      std::vector<NodeCard> cards;
+      for (int node = 0; node < options_.node_count; ++node) {
+        const std::string value = co_await get(LauncherKeys::card(node));
+        cards.push_back(from_value<NodeCard>(value));
+      }
+      co_await set(LauncherKeys::table(), to_value(table_of(cards)));
+    }
+    const std::string value = co_await get(LauncherKeys::table());
+    table_ = from_value<NodeTable>(value);
+    if (!table_.problem.empty()) {
+      throw Error(Errc::usage, table_.problem);
+    }
+  }
+
+  async::EventLoop* loop_;
+  NodeMeetingOptions options_;
+  std::shared_ptr<FailureLatch> failure_;
+  FailureLatch::Subscription subscription_;
+  std::optional<rendezvous::Server> server_;    ///< node 0's
+  rendezvous::ServedJob* launchers_ = nullptr;  ///< the server's
+  std::set<int> present_;
+  std::unique_ptr<rendezvous::Session> session_;
+  std::optional<rendezvous::Store> store_;
+  NodeTable table_;
+  async::Spawned missing_watch_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/secret_setting.hpp
+
+/// @file
+/// The job's secret, as the environment gives it.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// A file's text without the white space at its end. @throws Error (usage) where it cannot be read
+inline std::string secret_in_file(const std::string& path) {
+  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, rendezvous::Secret::most_characters + 2> text{};
+  std::size_t length = 0;
+  ssize_t count = file ? 1 : -1;
+  while (count > 0 && length < text.size()) {
+    count = ::read(file.get(), text.data() + length, text.size() - length);
+    if (count < 0 && errno == EINTR) {
+      count = 1;
+      continue;
+    }
+    length += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  if (count < 0) {
+    throw Error(Errc::usage, identity::quoted("DTRAIN_SECRET_FILE", path) + " cannot be read (" +
+                                 std::system_category().message(errno) + "); name a file that holds the job's secret");
+  }
+  const std::string all(text.data(), length);
+  return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
+}
+
+}  // namespace detail
+
+/// Nothing where there is none. Blocking: reads the file.
+/// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
+inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
+  const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
+  const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
+  if (text && file) {
+    throw Error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
+  }
+  if (text) {
+    return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
+  }
+  if (file) {
+    return rendezvous::Secret::of(detail::secret_in_file(*file), "the file that DTRAIN_SECRET_FILE names");
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/settings.hpp
 
 /// @file
@@ -11413,6 +16038,7 @@ class InputPump {
 namespace DTRAIN_NAMESPACE::launch {
 
 inline constexpr std::chrono::seconds default_timeout{600};
+inline constexpr std::chrono::seconds default_liveness{5};
 
 /// A variable's seconds, which may have a fraction; `otherwise` where it is unset.
 /// @throws Error (usage) for what is not a number from 0.001 to 10,000,000
@@ -11430,6 +16056,15 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
                                  " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+/// @throws Error (usage) where DTRAIN_LOG names no level
+inline void check_log_setting(const identity::Variables& variables) {
+  const std::optional<std::string> value = variables.text("DTRAIN_LOG");
+  if (value && !is_log_level(*value)) {
+    throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
+                                 " is no level; set it to off, error, warning, info or debug, or unset it");
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -11674,7 +16309,10 @@ class StopPlan {
   /// ThreadSanitizer holds a process up for a second when it exits.
   static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
   static constexpr std::chrono::milliseconds term_grace{1000};
-  static constexpr std::chrono::milliseconds stop_grace{30000};
+  static constexpr std::chrono::milliseconds default_stop_grace{30000};
+
+  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace)
+      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)) {}
 
   enum class Action { nothing, terminate, kill };
 
@@ -11688,7 +16326,7 @@ class StopPlan {
 
   /// SIGINT or SIGTERM was forwarded.
   void stop_asked(Clock::time_point now) {
-    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : Clock::duration(stop_grace));
+    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : stop_grace_);
     stop_asked_ = true;
     kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
   }
@@ -11722,6 +16360,7 @@ class StopPlan {
   bool has_killed() const noexcept { return killed_; }
 
  private:
+  Clock::duration stop_grace_;
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   bool stop_asked_ = false;
@@ -11922,7 +16561,7 @@ class TerminalOutput {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How a worker ended. Listed in the order in which the ends were noticed.
+/// How a worker ended. Listed in the order in which the ends were noticed. A record (see record.hpp).
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
@@ -11935,30 +16574,75 @@ struct WorkerEnd {
   /// It fell because another rank had failed.
   bool is_secondary() const noexcept { return status == ExitStatus{exit_code_peer_lost, 0}; }
 
+  /// It may be what the others fell over.
+  bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }
+
   /// Exit code 0 without leaving must not look like success.
   int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
 
   std::string text() const {
     return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
   }
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.rank);
+    fields.number(self.status.code);
+    fields.number(self.status.signal);
+    fields.flag(self.left);
+    fields.flag(self.stopped);
+  }
 };
 
 /// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
-/// cause that the store knows.
+/// cause that the store knows. Where all fell because of another, one that fell by itself comes before one that was
+/// stopped.
 inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
-  const auto primary = [](const WorkerEnd& end) { return end.failed() && !end.stopped && !end.is_secondary(); };
-  const auto named = std::find_if(
-      ends.begin(), ends.end(), [&](const WorkerEnd& end) { return primary(end) && cause && cause->rank == end.rank; });
-  if (named != ends.end()) {
-    return *named;
-  }
-  const auto first = std::find_if(ends.begin(), ends.end(), primary);
-  if (first != ends.end()) {
-    return *first;
-  }
-  const auto any = std::find_if(ends.begin(), ends.end(), [](const WorkerEnd& end) { return end.failed(); });
-  return any == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*any);
+  const auto first_that = [&ends](auto holds) {
+    const auto found = std::find_if(ends.begin(), ends.end(), holds);
+    return found == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*found);
+  };
+  std::optional<WorkerEnd> first =
+      first_that([&](const WorkerEnd& end) { return end.is_primary() && cause && cause->rank == end.rank; });
+  first = first ? first : first_that([](const WorkerEnd& end) { return end.is_primary(); });
+  first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
+  return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
 }
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_end.hpp
+
+/// @file
+/// How one attempt ended on one node, for the verdict on the job.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A record (see record.hpp).
+struct NodeEnd {
+  int node = 0;
+  std::string host;
+  std::optional<WorkerEnd> first;       ///< what first_failure says of the node's workers
+  std::vector<int> secondary;           ///< the ranks that ended with exit_code_peer_lost
+  std::vector<std::string> last_lines;  ///< of the first one's stderr
+  int stop_signal = 0;                  ///< SIGINT or SIGTERM that the job was told to stop by, or 0
+  bool interrupted = false;             ///< a signal has come that ends a job for good
+  bool started = true;                  ///< false where the job was stopped before there were workers
+  bool abandoned = false;               ///< a killed process did not go: the kernel holds it
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.node);
+    fields.text(self.host);
+    fields.maybe(self.first);
+    fields.numbers(self.secondary);
+    fields.texts(self.last_lines);
+    fields.number(self.stop_signal);
+    fields.flag(self.interrupted);
+    fields.flag(self.started);
+    fields.flag(self.abandoned);
+  }
+};
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -11969,35 +16653,34 @@ inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)", or the store's cause where all fell over that.
+inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
+  return first.is_primary() || !cause
+             ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
+             : "the job failed: " + cause->sentence();
+}
+
 /// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
-/// @param tail the last lines that the first one wrote to stderr
-inline std::vector<std::string> failure_report(const WorkerEnd& first, const std::vector<WorkerEnd>& ends,
+/// @param secondary the ranks that ended with exit_code_peer_lost
+/// @param last_lines the last lines that the first one wrote to stderr
+inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
                                                const std::optional<Cause>& cause, std::string_view host,
-                                               const Tail& tail) {
-  const std::string who = "rank " + std::to_string(first.rank) + " on host " + std::string(host);
-  std::vector<std::string> lines;
-  if (first.is_secondary() && cause) {
-    lines.push_back("the job failed: " + cause->sentence());
-  } else {
-    lines.push_back(who + " failed first: " + first.text());
-    if (cause && cause->rank != first.rank) {
-      lines.push_back("the first cause that the ranks were told: " + cause->sentence());
-    }
-  }
-  std::vector<int> secondary;
-  for (const WorkerEnd& end : ends) {
-    if (end.is_secondary() && (end.rank != first.rank || cause)) {
-      secondary.push_back(end.rank);
-    }
+                                               const std::vector<std::string>& last_lines) {
+  std::vector<std::string> lines{failure_sentence(first, cause, host)};
+  if (first.is_primary() && cause && cause->rank != first.rank) {
+    lines.push_back("the first cause that the ranks were told: " + cause->sentence());
   }
   std::sort(secondary.begin(), secondary.end());
+  if (!cause) {
+    secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
+  }
   if (!secondary.empty()) {
     lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_peer_lost) + ": " +
                     rendezvous::rank_list(secondary));
   }
-  if (!tail.empty()) {
+  if (!last_lines.empty()) {
     lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
-    for (const std::string& line : tail.lines()) {
+    for (const std::string& line : last_lines) {
       lines.push_back("    " + line);
     }
   }
@@ -12014,6 +16697,511 @@ inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/restart_policy.hpp
+
+/// @file
+/// Whether a job that failed is started again: a pure function.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a worker exits with that could not follow its command line or environment (see dtrain/run.hpp): the next
+/// attempt could not either.
+inline constexpr int exit_code_usage_error = 2;
+
+/// --max-restarts. Attempts count from 0.
+struct RestartPolicy {
+  static constexpr int most_restarts = 10000;
+
+  int max_restarts = 0;
+
+  /// @param first the end that the attempt's end is due to
+  /// @param interrupted somebody wants the job to end
+  bool again(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
+    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage_error;
+  }
+
+  /// "attempt 2 of 4 begins: WHY"
+  std::string announcement(int attempt, const std::string& why) const {
+    return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/job_verdict.hpp
+
+/// @file
+/// What an attempt came to on all nodes together: a pure function of how it ended on each.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The same on every launcher of the job. A record (see record.hpp).
+struct JobVerdict {
+  int exit_code = 0;
+  bool again = false;               ///< the workers are started again
+  std::vector<std::string> report;  ///< what every launcher says on stderr
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.exit_code);
+    fields.flag(self.again);
+    fields.texts(self.report);
+  }
+};
+
+/// What the nodes fell over; null where all is well. Of several the one that the store's first cause names, then the
+/// one that was told first, then that of the lowest node; ends that are nobody's fault come last.
+/// @param told the rank whose failure a launcher told the others first; -1 for none
+inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int told) {
+  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
+  const auto weight = [&](const NodeEnd& node) {
+    const bool named = cause && cause->rank == rank_of(node);
+    return !node.first->is_primary() ? (node.first->stopped ? 4 : 3) : named ? 0 : told == rank_of(node) ? 1 : 2;
+  };
+  const NodeEnd* best = nullptr;
+  for (const NodeEnd& node : nodes) {
+    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
+      best = &node;
+    }
+  }
+  return best;
+}
+
+/// @param nodes one for each node, in order
+/// @param attempt counts from 0
+inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int told,
+                        const RestartPolicy& policy, int attempt) {
+  int stop_signal = 0;
+  bool interrupted = false;
+  bool started = true;
+  bool abandoned = false;
+  std::vector<int> secondary;
+  for (const NodeEnd& node : nodes) {
+    stop_signal = stop_signal == 0 ? node.stop_signal : stop_signal;
+    interrupted = interrupted || node.interrupted || node.stop_signal != 0;
+    started = started && node.started;
+    abandoned = abandoned || node.abandoned;
+    secondary.insert(secondary.end(), node.secondary.begin(), node.secondary.end());
+  }
+  const NodeEnd* const node = first_node(nodes, cause, told);
+  JobVerdict verdict;
+  if (node != nullptr) {
+    verdict.exit_code = node->first->exit_code();
+  } else if (abandoned) {
+    verdict.exit_code = 128 + SIGKILL;
+  }
+  if (stop_signal != 0 && node == nullptr && !started) {
+    verdict.exit_code = 128 + stop_signal;
+    verdict.report = {signal_name(stop_signal) + " came before the workers were started"};
+    return verdict;
+  }
+  if (stop_signal != 0) {
+    verdict.report = {stop_report(stop_signal, node != nullptr ? node->first : std::nullopt,
+                                  node != nullptr ? node->host : std::string())};
+    return verdict;
+  }
+  if (node != nullptr) {
+    verdict.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
+    verdict.again = policy.again(*node->first, attempt, interrupted);
+    if (verdict.again) {
+      verdict.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+    }
+  }
+  return verdict;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/coordination.hpp
+
+/// @file
+/// What the launcher of one node needs of the whole job.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Where this node's workers are among those of the job, and where they meet.
+struct Place {
+  int node_rank = 0;
+  int node_count = 1;
+  int first_rank = 0;
+  int world_size = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string secret;       ///< made for this job; empty where the workers have it already
+  std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
+};
+
+/// The exit code of a launcher that fell because another one was lost.
+inline constexpr int exit_code_launcher_lost = exit_code_peer_lost;
+
+/// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
+/// was made with. Errors: assemble() and begin() throw JobFailed where another launcher is lost; to conclude() that is
+/// a verdict. Threads: the loop's.
+class Coordination {
+ public:
+  Coordination() = default;
+  Coordination(const Coordination&) = delete;
+  Coordination& operator=(const Coordination&) = delete;
+  virtual ~Coordination() = default;
+
+  /// Finds the others. Before everything else.
+  virtual async::Task<Place> assemble() = 0;
+
+  /// Once it has returned, ranks of this attempt can join. Attempts count from 0.
+  virtual async::Task<void> begin(int attempt) = 0;
+
+  /// The job's first cause in this attempt; nothing while the ranks are well.
+  virtual std::optional<Cause> first_cause() const = 0;
+
+  /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
+  virtual bool failing() const = 0;
+
+  /// Whether a rank of this node, whose process has just ended, had said before that it was done.
+  virtual async::Task<bool> has_left(int rank) = 0;
+
+  /// A worker of this node has failed.
+  /// @param secondary it fell over what the ranks know already; otherwise they are told, unless it had left
+  virtual void failed(const Cause& loss, bool secondary) = 0;
+
+  /// The signal that this launcher was sent to end the job, and how many of those there have been.
+  virtual void stop(int signal, int count) = 0;
+
+  /// No worker of this node runs any more. @returns the verdict once that is so on every node
+  virtual async::Task<JobVerdict> conclude(NodeEnd end) = 0;
+
+  /// Nothing comes after this attempt.
+  virtual async::Task<void> leave() = 0;
+
+  /// This launcher cannot go on; the others are told why. Instead of leave().
+  virtual async::Task<void> give_up(std::string why) = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/one_node.hpp
+
+/// @file
+/// The coordination of a launcher that is alone: everything is known here.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher of the job's only node knows from the start.
+struct OneNodeOptions {
+  int workers = 1;
+  std::uint16_t port = 0;  ///< 0: one that the system chooses
+  std::string host;
+  std::chrono::nanoseconds formation{0};
+  rendezvous::Limits limits{};
+  RestartPolicy policy;
+};
+
+/// The store listens at the loopback address, and lets in who knows a secret that is drawn for this job. Lifetime: the
+/// loop and the event outlive it. Threads: the loop's.
+class OneNode final : public Coordination {
+ public:
+  /// @throws Error (posix) for a port in use
+  OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
+      : loop_(&loop), changed_(&changed), options_(std::move(options)) {
+    net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
+    const rendezvous::Secret secret = rendezvous::Secret::drawn();
+    place_.secret = secret.text();
+    place_.world_size = options_.workers;
+    place_.master_addr = "127.0.0.1";
+    place_.master_port = listener.port();
+    RankStoreOptions store;
+    store.world_size = options_.workers;
+    store.owner = "the launcher on host " + options_.host;
+    store.formation = options_.formation;
+    store.on_failure = [this](const Cause&) { changed_->set(); };
+    server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
+    store_.emplace(*server_, std::move(store));
+  }
+
+  async::Task<Place> assemble() override { co_return place_; }
+
+  async::Task<void> begin(int attempt) override {
+    attempt_ = attempt;
+    failed_rank_ = -1;
+    store_->open(attempt);
+    co_return;
+  }
+
+  std::optional<Cause> first_cause() const override { return store_->cause(); }
+
+  bool failing() const override { return first_cause().has_value(); }
+
+  /// A rank leaves before it exits, but the store may not have read that yet.
+  async::Task<bool> has_left(int rank) override {
+    const Deadline deadline = Deadline::after(patience);
+    while (!store_->has_left(rank) && !is_lost(rank) && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(5));
+    }
+    co_return store_->has_left(rank);
+  }
+
+  void failed(const Cause& loss, bool secondary) override {
+    failed_rank_ = failed_rank_ < 0 ? loss.rank : failed_rank_;
+    if (!secondary) {
+      store_->lose(loss);
+    }
+  }
+
+  void stop(int, int) override {}
+
+  async::Task<JobVerdict> conclude(NodeEnd end) override {
+    const std::vector<NodeEnd> nodes{std::move(end)};
+    co_return judge(nodes, first_cause(), failed_rank_, options_.policy, attempt_);
+  }
+
+  async::Task<void> leave() override {
+    server_.reset();  // nobody is left to serve; its port is free from here on
+    co_return;
+  }
+
+  async::Task<void> give_up(std::string) override { return leave(); }
+
+ private:
+  static constexpr std::chrono::milliseconds patience{200};
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  OneNodeOptions options_;
+  Place place_;
+  int attempt_ = 0;
+  int failed_rank_ = -1;
+  std::optional<rendezvous::Server> server_;
+  std::optional<RankStore> store_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/several_nodes.hpp
+
+/// @file
+/// The coordination of the launchers of several nodes, through keys of a job of their own in node 0's store.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Node 0 opens the attempts, tells what the ranks' job knows, and judges; every launcher tells of its own workers.
+/// Lifetime: the loop and the event outlive it. Threads: the loop's.
+class SeveralNodes final : public Coordination {
+ public:
+  /// @param stop_by is called when the launcher of another node was told to end the job, with the signal and how many
+  /// of those it has had
+  SeveralNodes(async::EventLoop& loop, async::AutoResetEvent& changed, NodeMeetingOptions options, RestartPolicy policy,
+               std::function<void(int signal, int count)> stop_by)
+      : loop_(&loop),
+        changed_(&changed),
+        policy_(policy),
+        stop_by_(std::move(stop_by)),
+        meeting_(loop, changed, std::move(options)) {}
+
+  async::Task<Place> assemble() override {
+    co_await meeting_.meet();
+    const NodeMeetingOptions& own = meeting_.options();
+    const NodeTable& table = meeting_.table();
+    if (is_first()) {
+      RankStoreOptions store;
+      store.world_size = table.world_size();
+      store.owner = "the launcher of node 0 on host " + own.host.name;
+      store.formation = own.formation;
+      store.on_failure = [this](const Cause& cause) { tell(keys().cause(), to_value(CauseRecord{cause})); };
+      store.on_left = [this](int rank) {
+        if (rank >= meeting_.table().workers.front()) {
+          tell(keys().left(rank), "yes");
+        }
+      };
+      ranks_.emplace(meeting_.server(), std::move(store));
+    }
+    watching_stops_ = loop_->spawn(watch_stops(), ignored());
+    Place place;
+    place.node_rank = own.node_rank;
+    place.node_count = own.node_count;
+    place.first_rank = table.first_rank(own.node_rank);
+    place.world_size = table.world_size();
+    place.master_addr = own.master_addr;
+    place.master_port = own.master_port;
+    if (is_first()) {
+      place.description = to_string(table) + ", store at " + meeting_.store_text();
+    }
+    co_return std::move(place);
+  }
+
+  async::Task<void> begin(int attempt) override {
+    attempt_ = attempt;
+    cause_.reset();
+    told_.reset();
+    left_.clear();
+    leaving_.clear();
+    if (is_first()) {
+      ranks_->open(attempt);
+      co_await meeting_.set(keys().go(), "go");
+    } else {
+      co_await meeting_.get(keys().go());
+      watching_cause_ = loop_->spawn(watch_cause(keys().cause()), ignored());
+    }
+    watching_failure_ = loop_->spawn(watch_failure(keys().failing()), ignored());
+  }
+
+  std::optional<Cause> first_cause() const override { return is_first() ? ranks_->cause() : cause_; }
+
+  bool failing() const override { return told_.has_value() || first_cause() || meeting_.is_over(); }
+
+  async::Task<bool> has_left(int rank) override {
+    if (!is_first()) {
+      leaving_.push_back(loop_->spawn(learn_left(rank, keys().left(rank)), ignored()));
+    }
+    const Deadline deadline = Deadline::after(patience);
+    while (!knows_left(rank) && !is_lost(rank) && !meeting_.is_over() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(2));
+    }
+    co_return knows_left(rank);
+  }
+
+  void failed(const Cause& loss, bool secondary) override {
+    if (is_first() && !secondary) {
+      ranks_->lose(loss);
+    }
+    if (!told_) {
+      tell_first(keys().failing(), to_value(FailureRecord{CauseRecord{loss}, secondary}));
+    }
+  }
+
+  void stop(int signal, int count) override {
+    if (meeting_.has_met()) {
+      tell_first(keys().stop(count), std::to_string(signal));
+    }
+  }
+
+  async::Task<JobVerdict> conclude(NodeEnd end) override {
+    try {
+      const std::string own = to_value(end);
+      co_await meeting_.set(keys().end(end.node), own);
+      if (is_first()) {
+        const JobVerdict verdict = co_await judge_all();
+        co_await meeting_.set(keys().verdict(), to_value(verdict));
+        co_return verdict;
+      }
+      const std::string value = co_await meeting_.get(keys().verdict());
+      co_return from_value<JobVerdict>(value);
+    } catch (const Error&) {
+      if (!meeting_.is_over()) {
+        throw;
+      }
+    }
+    JobVerdict lost;
+    lost.exit_code = exit_code_launcher_lost;
+    lost.report = {launcher_loss(*meeting_.cause(), meeting_.store_text())};
+    co_return std::move(lost);
+  }
+
+  async::Task<void> leave() override {
+    stop_watching();
+    co_await meeting_.part();
+  }
+
+  async::Task<void> give_up(std::string why) override {
+    stop_watching();
+    co_await meeting_.fail(std::move(why));
+    co_await meeting_.part();
+  }
+
+ private:
+  /// How long the news that a rank has left may take after its process has ended.
+  static constexpr std::chrono::milliseconds patience{500};
+
+  /// A task ends with the launchers' job; that is noticed elsewhere.
+  static async::ExceptionHandler ignored() {
+    return [](const std::exception_ptr&) {};
+  }
+
+  bool is_first() const noexcept { return meeting_.options().node_rank == 0; }
+  LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
+
+  bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  async::Task<JobVerdict> judge_all() {
+    std::vector<NodeEnd> nodes;
+    for (int node = 0; node < meeting_.options().node_count; ++node) {
+      const std::string value = co_await meeting_.get(keys().end(node));
+      nodes.push_back(from_value<NodeEnd>(value));
+    }
+    const int told = told_ ? told_->cause.cause.rank : -1;
+    co_return judge(nodes, first_cause(), told, policy_, attempt_);
+  }
+
+  void stop_watching() {
+    watching_stops_.cancel();
+    watching_cause_.cancel();
+    watching_failure_.cancel();
+    leaving_.clear();
+  }
+
+  void tell(std::string key, std::string value) {
+    loop_->spawn_detached(meeting_.set(std::move(key), std::move(value)), ignored());
+    changed_->set();
+  }
+
+  /// The same, where the first one counts.
+  void tell_first(std::string key, std::string value) {
+    loop_->spawn_detached(meeting_.set_first(std::move(key), std::move(value)), ignored());
+  }
+
+  async::Task<void> watch_stops() {
+    for (int count = 1;; ++count) {
+      const std::string signal = co_await meeting_.get(keys().stop(count));
+      stop_by_(identity::parse_integer(signal).value_or(SIGTERM), count);
+    }
+  }
+
+  async::Task<void> watch_cause(std::string key) {
+    const std::string value = co_await meeting_.get(std::move(key));
+    cause_ = from_value<CauseRecord>(value).cause;
+    changed_->set();
+  }
+
+  async::Task<void> watch_failure(std::string key) {
+    const std::string value = co_await meeting_.get(std::move(key));
+    told_ = from_value<FailureRecord>(value);
+    if (is_first() && !told_->secondary) {
+      ranks_->lose(told_->cause.cause);
+    }
+    changed_->set();
+  }
+
+  async::Task<void> learn_left(int rank, std::string key) {
+    co_await meeting_.get(std::move(key));
+    left_.insert(rank);
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  RestartPolicy policy_;
+  std::function<void(int, int)> stop_by_;
+  NodeMeeting meeting_;
+  std::optional<RankStore> ranks_;  ///< node 0's
+  int attempt_ = 0;
+  std::optional<Cause> cause_;         ///< as node 0 told it
+  std::optional<FailureRecord> told_;  ///< what a launcher told first
+  std::set<int> left_;
+  std::vector<async::Spawned> leaving_;
+  async::Spawned watching_stops_;  ///< the tasks come last: they are gone before what they use
+  async::Spawned watching_cause_;
+  async::Spawned watching_failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/worker.hpp
 
 /// @file
@@ -12027,7 +17215,10 @@ struct Worker {
   ArgumentVector argument_vector;  ///< without what launchers add
   bool hosts_store = false;        ///< the job's store is this process's to run
   std::optional<std::string> host_id_override;
-  std::chrono::nanoseconds timeout = default_timeout;  ///< of a collective and of the rendezvous
+  std::optional<std::string> interface;      ///< where a store of this process's listens: a name or an address
+  std::optional<rendezvous::Secret> secret;  ///< of the job, where it has one
+  std::chrono::nanoseconds timeout = default_timeout;    ///< of a collective and of the rendezvous
+  std::chrono::nanoseconds liveness = default_liveness;  ///< how long a silent peer counts as alive
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this Worker lives.
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
@@ -12074,7 +17265,10 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
   Worker worker;
   worker.identity = std::move(who);
   worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.interface = variables.text("DTRAIN_INTERFACE");
+  worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   return worker;
 }
 
@@ -12082,10 +17276,12 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
 
 /// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
 /// read where there is more to say than one process alone. Closed standard descriptors become /dev/null.
-/// @throws identity::IdentityError; Error (usage) for a setting that is no number
+/// @throws identity::IdentityError; Error (usage) for a setting that cannot be, or a flag of PerNode's launcher
 inline Worker worker_of(JoinOptions options) {
   open_standard_descriptors();
   const identity::Environment environment = identity::snapshot_environment();
+  check_log_setting(identity::Variables(environment));
+  refuse_launcher_flags(options.arguments);
   std::vector<const char*> pointers;
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());
@@ -12152,9 +17348,16 @@ concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// At least as long, and short enough to be counted with.
+inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
+}
+
 /// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
+/// @param agreed what must be the same on all ranks (rendezvous/agreed_terms.hpp)
 /// @throws Error (identity) where several ranks have no address to meet at.
-inline rendezvous::ParticipantOptions participant_options(const Worker& worker) {
+inline rendezvous::ParticipantOptions participant_options(const Worker& worker, std::string agreed = {}) {
   const identity::ProcessIdentity& who = worker.identity;
   const auto certain = [&who](const char* field, const std::optional<int>& value) {
     return who.is_provisional(field) ? std::nullopt : value;
@@ -12174,9 +17377,17 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker) 
   options.master_host = who.master_addr.value_or("127.0.0.1");
   options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
   options.host_store = worker.hosts_store;
-  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
-  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::min(worker.timeout, longest));
+  options.timeout = in_milliseconds(worker.timeout);
+  options.secret = worker.secret;
+  options.generation = static_cast<std::uint64_t>(who.attempt);
+  if (who.job && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
+    options.job = *who.job + "@" + *who.master_addr + ":" + std::to_string(options.master_port);
+    options.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - int{options.master_port}));
+  }
+  options.limits.liveness = in_milliseconds(worker.liveness);
   options.host_id = worker.host_id_override;
+  options.interface = worker.interface;
+  options.agreed = std::move(agreed);
   return options;
 }
 
@@ -12220,10 +17431,14 @@ namespace DTRAIN_NAMESPACE::launch {
 /// What a node's workers share.
 struct NodePlan {
   int workers = 1;
+  int first_rank = 0;  ///< the workers of lower nodes
+  int world_size = 1;  ///< the workers of all nodes
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
+  std::string secret;               ///< of the job's store
+  int attempt = 0;                  ///< how often the workers have been started before
   int cores = 1;                    ///< of this node, for all workers
   std::string launcher_process;     ///< its process id
   bool stdout_is_terminal = false;  ///< the launcher's own
@@ -12251,11 +17466,9 @@ inline identity::Environment worker_environment(const identity::Environment& bas
       environment.emplace(variable, value);
     }
   }
-  const std::string rank = std::to_string(plan.node_rank * plan.workers + local_rank);
-  const std::string world_size = std::to_string(plan.node_count * plan.workers);
   const std::array<std::pair<const char*, std::string>, 7> common{{
-      {"RANK", rank},
-      {"WORLD_SIZE", world_size},
+      {"RANK", std::to_string(plan.first_rank + local_rank)},
+      {"WORLD_SIZE", std::to_string(plan.world_size)},
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
       {"NODE_RANK", std::to_string(plan.node_rank)},
@@ -12267,9 +17480,14 @@ inline identity::Environment worker_environment(const identity::Environment& bas
     environment[std::string("DTRAIN_") + variable] = value;
   }
   environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (!plan.secret.empty()) {
+    environment["DTRAIN_SECRET"] = plan.secret;
+    environment.erase("DTRAIN_SECRET_FILE");
+  }
   if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
     threads = std::to_string(std::max(1, plan.cores / plan.workers));
   }
@@ -12283,7 +17501,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   }
   identity::Environment outside = environment;
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS"}) {
+                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
     outside.erase("DTRAIN_" + name);
   }
@@ -12444,38 +17662,136 @@ class Workers {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/supervisor.hpp
+// ---- dtrain/launch/forwarder.hpp
 
 /// @file
-/// Watches over the workers from their start to the end of the last one.
+/// Passes the launcher's signals on to the workers of the present attempt.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What the supervisor wants to know of the job's store, and tells it.
-struct JobView {
-  std::function<bool(int rank)> has_left;             ///< the rank has said that it is done
-  std::function<std::optional<Cause>()> first_cause;  ///< why the job failed, where the ranks have said so
-  std::function<void(const Cause&)> report;           ///< a rank's process has ended before it was done
+/// Reads signals from its construction to its destruction, also between attempts. Lifetime: what it is given outlives
+/// it. Threads: the loop's.
+class Forwarder {
+ public:
+  /// @param changed is set at every signal, SIGCHLD included
+  Forwarder(async::EventLoop& loop, SignalReader& signals, async::AutoResetEvent& changed)
+      : loop_(&loop), signals_(&signals), changed_(&changed), reading_(loop.spawn(read_all())) {}
+  Forwarder(const Forwarder&) = delete;
+  Forwarder& operator=(const Forwarder&) = delete;
+
+  /// Who gets the signals from now on; null for nobody. Lifetime: until the next call.
+  void forward_to(const Workers* workers) noexcept { workers_ = workers; }
+
+  /// Called with SIGINT or SIGTERM, and how often one of them has come, for each that this process was sent.
+  void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
+
+  /// The launcher of another node was sent SIGINT or SIGTERM, its `count`-th. Where this one has had as many, as when
+  /// a batch system tells all of them at once, it is the same request.
+  void stop_by(int signal, int count) {
+    told_stops_ = std::max(told_stops_, count);
+    if (count > own_stops_) {
+      note_stop(signal);
+      pass_on(signal);
+      changed_->set();
+    }
+  }
+
+  /// The first SIGINT or SIGTERM; 0 while none has come.
+  int stop_signal() const noexcept { return stop_signal_; }
+
+  /// How often SIGINT or SIGTERM has come to the one launcher of the job that was sent it most often.
+  int stops_asked() const noexcept { return std::max(own_stops_, told_stops_); }
+
+  /// Whether somebody wants the job to end: by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+  bool interrupted() const noexcept { return interrupted_; }
+
+ private:
+  async::Task<void> read_all() {
+    for (;;) {
+      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
+      while (const std::optional<int> signal = signals_->next()) {
+        if (*signal != SIGCHLD) {
+          take(*signal);
+        }
+      }
+      changed_->set();
+    }
+  }
+
+  void take(int signal) {
+    pass_on(signal);
+    interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
+    if (signal == SIGTERM || signal == SIGINT) {
+      note_stop(signal);
+      ++own_stops_;
+      if (on_stop_) {
+        on_stop_(signal, own_stops_);
+      }
+    }
+    if (signal == SIGTSTP) {
+      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
+    }
+  }
+
+  void note_stop(int signal) noexcept {
+    stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
+    interrupted_ = true;
+  }
+
+  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
+  void pass_on(int signal) const noexcept {
+    constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
+    if (workers_ == nullptr) {
+      return;
+    }
+    if (std::find(single.begin(), single.end(), signal) != single.end()) {
+      workers_->signal_each(signal);
+    } else {
+      workers_->signal_groups(signal);
+    }
+  }
+
+  async::EventLoop* loop_;
+  SignalReader* signals_;
+  async::AutoResetEvent* changed_;
+  const Workers* workers_ = nullptr;
+  std::function<void(int, int)> on_stop_;
+  int stop_signal_ = 0;
+  int own_stops_ = 0;
+  int told_stops_ = 0;  ///< of the launcher of another node
+  bool interrupted_ = false;
+  async::Spawned reading_;
 };
 
-/// Forwards signals, ends the others when one worker fails, and knows what to exit with. A job whose workers end within
-/// a second of SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/supervisor.hpp
+
+/// @file
+/// Watches over the workers of one attempt from their start to the end of the last one.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
+/// SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
 /// Threads: the loop's.
 class Supervisor {
  public:
-  Supervisor(async::EventLoop& loop, SignalReader& signals, Workers& workers, JobView job, std::string host)
+  /// @param changed is set by the forwarder and the coordination
+  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
+             Coordination& job, StopPlan plan, std::string host)
       : loop_(&loop),
-        signals_(&signals),
+        changed_(&changed),
+        forwarder_(&forwarder),
         workers_(&workers),
-        job_(std::move(job)),
+        job_(&job),
         host_(std::move(host)),
-        changed_(loop),
-        signal_task_(loop.spawn(read_signals())) {}
+        plan_(std::move(plan)) {}
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// Until no worker runs. @returns the exit code: 0, or the first failing worker's
-  async::Task<int> watch() {
+  /// Until no worker runs, nor what workers left in their groups.
+  async::Task<void> watch() {
     for (;;) {
       const std::vector<Workers::Ended> ended = workers_->reap();
       for (const Workers::Ended& each : ended) {
@@ -12485,36 +17801,26 @@ class Supervisor {
         break;
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
+      take_news(now);
       act(plan_.due(now));
       if (killed_at_ && now - *killed_at_ > unkillable_patience) {
         break;  // a process that the kernel holds; it dies when it is let go
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
-      co_await changed_.wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
+      co_await changed_->wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
     }
     co_await bury_orphans();
-    const std::optional<WorkerEnd> first = first_failure(ends_, job_.first_cause());
-    co_return first ? first->exit_code() : (killed_at_ ? 128 + SIGKILL : 0);
   }
 
-  /// What to say on stderr once watch() has returned; nothing where all is well.
-  std::vector<std::string> report() const {
-    const std::optional<Cause> cause = job_.first_cause();
-    const std::optional<WorkerEnd> first = first_failure(ends_, cause);
-    if (stop_signal_ != 0) {
-      return {stop_report(stop_signal_, first, host_)};
-    }
-    return first ? failure_report(*first, ends_, cause, host_, workers_->error_tail(first->rank))
-                 : std::vector<std::string>{};
-  }
+  /// How the workers ended, in the order in which that was noticed.
+  const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
 
-  /// How often SIGINT or SIGTERM has come.
-  int stops_asked() const noexcept { return stops_asked_; }
+  /// Whether a process was killed and did not go.
+  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
 
  private:
   static constexpr std::chrono::milliseconds unkillable_patience{300};
-  static constexpr std::chrono::milliseconds leave_patience{200};
 
   /// What the workers left in their groups has been killed, and becomes this process's children one by one.
   async::Task<void> bury_orphans() {
@@ -12525,35 +17831,29 @@ class Supervisor {
     }
   }
 
-  /// A rank leaves before it exits, but the store may not have read that yet.
-  async::Task<bool> has_left(int rank) {
-    const Deadline deadline = Deadline::after(leave_patience);
-    const auto is_lost = [this, rank] {
-      const std::optional<Cause> cause = job_.first_cause();
-      return cause && cause->rank == rank;
-    };
-    while (!job_.has_left(rank) && !is_lost() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(5));
-    }
-    co_return job_.has_left(rank);
-  }
-
   async::Task<void> note(Workers::Ended ended) {
     WorkerEnd end;
     end.rank = ended.rank;
     end.status = ended.status;
     end.stopped = plan_.has_acted();
     if (ended.status == ExitStatus{}) {
-      end.left = co_await has_left(ended.rank);
+      end.left = co_await job_->has_left(ended.rank);
     }
     ends_.push_back(end);
     if (!end.failed()) {
       co_return;
     }
     plan_.failed(Deadline::Clock::now());
-    if (!job_.has_left(end.rank) && !end.is_secondary()) {
-      const Cause cause{CauseKind::lost, end.rank, host_, end.text()};
-      job_.report(cause);
+    const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
+    job_->failed(loss, end.is_secondary());
+  }
+
+  void take_news(Deadline::Clock::time_point now) {
+    for (; stops_noted_ < forwarder_->stops_asked(); ++stops_noted_) {
+      plan_.stop_asked(now);
+    }
+    if (job_->failing()) {
+      plan_.failed(now);
     }
   }
 
@@ -12566,200 +17866,180 @@ class Supervisor {
     }
   }
 
-  async::Task<void> read_signals() {
-    for (;;) {
-      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
-      while (const std::optional<int> signal = signals_->next()) {
-        if (*signal != SIGCHLD) {
-          forward(*signal);
-        }
-      }
-      changed_.set();
-    }
-  }
-
-  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
-  void forward(int signal) {
-    const bool is_single = signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
-    if (is_single) {
-      workers_->signal_each(signal);
-    } else {
-      workers_->signal_groups(signal);
-    }
-    if (signal == SIGTERM || signal == SIGINT) {
-      stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
-      ++stops_asked_;
-      plan_.stop_asked(Deadline::Clock::now());
-    }
-    if (signal == SIGTSTP) {
-      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
-    }
-  }
-
   async::EventLoop* loop_;
-  SignalReader* signals_;
+  async::AutoResetEvent* changed_;
+  const Forwarder* forwarder_;
   Workers* workers_;
-  JobView job_;
+  Coordination* job_;
   std::string host_;
   StopPlan plan_;
+  int stops_noted_ = 0;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;
-  int stop_signal_ = 0;  ///< the first SIGINT or SIGTERM
-  int stops_asked_ = 0;
-  async::AutoResetEvent changed_;
-  async::Spawned signal_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/node_job.hpp
+// ---- dtrain/launch/attempt.hpp
 
 /// @file
-/// One job on one node: its store, its workers, and the code it ends with.
+/// One attempt on one node: its workers from their start to the end of their output.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What is started: `executable` with `arguments`, `workers` times.
-struct NodeJobOptions {
+/// What is started, for every attempt.
+struct WorkerProgram {
   std::string executable = "/proc/self/exe";
   std::vector<std::string> arguments;
   identity::Environment environment;
-  int workers = 1;
-  int cores = 1;
-  std::uint16_t port = 0;  ///< 0: one that the system chooses
   std::optional<std::string> log_dir;
-  std::chrono::nanoseconds formation{0};
-  std::optional<std::string> host_id;
 };
 
-/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
-class NodeJob {
+/// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
+inline std::string log_directory(const std::string& directory, int attempt) {
+  return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
+}
+
+/// What an attempt uses of its launcher. Lifetime: outlives the attempt.
+struct AttemptServices {
+  async::EventLoop& loop;
+  async::AutoResetEvent& changed;
+  const SignalReader& signals;
+  Forwarder& forwarder;
+  TerminalOutput& output;
+  Coordination& job;
+};
+
+/// Threads: the loop's, which is the main thread of a process that has no other.
+class Attempt {
  public:
-  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
-  /// started
-  explicit NodeJob(NodeJobOptions options)
-      : options_(std::move(options)),
-        host_(rendezvous::host_identity(options_.host_id).name),
-        output_(loop_, STDOUT_FILENO, STDERR_FILENO),
-        workers_(loop_) {
-    net::Listener listener = net::Listener::bind(loop_, net::Endpoint::loopback_v4(options_.port));
-    plan_.workers = options_.workers;
-    plan_.master_addr = "127.0.0.1";
-    plan_.master_port = listener.port();
-    plan_.cores = options_.cores;
-    plan_.launcher_process = std::to_string(::getpid());
-    plan_.stdout_is_terminal = output_.output().is_terminal();
-    plan_.stderr_is_terminal = output_.error().is_terminal();
-    rendezvous::ServerOptions server;
-    server.world_size = options_.workers;
-    server.owner = "the launcher on host " + host_;
-    server.formation = Deadline::after(options_.formation);
-    server.loss_grace = loss_grace;
-    server.on_left = [this](int rank) { left_.insert(rank); };
-    server_.emplace(loop_, std::move(listener), std::move(server));
-    if (options_.log_dir) {
-      make_directories(*options_.log_dir);
+  /// @throws Error (posix) where the directory of --log-dir cannot be made
+  Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
+      : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
+    if (program.log_dir) {
+      log_directory_ = log_directory(*program.log_dir, plan.attempt);
+      make_directories(*log_directory_);
     }
+    services_.forwarder.forward_to(&workers_);
   }
-  NodeJob(const NodeJob&) = delete;
-  NodeJob& operator=(const NodeJob&) = delete;
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+  ~Attempt() { services_.forwarder.forward_to(nullptr); }
 
-  /// Starts the workers and stays with them. Blocking: until the last one has ended.
-  /// @returns the launcher's exit code @throws Error (posix) where a worker cannot be started; then none is left
-  int run() {
-    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
-    start_workers();
-    return loop_.run_until(supervise(), Deadline::after(longer_than_any_job), "running the job");
-  }
-
- private:
-  /// How long a closed connection waits for the news of how the process ended, which says more.
-  static constexpr std::chrono::milliseconds loss_grace{50};
-  /// How long a consumer of the output may take nothing before what is left is given up.
-  static constexpr std::chrono::seconds patience{600};
-  static constexpr std::chrono::seconds patience_after_failure{5};
-  static constexpr std::chrono::milliseconds no_patience{100};
-
-  void start_workers() {
+  /// Starts the workers, fewer where the job is told to end meanwhile. The loop runs between them: other launchers are
+  /// to hear from this one. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
+  async::Task<void> start() {
     const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
       throw errno_error("opening /dev/null for the workers' stdin");
     }
-    for (int rank = 0; rank < options_.workers; ++rank) {
-      start_worker(rank, nothing.get());
+    for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stops_asked() == 0; ++local_rank) {
+      start_worker(local_rank, nothing.get());
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
     }
   }
 
-  void start_worker(int rank, int nothing) {
+  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
+  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::string host) {
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
+                          std::move(stop_plan), std::move(host));
+    co_await supervisor.watch();
+    services_.forwarder.forward_to(nullptr);
+    stops_before_end_ = services_.forwarder.stops_asked();
+    const Deadline deadline = Deadline::after(last_words);
+    while (!workers_.output_is_drained() && !deadline.passed() && !told_to_hurry()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    NodeEnd end;
+    end.first = first_failure(supervisor.ends(), services_.job.first_cause());
+    end.abandoned = supervisor.abandoned();
+    for (const WorkerEnd& each : supervisor.ends()) {
+      if (each.is_secondary()) {
+        end.secondary.push_back(each.rank);
+      }
+    }
+    if (end.first) {
+      const Tail& tail = workers_.error_tail(end.first->rank);
+      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
+    }
+    co_return std::move(end);
+  }
+
+  /// Whether SIGINT or SIGTERM has come since the last worker ended: nobody waits for the output any more.
+  bool told_to_hurry() const noexcept { return services_.forwarder.stops_asked() != stops_before_end_; }
+
+  /// Whether all that the workers have written is on its way to the console.
+  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
+
+  /// Stops carrying, and shows last lines that have no end.
+  void finish_output() { workers_.finish_output(); }
+
+ private:
+  /// How long the last lines may take to come where the console does not keep up.
+  static constexpr std::chrono::milliseconds last_words{200};
+
+  void start_worker(int local_rank, int nothing) {
+    const int rank = plan_->first_rank + local_rank;
     Pipe output = make_pipe();
     Pipe error = make_pipe();
-    Pipe input = rank == 0 ? make_pipe() : Pipe{};
-    auto output_relay = relay(rank, std::move(output.reader), output_.output(), "stdout");
-    auto error_relay = relay(rank, std::move(error.reader), output_.error(), "stderr");
-    auto pump = rank == 0 ? std::make_unique<InputPump>(loop_, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
+    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), "stdout");
+    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
+    auto pump =
+        local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
     SpawnRequest request;
-    request.executable = options_.executable;
-    request.arguments = options_.arguments;
-    request.environment = worker_environment(options_.environment, plan_, rank);
-    request.standard_input = rank == 0 ? input.reader.get() : nothing;
+    request.executable = program_->executable;
+    request.arguments = program_->arguments;
+    request.environment = worker_environment(program_->environment, *plan_, local_rank);
+    request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
-    request.signal_mask = signals_.original_mask();
+    request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
     workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
   }
 
-  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) {
+  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {
     LogFile log;
-    if (options_.log_dir) {
-      log = LogFile(*options_.log_dir + "/rank-" + std::to_string(rank) + "." + stream);
+    if (log_directory_) {
+      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
     }
-    return std::make_unique<LineRelay>(loop_, std::move(pipe), console, rank, rank == 0, std::move(log));
+    const bool is_live = rank == plan_->first_rank;
+    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log));
   }
 
-  async::Task<int> supervise() {
-    JobView view;
-    view.has_left = [this](int rank) { return left_.count(rank) != 0; };
-    view.first_cause = [this] { return server_->cause(); };
-    view.report = [this](const Cause& cause) { server_->post_failure(cause); };
-    Supervisor supervisor(loop_, signals_, workers_, std::move(view), host_);
-    const int exit_code = co_await supervisor.watch();
-    const std::vector<std::string> report = supervisor.report();
-    const std::chrono::milliseconds enough = exit_code == 0 ? patience : patience_after_failure;
-    server_.reset();  // nobody is left to serve; its port is free from here on
-    const auto drained = [this] { return workers_.output_is_drained(); };
-    const auto told_again = [&supervisor, before = supervisor.stops_asked()] {
-      return supervisor.stops_asked() != before;
-    };
-    const bool flows = co_await output_.flush(enough, drained, told_again);
-    workers_.finish_output();
-    for (const std::string& line : report) {
-      output_.error().line("dtrain: ", line);
-    }
-    const auto nothing_more = [] { return true; };
-    co_await output_.flush(flows ? enough : no_patience, nothing_more, told_again);
-    co_return exit_code;
-  }
-
-  NodeJobOptions options_;
-  std::string host_;
-  SignalReader signals_;
-  async::EventLoop loop_;
-  TerminalOutput output_;
-  std::set<int> left_;
-  std::optional<rendezvous::Server> server_;
-  NodePlan plan_;
-  Workers workers_;  ///< last: what still runs when a job is given up ends before what serves it
+  AttemptServices services_;
+  const WorkerProgram* program_;
+  const NodePlan* plan_;
+  std::optional<std::string> log_directory_;
+  Workers workers_;
+  int stops_before_end_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/per_node.hpp
+// ---- dtrain/launch/job_options.hpp
 
 /// @file
-/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
+/// What a launcher is to do: a pure function of its flags and its environment.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, `workers` times, and with whom.
+struct NodeJobOptions {
+  WorkerProgram program;
+  identity::NodeIdentity node;
+  std::string node_source;  ///< what says how many nodes there are: "RANK='0', WORLD_SIZE='2'"
+  int workers = 1;
+  int cores = 1;
+  int max_restarts = 0;
+  std::chrono::nanoseconds formation = default_timeout;
+  std::chrono::nanoseconds liveness = default_liveness;
+  std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
+  std::optional<std::string> host_id;
+  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
+};
 
 namespace detail {
 
@@ -12781,31 +18061,320 @@ inline int worker_count(const std::optional<std::string>& given, int cores) {
   return count;
 }
 
-/// What `flags` in `environment` ask for. @throws Error (usage, identity)
-inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment) {
-  const identity::NodeIdentity node = identity::node_identity(environment, flags.node);
-  if (node.node_count != 1) {
-    throw Error(Errc::usage, "this job has " + std::to_string(node.node_count) + " nodes (from [" + node.launcher +
-                                 "]), and this version of launch::PerNode runs on one; give --nnodes=1, or start one "
-                                 "process for each rank with launch::PerProcess");
+/// What says how many nodes there are, for a sentence.
+inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
+                               const identity::NodeIdentity& node) {
+  if (flags.node_count) {
+    return identity::quoted("--nnodes", *flags.node_count);
   }
   const identity::Variables variables(environment);
-  NodeJobOptions options;
-  options.arguments = std::move(flags.program);
-  options.environment = environment;
-  options.cores = cores_by_affinity();
-  options.workers = worker_count(node.nproc_per_node, options.cores);
-  options.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
-  options.log_dir = std::move(flags.log_dir);
-  options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
-  options.host_id = variables.text("DTRAIN_HOST_ID");
-  return options;
+  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
+  const std::string stated =
+      node.launcher == "node"
+          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
+      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
+      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
+              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
+                                  "CLUSTER_SPEC", "SM_HOSTS"});
+  return stated.empty() ? "the environment of " + node.launcher : stated;
+}
+
+/// Who this node is. What the environment says of a process is taken for the node here, so where that is incomplete the
+/// sentence also says how to ignore it. @throws Error (identity, usage)
+inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
+  using identity::IdentityErrc;
+  try {
+    return identity::node_identity(environment, flags);
+  } catch (const identity::IdentityError& error) {
+    const IdentityErrc reason = error.reason();
+    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
+                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
+                       reason == IdentityErrc::rank_out_of_range;
+    if (!stray || flags.node_count) {
+      throw;
+    }
+    const std::string stated =
+        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
+    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
+                                    (stated.empty() ? "this environment" : stated) +
+                                    " for the whole node; if there is only this node, give --nnodes=1)");
+  }
+}
+
+/// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
+inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
+                                                         const NodeJobOptions& options) {
+  if (options.node.node_count == 1) {
+    return std::nullopt;
+  }
+  std::optional<rendezvous::Secret> secret = secret_setting(variables);
+  if (!secret) {
+    throw Error(Errc::usage,
+                "this is node " + std::to_string(options.node.node_rank) + " of " +
+                    std::to_string(options.node.node_count) + " (from " + options.node_source +
+                    "), and the launchers of several nodes need a secret that they share: make one with "
+                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1");
+  }
+  return secret;
 }
 
 }  // namespace detail
 
-/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. The store runs in the
-/// launcher, so it survives rank 0.
+/// @param cores how many this process may use
+/// @throws Error (usage, identity). Blocking: reads the secret's file
+inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores) {
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  NodeJobOptions options;
+  options.node = detail::node_of(environment, flags.node);
+  options.node_source = detail::node_source(flags.node, environment, options.node);
+  options.cores = cores;
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores);
+  options.max_restarts = flags.max_restarts;
+  options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
+  options.host_id = variables.text("DTRAIN_HOST_ID");
+  options.secret = detail::secret_of_nodes(variables, options);
+  options.interface = variables.text("DTRAIN_INTERFACE");
+  options.program.arguments = std::move(flags.program);
+  options.program.environment = environment;
+  options.program.log_dir = std::move(flags.log_dir);
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_job.hpp
+
+/// @file
+/// A job as the launcher of one node sees it: one attempt after the other, and the code that it ends with.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
+class NodeJob {
+ public:
+  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
+  /// started
+  explicit NodeJob(NodeJobOptions options)
+      : options_(std::move(options)),
+        host_(rendezvous::host_identity(options_.host_id)),
+        output_(loop_, STDOUT_FILENO, STDERR_FILENO),
+        changed_(loop_),
+        forwarder_(loop_, signals_, changed_) {
+    for (const std::string& warning : options_.node.warnings) {
+      log(LogLevel::warning, warning);
+    }
+    if (options_.program.log_dir) {
+      make_directories(*options_.program.log_dir);
+    }
+    job_ = coordination();
+    forwarder_.on_stop([this](int signal, int count) { job_->stop(signal, count); });
+  }
+  NodeJob(const NodeJob&) = delete;
+  NodeJob& operator=(const NodeJob&) = delete;
+
+  /// Starts the workers and stays with them. Blocking: until the last one has ended.
+  /// @returns the launcher's exit code; what keeps it from going on is explained on stderr
+  int run() {
+    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
+    return loop_.run_until(whole_job(), Deadline::after(longer_than_any_job), "running the job");
+  }
+
+ private:
+  /// How long a consumer of the output may take nothing before what is left is given up.
+  static constexpr std::chrono::seconds patience{600};
+  static constexpr std::chrono::seconds patience_after_failure{5};
+  static constexpr std::chrono::milliseconds no_patience{100};
+
+  RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
+
+  std::unique_ptr<Coordination> coordination() {
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options_.liveness);
+    const identity::NodeIdentity& node = options_.node;
+    if (node.node_count == 1) {
+      OneNodeOptions one;
+      one.workers = options_.workers;
+      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
+      one.host = host_.name;
+      one.formation = options_.formation;
+      one.limits = limits;
+      one.policy = policy();
+      return std::make_unique<OneNode>(loop_, changed_, std::move(one));
+    }
+    NodeMeetingOptions several;
+    several.node_rank = node.node_rank;
+    several.node_count = node.node_count;
+    several.master_addr = node.master_addr;
+    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
+    several.host = host_;
+    several.workers = options_.workers;
+    several.formation = options_.formation;
+    several.limits = limits;
+    several.secret = options_.secret;
+    several.interface = options_.interface;
+    return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
+                                          [this](int signal, int count) { forwarder_.stop_by(signal, count); });
+  }
+
+  /// What keeps this launcher from going on.
+  struct Problem {
+    int exit_code = 0;  ///< 0: there is none
+    std::string sentence;
+  };
+
+  async::Task<int> whole_job() {
+    Problem problem;
+    try {
+      const int exit_code = co_await attempts();
+      co_return exit_code;
+    } catch (const JobFailed& failed) {
+      problem = Problem{exit_code_launcher_lost, launcher_loss(failed.cause(), options_.node.master_addr)};
+    } catch (const std::exception& error) {
+      problem = Problem{exit_code_usage_error, error.what()};
+    }
+    co_await job_->give_up(problem.sentence);
+    output_.error().line("dtrain: ", problem.sentence);
+    co_await flush(patience_after_failure);
+    co_return problem.exit_code;
+  }
+
+  async::Task<int> attempts() {
+    const std::optional<Place> place = co_await assemble();
+    if (!place) {
+      const int signal = forwarder_.stop_signal();
+      output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had met");
+      co_await flush(no_patience);
+      co_return 128 + signal;
+    }
+    if (!place->description.empty()) {
+      output_.error().line("dtrain: ", place->description + ", nodes from " + options_.node_source);
+    }
+    NodePlan plan = plan_at(*place);
+    for (;; ++plan.attempt) {
+      co_await job_->begin(plan.attempt);
+      const JobVerdict verdict = co_await attempt(plan);
+      if (!verdict.again) {
+        co_return verdict.exit_code;
+      }
+    }
+  }
+
+  /// Nothing where the job was told to end before it began.
+  async::Task<std::optional<Place>> assemble() {
+    std::optional<Place> place;
+    std::exception_ptr failure;
+    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
+      failure = reason;
+      changed_.set();
+    };
+    const async::Spawned assembling = loop_.spawn(assemble_into(place), failed);
+    while (!place && !failure && forwarder_.stops_asked() == 0) {
+      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+    }
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    co_return std::move(place);
+  }
+
+  async::Task<void> assemble_into(std::optional<Place>& place) {
+    place = co_await job_->assemble();
+    changed_.set();
+  }
+
+  NodePlan plan_at(const Place& place) {
+    NodePlan plan;
+    plan.workers = options_.workers;
+    plan.first_rank = place.first_rank;
+    plan.world_size = place.world_size;
+    plan.node_rank = place.node_rank;
+    plan.node_count = place.node_count;
+    plan.master_addr = place.master_addr;
+    plan.master_port = place.master_port;
+    plan.secret = place.secret;
+    plan.cores = options_.cores;
+    plan.launcher_process = std::to_string(::getpid());
+    plan.stdout_is_terminal = output_.output().is_terminal();
+    plan.stderr_is_terminal = output_.error().is_terminal();
+    return plan;
+  }
+
+  async::Task<JobVerdict> attempt(const NodePlan& plan) {
+    std::unique_ptr<Attempt> attempt;
+    NodeEnd end;
+    end.started = forwarder_.stops_asked() == 0;
+    if (end.started) {
+      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *job_};
+      attempt = std::make_unique<Attempt>(services, options_.program, plan);
+      co_await attempt->start();
+      async::Task<NodeEnd> supervising = attempt->supervise(StopPlan(options_.stop_grace), host_.name);
+      end = co_await std::move(supervising);
+    }
+    end.node = plan.node_rank;
+    end.host = host_.name;
+    if (plan.node_count > 1) {
+      end.host += " (node " + std::to_string(plan.node_rank) + ")";
+    }
+    end.stop_signal = forwarder_.stop_signal();
+    end.interrupted = forwarder_.interrupted();
+    async::Task<JobVerdict> concluding = job_->conclude(std::move(end));
+    JobVerdict verdict = co_await std::move(concluding);
+    if (!verdict.again) {
+      co_await job_->leave();
+    }
+    co_await show(attempt.get(), verdict);
+    co_return std::move(verdict);
+  }
+
+  /// What the workers wrote, and then what is to be said of them.
+  async::Task<void> show(Attempt* attempt, const JobVerdict& verdict) {
+    const std::chrono::milliseconds enough = verdict.exit_code == 0 ? patience : patience_after_failure;
+    const auto hurry = [attempt] { return attempt != nullptr && attempt->told_to_hurry(); };
+    const auto drained = [attempt] { return attempt == nullptr || attempt->output_is_drained(); };
+    const bool flows = co_await output_.flush(enough, drained, hurry);
+    if (attempt != nullptr) {
+      attempt->finish_output();
+    }
+    for (const std::string& line : verdict.report) {
+      output_.error().line("dtrain: ", line);
+    }
+    co_await flush(flows && !hurry() ? enough : no_patience);
+  }
+
+  /// What the launcher itself has to say.
+  async::Task<void> flush(std::chrono::milliseconds enough) {
+    const auto nothing_more = [] { return true; };
+    const auto hurry = [this, before = forwarder_.stops_asked()] { return forwarder_.stops_asked() != before; };
+    co_await output_.flush(enough, nothing_more, hurry);
+  }
+
+  NodeJobOptions options_;
+  rendezvous::HostIdentity host_;
+  SignalReader signals_;
+  async::EventLoop loop_;
+  TerminalOutput output_;
+  async::AutoResetEvent changed_;
+  Forwarder forwarder_;
+  std::unique_ptr<Coordination> job_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/per_node.hpp
+
+/// @file
+/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. Started once on each
+/// of several nodes (--nnodes, --node-rank, --master-addr), it is one job. The store runs in the launcher (of node 0),
+/// so it survives rank 0.
 struct PerNode {
   static constexpr bool returns_into_user_code = false;
 
@@ -12827,7 +18396,7 @@ struct PerNode {
       if (flags.help) {
         return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
       }
-      NodeJobOptions options = detail::node_job_options(std::move(flags), without_outer_job(environment));
+      NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity());
       open_standard_descriptors();
       adopt_orphans();
       NodeJob job(std::move(options));
@@ -13756,8 +19325,9 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
     return "rank " + std::to_string(rank) +
            " cannot read the model description of rank 0; do both run the same program?";
   }
-  return first_difference(mine, rank, *theirs, 0)
-      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's");
+  return printable(
+      first_difference(mine, rank, *theirs, 0)
+          .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's"));
 }
 
 }  // namespace detail
@@ -14507,6 +20077,9 @@ struct Policy {
 
 namespace DTRAIN_NAMESPACE {
 
+using async::Task;
+using rendezvous::BackgroundTask;
+
 /// A shared handle: copies are the same group. What takes a stream enqueues on it; what ends in `_blocking` waits, at
 /// most timeout(). Threads: collectives of one group come from one thread at a time and in the same order on every
 /// rank; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
@@ -14524,7 +20097,9 @@ class ProcessGroup {
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
-  static ProcessGroup join(const launch::Worker& worker) { return ProcessGroup(std::make_shared<State>(worker)); }
+  static ProcessGroup join(const launch::Worker& worker) {
+    return ProcessGroup(std::shared_ptr<State>(new State(worker), rendezvous::DeleteOffLoop()));
+  }
 
   int rank() const noexcept { return members().rank; }
   int world_size() const noexcept { return members().world_size; }
@@ -14537,8 +20112,29 @@ class ProcessGroup {
   /// The longest that one collective may take, from the moment it begins to run (DTRAIN_TIMEOUT_SECONDS).
   std::chrono::nanoseconds timeout() const noexcept { return state_->timeout; }
 
-  /// The job's key-value store.
-  rendezvous::Store store() const { return state_->participant.store(); }
+  /// The job's key-value store; its calls without a deadline take timeout() at most.
+  rendezvous::Store store() const { return state_->participant.store().with_timeout(timeout()); }
+
+  /// Runs a coroutine of yours on this rank's control loop, beside dtrain's own, and gives its value:
+  /// `run_blocking([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There the
+  /// store's coroutine forms suspend; what ends in `_blocking` throws instead of waiting for itself, and whatever else
+  /// blocks the thread delays the whole rank's control.
+  /// Blocking: until the coroutine has ended; at the deadline it is cancelled (none: timeout() and a moment, for what
+  /// the store says of its own timeouts). @param make gives the Task; may take the loop (async::EventLoop&)
+  /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave_blocking
+  template <class Make>
+  auto run_blocking(Make&& make, std::optional<Deadline> deadline = {}) const {
+    const Deadline by = deadline ? *deadline : rendezvous::a_moment_after(Deadline::after(timeout()));
+    return state_->tasks.run_blocking(make, by);
+  }
+
+  /// The same in the background: the coroutine runs until it ends, its owner (the result) is destroyed, the job fails
+  /// or this rank leaves. BackgroundTask::wait_blocking gives its value and its exception, which else nobody sees.
+  /// Lifetime: `make` is kept; a handle of the group outside the coroutine outlives it. Threads: any.
+  template <class Make>
+  auto spawn(Make make) const {
+    return state_->tasks.start(std::move(make));
+  }
 
   /// Where the job's first cause arrives.
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->participant.failure(); }
@@ -14583,6 +20179,7 @@ class ProcessGroup {
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages.
   Communicator open_channel(const std::string& purpose) const {
+    require_may_block();
     const std::string name = purpose + "-" + std::to_string(state_->channels_opened.fetch_add(1));
     return state_->open(name);
   }
@@ -14604,15 +20201,33 @@ class ProcessGroup {
 
   /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store
   /// stays until all have left, timeout() at most.
-  void leave_blocking() const { state_->leave_blocking(); }
+  void leave_blocking() const {
+    require_may_block();
+    state_->leave_blocking();
+  }
+
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself.
+  void require_may_block() const { state_->require_may_block(); }
 
  private:
   struct State {
     explicit State(const launch::Worker& worker)
-        : timeout(worker.timeout), participant(launch::participant_options(worker)), communicator(open("group")) {}
+        : timeout(worker.timeout),
+          participant(launch::participant_options(worker, terms(worker))),
+          tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
+          communicator(open("group")) {}
 
-    /// @throws Error (closed) after leave_blocking.
+    void require_may_block() const {
+      if (tasks.on_loop_thread()) {
+        throw Error(Errc::invalid_argument,
+                    "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
+                    "wait for itself; make it on a thread of the program");
+      }
+    }
+
+    /// @throws Error (closed) after leave_blocking; Error (invalid_argument) on the control thread.
     Communicator& live() {
+      require_may_block();
       if (!communicator) {
         throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
       }
@@ -14637,6 +20252,17 @@ class ProcessGroup {
       }
     }
 
+    /// What must be the same on all ranks. Their models and what is said about these are compared when they are
+    /// wrapped.
+    static std::string terms(const launch::Worker& worker) {
+      rendezvous::AgreedTerms terms;
+      terms.add("launcher", P::Launcher::name())
+          .add("backend", P::Backend::name())
+          .add("topology", P::Topology::name());
+      terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+      return terms.text();
+    }
+
     Communicator open(const std::string& name) {
       const backend::ChannelContext context{participant.membership(), name, participant.store().with_prefix(name + "/"),
                                             participant.failure(), timeout};
@@ -14651,7 +20277,9 @@ class ProcessGroup {
     void report_exception(const std::string& text) noexcept {
       try {
         participant.failure()->report(exception_cause(text));
-        participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+        if (!tasks.on_loop_thread()) {
+          participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+        }
       } catch (...) {
         // The others see the closed connection.
       }
@@ -14685,12 +20313,14 @@ class ProcessGroup {
 
     void leave_blocking() {
       left = true;
+      tasks.close_blocking();
       communicator.reset();  // ranks that still call collectives are told so instead of waiting for this one
       participant.leave_blocking(Deadline::after(timeout));
     }
 
     std::chrono::nanoseconds timeout;
     rendezvous::Participant participant;
+    rendezvous::ControlTasks tasks;
     typename P::Backend::StreamOwner stream;
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
     std::mutex kept_mutex;
@@ -14783,7 +20413,10 @@ class DistributedDataParallel {
   }
 
   /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
-  Step begin() { return driver_->reducer->begin(); }
+  Step begin() {
+    group_.require_may_block();
+    return driver_->reducer->begin();
+  }
 
   ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
 
@@ -14924,11 +20557,22 @@ inline int exit_code_of(const Error& error) {
 }
 
 /// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
+/// A process that the body forked ends where it comes back from it.
 template <class P, RunBody<P> Body>
 int run_worker(const launch::Worker& worker, Body& body) {
   const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
+  const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
+  const auto end_if_forked = [&](int exit_code) {
+    if (::getpid() != process) {  // it has none of the group's threads, and must not speak for the rank
+      log(LogLevel::warning,
+          who + "a process that the body forked came back from it; let such a process end with " + "_exit or exec");
+      static_cast<void>(std::fflush(nullptr));
+      ::_exit(exit_code);
+    }
+  };
   const auto fail = [&](const char* text, int exit_code) {
+    end_if_forked(exit_code);
     bool said_by_another = false;  // what all ranks stumble over (a flag, a missing file) is said once
     if (group) {
       group->report_exception(text);
@@ -14941,9 +20585,11 @@ int run_worker(const launch::Worker& worker, Body& body) {
   try {
     group.emplace(ProcessGroup<P>::join(worker));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
+    end_if_forked(exit_code);
     group->leave_blocking();
     return exit_code;
   } catch (const JobFailed& failed) {
+    end_if_forked(exit_code_job_failed);
     log(LogLevel::error, who + "ends because " + failed.what());
     return exit_code_job_failed;
   } catch (const Error& error) {
