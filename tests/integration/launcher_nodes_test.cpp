@@ -190,7 +190,7 @@ TEST_CASE("a restart starts the workers of all nodes again, and refuses the stra
   const TemporaryDirectory directory;
   const std::string file = directory.path + "/straggler";
   Nodes nodes({2, 1}, {"--max-restarts=2", "1@0:straggler:" + file, "*:join", "2@0:exit:3", "*@0:sleep:60000",
-                       "*:sleep:3000", "*:environment:DTRAIN_ATTEMPT"});
+                       "0:process:" + file + ".go", "*:await:" + file, "*:environment:DTRAIN_ATTEMPT"});
   const std::vector<Result> results = nodes.wait();
   for (const Result& result : results) {
     CHECK(result.exit_code == 0);

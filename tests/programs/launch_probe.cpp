@@ -56,6 +56,13 @@ void write_file(const std::string& path, const std::string& text) {
   }
 }
 
+void await_file(const std::string& path) {
+  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
+  while (::access(path.c_str(), F_OK) != 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 void copy_input() {
   char bytes[4096];
   for (ssize_t count = 0; (count = ::read(STDIN_FILENO, bytes, sizeof bytes)) > 0;) {
@@ -158,6 +165,8 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     return wait_for_failure(*participant);
   } else if (action.name == "process") {
     write_file(action.value, std::to_string(::getpid()));
+  } else if (action.name == "await") {
+    await_file(action.value);
   } else if (action.name == "regroup") {
     if (::setpgid(0, ::getpgid(::getppid())) != 0) {
       ::_exit(99);
@@ -173,10 +182,11 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     }
     while (::wait(nullptr) > 0) {
     }
-  } else if (action.name == "straggler") {  // it outlives its attempt, and then tries to join with what it was told
+  } else if (action.name ==
+             "straggler") {  // it outlives its attempt, and joins with what it was told once VALUE.go is there
     if (::fork() == 0) {
       static_cast<void>(::setsid());
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      await_file(action.value + ".go");
       std::string how = "it joined";
       try {
         const Participant late(dtrain::launch::participant_options(worker));
