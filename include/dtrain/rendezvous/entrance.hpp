@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/knock.hpp"
 
@@ -75,6 +76,8 @@ class Entrance {
  private:
   /// How long one of several ports is tried before the next.
   static constexpr std::chrono::milliseconds one_place{500};
+  /// How long users wait without a word.
+  static constexpr std::chrono::seconds silence{10};
 
   Error timed_out(const std::string& what) const {
     return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
@@ -99,7 +102,7 @@ class Entrance {
   /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
   async::Task<bool> try_once(Entered& entered, Deadline deadline) {
     is_elsewhere_ = true;
-    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    net::Connection connection = co_await connect(deadline);
     entered.link = std::make_unique<Link>(std::move(connection));
     Knock call = make_join();
     KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline);
@@ -121,6 +124,25 @@ class Entrance {
     }
     entered.accepted = std::get<Accepted>(result);
     co_return true;
+  }
+
+  /// With a word to the user where it takes long.
+  async::Task<net::Connection> connect(Deadline deadline) {
+    const Deadline moment = earlier(deadline, Deadline::after(silence));
+    std::string so_far;
+    try {
+      net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, moment);
+      co_return std::move(connection);
+    } catch (const Error& error) {
+      constexpr std::chrono::milliseconds longest_delay(1100);  // it ends by so much before its deadline
+      if (moment.remaining() > longest_delay || moment.instant() == deadline.instant()) {
+        throw;
+      }
+      so_far = error.what();
+    }
+    log(LogLevel::warning, doing_ + ": still waiting; " + so_far);
+    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    co_return std::move(connection);
   }
 
   /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.

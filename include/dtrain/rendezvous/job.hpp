@@ -101,13 +101,16 @@ class Job {
     desk_.fail();
   }
 
+  /// Who has not joined yet.
+  std::string missing() const { return rank_list(seats_.in(Seats::State::empty)); }
+
   /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
   void formation_late(const std::string& patience) {
     if (formed_ || cause_) {
       return;
     }
     std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
-                       std::to_string(seats_.world_size()) + " joined, " + rank_list(seats_.in(Seats::State::empty)) +
+                       std::to_string(seats_.world_size()) + " joined, " + missing() +
                        " did not; see whether they run and know the address of the store";
     if (!last_refusal_.empty()) {
       text += " (a process was refused: " + last_refusal_ + ")";

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/async/event.hpp"
+#include "dtrain/rendezvous/formation_watch.hpp"
 #include "dtrain/rendezvous/job.hpp"
 #include "dtrain/rendezvous/job_options.hpp"
 #include "dtrain/rendezvous/line.hpp"
@@ -31,12 +32,9 @@ class ServedJob {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        began_(Deadline::Clock::now()),
-        formation_(options_.formation),
         job_(options_.world_size, options_.owner, random_job_id(), limits_),
         over_(loop),
-        formation_changed_(loop),
-        forming_(loop_.spawn(watch_formation())),
+        formation_(loop, job_, options_.formation, [this] { apply(); }),
         listening_(loop_.spawn(watch_silence())) {}
   ServedJob(const ServedJob&) = delete;
   ServedJob& operator=(const ServedJob&) = delete;
@@ -70,11 +68,7 @@ class ServedJob {
     Member& added = *members_.emplace(id, std::move(member)).first->second;
     const Job::Verdict verdict = job_.join(id, join);
     if (std::holds_alternative<std::monostate>(verdict)) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(formation_.remaining());
-      if (join.patience_ms < static_cast<std::uint64_t>(left.count())) {  // without that rank there is no job
-        formation_ = Deadline::after(std::chrono::milliseconds(join.patience_ms));
-      }
-      formation_changed_.set();
+      formation_.joined(join.patience_ms);
       const Accepted accepted = accept(id, added);
       apply();
       return accepted;
@@ -198,16 +192,6 @@ class ServedJob {
     apply();
   }
 
-  async::Task<void> watch_formation() {
-    while (!job_.formed() && !job_.cause()) {
-      co_await formation_changed_.wait(formation_);
-      if (formation_.passed()) {
-        job_.formation_late(seconds_text(Deadline::Clock::now() - began_));
-        apply();
-      }
-    }
-  }
-
   /// Where the store's own process was stopped meanwhile, nobody is blamed for it.
   async::Task<void> watch_silence() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
@@ -282,15 +266,12 @@ class ServedJob {
   async::EventLoop& loop_;
   JobOptions options_;
   Limits limits_;
-  Deadline::Clock::time_point began_;
-  Deadline formation_;
   Job job_;
   async::Event over_;
-  async::AutoResetEvent formation_changed_;
   bool applying_ = false;
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<Member>> members_;
-  async::Spawned forming_;  ///< the tasks come last: they are gone before what they use
+  FormationWatch formation_;  ///< the tasks come last: they are gone before what they use
   async::Spawned listening_;
 };
 
