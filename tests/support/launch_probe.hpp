@@ -6,7 +6,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <sstream>
 #include <string>
@@ -44,9 +43,12 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+/// What can be read of it: a process's file under /proc stops to be readable when the process ends.
 inline std::string content(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 /// How many processes that have ended wait for `parent` to reap them.

@@ -13,8 +13,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -43,8 +43,9 @@ inline std::vector<pid_t> processes_with(const std::string& mark) {
       continue;
     }
     std::ifstream file("/proc/" + std::to_string(process) + "/cmdline", std::ios::binary);
-    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    if (line.find(mark) != std::string::npos) {
+    std::ostringstream line;  // which takes it well that the process ends meanwhile
+    line << file.rdbuf();
+    if (line.str().find(mark) != std::string::npos) {
       found.push_back(process);
     }
   }
