@@ -10,7 +10,7 @@
 #include "dtrain/async/with_deadline.hpp"
 #include "dtrain/rendezvous/store.hpp"
 #include "raw_client.hpp"
-#include "store_fixture.hpp"
+#include "store_job.hpp"
 
 using namespace rendezvous_test;
 using dtrain::async::EventLoop;
@@ -19,33 +19,6 @@ using dtrain::async::Task;
 namespace {
 
 using Strings = std::vector<std::string>;
-
-Deadline shortly() {
-  return Deadline::after(std::chrono::milliseconds(50));
-}
-
-/// The text of the dtrain::Error that `call` throws.
-template <class Call>
-std::string error_of(dtrain::Errc code, Call call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return error.code() == dtrain::make_error_code(code) ? error.what() : std::string("other code: ") + error.what();
-  }
-  return "nothing was thrown";
-}
-
-/// Runs `body(participant)` on each rank of a job, all of which leave in order.
-template <class Body>
-void run_job(int world_size, Body body) {
-  StoreProcess store(world_size);
-  const auto errors = on_ranks(world_size, [&](int rank) {
-    Participant participant(rank_options(rank, world_size, store.port()));
-    body(participant);
-    participant.leave_blocking(soon());
-  });
-  CHECK(errors == Strings(static_cast<std::size_t>(world_size)));
-}
 
 }  // namespace
 

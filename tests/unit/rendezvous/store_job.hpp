@@ -1,0 +1,43 @@
+#pragma once
+/// @file
+/// A job whose ranks use the store, and the errors that they get.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "store_fixture.hpp"
+
+namespace rendezvous_test {
+
+inline Deadline shortly() {
+  return Deadline::after(std::chrono::milliseconds(50));
+}
+
+/// The text of the dtrain::Error that `call` throws.
+template <class Call>
+std::string error_of(dtrain::Errc code, Call call) {
+  try {
+    call();
+  } catch (const dtrain::Error& error) {
+    return error.code() == dtrain::make_error_code(code) ? error.what() : std::string("other code: ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+/// Runs `body(participant)` on each rank of a job, all of which leave in order.
+template <class Body>
+void run_job(int world_size, Body body) {
+  StoreProcess store(world_size);
+  const auto errors = on_ranks(world_size, [&](int rank) {
+    Participant participant(rank_options(rank, world_size, store.port()));
+    body(participant);
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
+}
+
+}  // namespace rendezvous_test
