@@ -164,7 +164,7 @@ class Job {
     if (!formed_) {
       return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
     }
-    desk_.refuse_barriers(seats_.in(Seats::State::left));
+    desk_.refuse_barriers(rank);
   }
 
   std::string id_;

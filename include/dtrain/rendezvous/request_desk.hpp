@@ -52,11 +52,13 @@ class RequestDesk {
     barriers_.clear();
   }
 
-  /// These ranks have left the job: no barrier can complete any more.
-  void refuse_barriers(const std::vector<int>& left) {
-    cannot_complete_ = "it cannot complete: " + rank_list(left) + " left the job";
-    for (const auto& [who, name] : barriers_.clear()) {
-      answer(who, Status::refused, cannot_complete_);
+  /// This rank has left the job: no barrier can complete any more.
+  void refuse_barriers(int left) {
+    left_.insert(left);
+    const auto waiting = barriers_.clear();
+    const std::string why = waiting.empty() ? std::string() : cannot_complete();
+    for (const auto& [who, name] : waiting) {
+      answer(who, Status::refused, why);
     }
   }
 
@@ -230,8 +232,8 @@ class RequestDesk {
   }
 
   void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
-    if (!cannot_complete_.empty()) {
-      return answer(who, Status::refused, cannot_complete_);
+    if (!left_.empty()) {
+      return answer(who, Status::refused, cannot_complete());
     }
     std::vector<RequestKey> released;
     if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
@@ -242,12 +244,16 @@ class RequestDesk {
     }
   }
 
+  std::string cannot_complete() const {
+    return "it cannot complete: " + rank_list(std::vector<int>(left_.begin(), left_.end())) + " left the job";
+  }
+
   Limits limits_;
   int world_size_;
   std::vector<Effect>& effects_;
   KeySpace keys_;
   Barriers barriers_;
-  std::string cannot_complete_;  ///< why no barrier can complete any more; empty while they can
+  std::set<int> left_;  ///< the ranks without which no barrier can complete any more
   std::map<SessionId, Client> clients_;
 };
 

@@ -2,6 +2,7 @@
 /// @file
 /// rendezvous::Server: the door of a store: who may enter, and to which job.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -79,17 +80,30 @@ class Server {
   }
 
   async::Task<void> accept_all(net::Listener& listener) {
-    for (;;) {
+    for (std::size_t unheard = 1;; ++unheard) {
       std::optional<net::Connection> accepted = co_await listener.accept(a_day());
       if (accepted) {
         admit(std::move(*accepted));
-        co_await loop_.sleep_for(std::chrono::milliseconds(0));  // it is heard before many others could push it out
+      }
+      if (unheard >= most_visitors() / 8) {  // they are heard before many others could push them out
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));
+        unheard = 0;
       }
     }
   }
 
+  /// Where all ranks of a large job come at once, there is room for each of them.
+  std::size_t most_visitors() const noexcept {
+    std::size_t most = options_.limits.unjoined_connections;
+    for (const auto& [role, job] : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job->options().world_size);
+      most += ranks - std::min(ranks, job->sessions());
+    }
+    return most;
+  }
+
   void admit(net::Connection connection) {
-    if (visitors_.size() >= options_.limits.unjoined_connections) {
+    if (visitors_.size() >= most_visitors()) {
       visitors_.erase(least_welcome());
     }
     const VisitorId id = ++last_id_;
