@@ -52,6 +52,10 @@ class Entrance {
   /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
   /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
   async::Task<Entered> enter() {
+    const std::chrono::microseconds turn = turn_of(request_->facts.rank);
+    if (turn.count() > 0) {
+      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(turn)));
+    }
     const std::uint16_t first = address_.port;
     std::chrono::milliseconds delay{10};
     for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
@@ -78,6 +82,15 @@ class Entrance {
   static constexpr std::chrono::milliseconds one_place{500};
   /// How long users wait without a word.
   static constexpr std::chrono::seconds silence{10};
+
+  /// How long a rank waits before it calls. More calls at once than a listener's queue holds (4096 on most systems) are
+  /// dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as fast as a store
+  /// takes them.
+  static std::chrono::microseconds turn_of(int rank) noexcept {
+    constexpr int at_once = 2000;
+    constexpr int longest = 100000;
+    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
+  }
 
   Error timed_out(const std::string& what) const {
     return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
