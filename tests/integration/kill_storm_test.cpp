@@ -75,8 +75,11 @@ Rules rules_for(const StormRound& round) {
   const std::set<int> others = late    ? std::set<int>{0, lost_code}
                                : early ? std::set<int>{lost_code, usage_code}
                                        : std::set<int>{lost_code};
-  return {late ? std::set<int>{0, killed_code} : std::set<int>{killed_code}, others, false,
-          two_seconds + grace + (early ? formation : milliseconds(0))};
+  const std::set<int> hit = late ? std::set<int>{0, killed_code} : std::set<int>{killed_code};
+  if (round.twice) {
+    return {hit, late ? std::set<int>{0, killed_code, lost_code} : hit, false, two_seconds};
+  }
+  return {hit, others, false, two_seconds + grace + (early ? formation : milliseconds(0))};
 }
 
 /// Collects sentences about what is not as it should be.
@@ -101,8 +104,13 @@ std::string trained(const StormRound& round, int rank) {
 
 /// What a launcher says has to name whom it hit, or the work has to be done.
 void check_text(const StormRound& round, int node, const Result& result, Findings& findings) {
-  const std::string who = std::to_string(round.rank);
-  const bool is_hit = round.victim == Victim::launcher && node == round.node;
+  const auto names_a_victim = [&round, &result](const std::string& before) {
+    const auto names = [&](int rank) {
+      return contains(result.error, before + "rank " + std::to_string(rank) + " on host ");
+    };
+    return names(round.rank) || (round.twice && names(round.next_rank()));
+  };
+  const bool is_hit = round.victim == Victim::launcher && (node == round.node || round.twice);
   if (result.exit_code == 0) {
     for (int rank = 0; rank < round.world_size(); ++rank) {
       findings.expect(round.node_of(rank) != node || contains(result.output, trained(round, rank)),
@@ -110,11 +118,10 @@ void check_text(const StormRound& round, int node, const Result& result, Finding
     }
   }
   if (result.exit_code == 0 && round.victim == Victim::worker && !round.restarts() && round.phase != Phase::leaving) {
-    findings.expect(contains(result.error, "attempt 2 of 2 begins: rank " + who + " on host "),
-                    "the restart does not say whose end it is due to");
+    findings.expect(names_a_victim("attempt 2 of 2 begins: "), "the restart does not say whose end it is due to");
   }
   if (round.victim == Victim::worker && result.exit_code == killed_code) {
-    findings.expect(contains(result.error, "rank " + who + " on host "), "the rank is not named");
+    findings.expect(names_a_victim(""), "the rank is not named");
     findings.expect(contains(result.error, "killed by signal 9 (SIGKILL)"), "the signal is not named");
   }
   if (round.victim == Victim::grandchild && !round.restarts()) {

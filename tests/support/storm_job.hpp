@@ -228,8 +228,15 @@ class StormJob {
     return children.empty() ? 0 : children.front();
   }
 
+  /// For a blow that hits two; 0 where there is none.
+  pid_t find_other_victim() {
+    if (round_.victim == Victim::launcher) return launchers_[static_cast<std::size_t>(1 - round_.node)]->process();
+    return worker(round_.next_rank(), round_.phase == Phase::between ? -1 : attempt());
+  }
+
   void strike() {
     const pid_t victim = find_victim();
+    const pid_t other = round_.twice ? find_other_victim() : 0;
     const bool may_have_ended =
         round_.phase == Phase::leaving || round_.victim == Victim::grandchild || round_.phase == Phase::between;
     expect(victim > 0 || may_have_ended, "there is nobody to hit");
@@ -241,7 +248,11 @@ class StormJob {
       ::usleep(static_cast<unsigned>(round_.stopped_us));
       struck_ = Clock::now();
     }
-    ::kill(victim, round_.blow == Blow::terminate ? SIGTERM : SIGKILL);
+    const int signal = round_.blow == Blow::terminate ? SIGTERM : SIGKILL;
+    ::kill(victim, signal);
+    if (other > 0) {
+      ::kill(other, signal);
+    }
   }
 
   StormRound round_;

@@ -30,7 +30,8 @@ struct StormRound {
   int rank = 0;        ///< the victim, or its parent
   int first_rank = 0;  ///< the one that is killed before, for a restart
   Blow blow = Blow::kill;
-  int delay_us = 0;  ///< after the phase was seen to begin
+  bool twice = false;  ///< the next rank, or the other node's launcher, is hit in the same moment
+  int delay_us = 0;    ///< after the phase was seen to begin
   int stopped_us = 0;
   std::string grandchild;  ///< as in programs/store_training.cpp
   int straggle_ms = 0;
@@ -45,6 +46,7 @@ struct StormRound {
   }
   int node_count() const { return static_cast<int>(workers.size()); }
   bool restarts() const { return phase == Phase::restarting || phase == Phase::between; }
+  int next_rank() const { return (rank + 1) % world_size(); }
   int node_of(int of_rank) const { return of_rank < workers.front() ? 0 : 1; }
   int local_rank_of(int of_rank) const { return of_rank - (node_of(of_rank) == 0 ? 0 : workers.front()); }
 };
@@ -75,7 +77,10 @@ inline std::string to_string(const StormRound& round) {
          (round.grandchild.empty() ? "none" : round.grandchild) + ", straggle " + std::to_string(round.straggle_ms) +
          " ms, linger " + std::to_string(round.linger_ms) + " ms; " +
          (round.restarts() ? "SIGKILL to rank " + std::to_string(round.first_rank) + ", then " : std::string()) +
-         name_of(round.phase) + " + " + std::to_string(round.delay_us) + " us: " + blow + " to " + victim;
+         name_of(round.phase) + " + " + std::to_string(round.delay_us) + " us: " + blow + " to " + victim +
+         (!round.twice                       ? ""
+          : round.victim == Victim::launcher ? " and to the other"
+                                             : " and to rank " + std::to_string(round.next_rank()));
 }
 
 /// Phases take turns, so that a few seeds in a row have all of them.
@@ -115,6 +120,9 @@ inline StormRound drawn(std::uint32_t seed) {
   const bool leaving = round.phase == Phase::leaving;  // which lasts as long as all linger, and a moment
   round.delay_us =
       between(0, longest_us[static_cast<std::size_t>(round.phase)] + (leaving ? 2000 * round.linger_ms : 0));
+  const bool has_another =
+      round.victim == Victim::worker || (round.victim == Victim::launcher && round.node_count() == 2);
+  round.twice = between(0, 2) == 0 && has_another && round.blow != Blow::stop_and_kill;
   return round;
 }
 
