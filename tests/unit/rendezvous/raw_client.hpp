@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -115,6 +116,17 @@ class RawClient {
     while (receive()) {
     }
     return closed_;
+  }
+
+  /// Whether the server has closed, without waiting for it. What it has sent is lost.
+  bool has_been_closed() {
+    std::byte buffer[4096];
+    for (;;) {
+      const ssize_t count = ::recv(socket_.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+      if (count <= 0) {
+        return count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+      }
+    }
   }
 
   void close() { socket_.reset(); }

@@ -1,0 +1,138 @@
+// ctest: RUN_SERIAL ON TIMEOUT 120
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "raw_client.hpp"
+#include "store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+constexpr std::size_t stranger_count = 1000;
+
+/// As many descriptors as the test needs, where that is allowed.
+bool raise_descriptors(rlim_t wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < wanted) {
+    return false;
+  }
+  limit.rlim_cur = std::max(limit.rlim_cur, wanted);
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+std::size_t resident_kibibytes() {
+  std::FILE* file = std::fopen("/proc/self/status", "re");
+  REQUIRE(file != nullptr);
+  unsigned long long kibibytes = 0;
+  char line[256];
+  while (std::fgets(line, sizeof line, file) != nullptr && std::sscanf(line, "VmRSS: %llu", &kibibytes) != 1) {
+  }
+  std::fclose(file);
+  return static_cast<std::size_t>(kibibytes);
+}
+
+/// A thousand connections that never join, on a thread: every second is silent, every fourth says half a frame, every
+/// fourth random bytes. Who is closed connects again.
+class Strangers {
+ public:
+  explicit Strangers(std::uint16_t port) : port_(port) {
+    for (std::size_t i = 0; i < stranger_count; ++i) {
+      clients_.push_back(connected(i));
+    }
+    thread_ = std::jthread([this] { stay(); });
+  }
+  Strangers(const Strangers&) = delete;
+  Strangers& operator=(const Strangers&) = delete;
+  ~Strangers() { gone_ = true; }
+
+  std::size_t connects() const { return connects_; }
+
+ private:
+  std::unique_ptr<RawClient> connected(std::size_t i) {
+    auto client = std::make_unique<RawClient>(port_);
+    ++connects_;
+    std::vector<std::byte> bytes(i % 4 == 1 ? 20 : 64, std::byte{0});
+    bytes[0] = std::byte{200};
+    if (i % 4 == 3) {
+      for (std::byte& byte : bytes) {
+        byte = static_cast<std::byte>(random_() & 0xffU);
+      }
+    }
+    if (i % 2 == 1) {
+      client->send(bytes);
+    }
+    return client;
+  }
+
+  void stay() {
+    while (!gone_) {
+      for (std::size_t i = 0; i < clients_.size() && !gone_; ++i) {
+        if (clients_[i]->has_been_closed()) {
+          clients_[i] = connected(i);
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  std::uint16_t port_;
+  std::atomic<bool> gone_{false};
+  std::atomic<std::size_t> connects_{0};
+  std::mt19937 random_{7};
+  std::vector<std::unique_ptr<RawClient>> clients_;
+  std::jthread thread_;  ///< last: it ends before what it uses
+};
+
+}  // namespace
+
+TEST_CASE("a job forms while a thousand strangers stay at the door, and the store stays small") {
+  if (!raise_descriptors(3 * stranger_count)) {
+    MESSAGE("not tried: this process may not open 3000 files (ulimit -Hn)");
+    return;
+  }
+  constexpr int world_size = 8;
+  const std::size_t descriptors = open_descriptors();
+  {
+    StoreProcess store(world_size);
+    const std::size_t memory = resident_kibibytes();
+    std::size_t most_connections = 0;
+    {
+      const Strangers strangers(store.port());
+      const auto errors = on_ranks(world_size, [&](int rank) {
+        Participant participant(rank_options(rank, world_size, store.port()));
+        CHECK(participant.membership().world_size == world_size);
+        participant.store().barrier_blocking("all", soon());
+        if (rank == 0) {
+          most_connections = store.connections();
+        }
+        participant.store().barrier_blocking("seen", soon());
+        participant.leave_blocking(soon());
+      });
+      CHECK(errors == std::vector<std::string>(world_size));
+      CHECK(store.all_left(soon()));
+      CHECK(strangers.connects() >= stranger_count);
+      CHECK(most_connections <= Limits().unjoined_connections + 2 * world_size);
+      CHECK(store.connections() <= Limits().unjoined_connections + world_size);
+      CHECK(resident_kibibytes() < memory + std::size_t{128} * 1024);
+    }
+    const Deadline deadline = soon();
+    while (store.connections() > 0 && !deadline.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    CHECK(store.connections() == 0);
+  }
+  CHECK(open_descriptors() == descriptors);
+}
