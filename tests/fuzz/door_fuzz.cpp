@@ -124,7 +124,7 @@ class Visit {
   }
   void send_bytes(std::span<const std::byte> bytes) {
     static_cast<void>(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
-    ++said_;
+    said_ += bytes.empty() ? 0 : 1;
   }
 
   void step(std::span<const std::byte>& script) {
