@@ -221,7 +221,8 @@ TEST_CASE("a job that is hit at any moment ends as the rules say, says whom it h
       line += " " + std::to_string(result.exit_code);
       said += "--- stdout\n" + result.output + "--- stderr\n" + result.error;
     }
-    line += " after " + std::to_string(job.took().count()) + " ms: " + (findings.text.empty() ? "ok" : "FAILED");
+    line += " after " + std::to_string(job.took().count()) + " ms: " + (job.was_hit() ? "" : "over before, ") +
+            (findings.text.empty() ? "ok" : "FAILED");
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
     CHECK_MESSAGE(findings.text.empty(), line << "\n" << findings.text << said);

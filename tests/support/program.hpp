@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -100,7 +101,15 @@ class Program {
         throw std::runtime_error("creating a pipe");
       }
     }
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
     process_ = ::fork();
+    if (process_ == 0) {
+      forget_handlers();
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (process_ < 0) {
       throw std::runtime_error("forking");
     }
@@ -170,6 +179,16 @@ class Program {
   }
 
  private:
+  /// A signal that comes before exec must not find this program's handlers: doctest's would report a crash.
+  static void forget_handlers() {
+    for (const int number : {SIGINT, SIGTERM}) {
+      struct sigaction now {};
+      if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) {
+        static_cast<void>(std::signal(number, SIG_DFL));
+      }
+    }
+  }
+
   static void close(int& descriptor) {
     if (descriptor >= 0) {
       ::close(std::exchange(descriptor, -1));

@@ -62,8 +62,14 @@ class StormJob {
 
   /// Until all launchers have ended.
   void play() {
+    if (round_.phase == Phase::leaving) {  // which is short
+      await(round_.rank, "steady", 0);
+      remember_holdings();
+    }
     reach_phase();
-    remember_holdings();
+    if (round_.phase != Phase::leaving) {
+      remember_holdings();
+    }
     ::usleep(static_cast<unsigned>(round_.delay_us));
     strike();
     const dtrain::Deadline deadline =

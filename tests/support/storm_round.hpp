@@ -113,10 +113,10 @@ inline StormRound drawn(std::uint32_t seed) {
   round.blow = how < 6                                       ? Blow::kill
                : how < 8 && round.victim == Victim::launcher ? Blow::terminate
                                                              : Blow::stop_and_kill;
-  constexpr std::array<int, 7> longest_us{40000, 60000, 20000, 100000, 10000, 80000, 250000};
+  constexpr std::array<int, 7> longest_us{40000, 60000, 20000, 100000, 3000, 80000, 250000};
   round.stopped_us = between(0, 300000);
   round.straggle_ms = std::max(0, between(-60, 60));
-  round.linger_ms = std::max(0, between(-20, 20));
+  round.linger_ms = std::max(0, between(-10, 20));
   const bool leaving = round.phase == Phase::leaving;  // which lasts as long as all linger, and a moment
   round.delay_us =
       between(0, longest_us[static_cast<std::size_t>(round.phase)] + (leaving ? 2000 * round.linger_ms : 0));
