@@ -63,7 +63,7 @@ class KeyWaits {
         wait.missing += exists(key) ? 0 : 1;
       }
     }
-    keys_of_[who.session] += wait.different;
+    keys_of_[who.session] += keys.size();
     wait.operation = operation;
     wait.keys = std::move(keys);
     wait.since = now;
@@ -121,7 +121,8 @@ class KeyWaits {
     }
   }
 
-  /// How many keys the waits of a session have in all, those included that exist by now.
+  /// How many keys the waits of a session have in all, those included that exist by now, and each as often as it was
+  /// named: what they take in memory.
   std::size_t keys_of(std::uint64_t session) const {
     const auto found = keys_of_.find(session);
     return found == keys_of_.end() ? 0 : found->second;
@@ -162,7 +163,7 @@ class KeyWaits {
       }
     }
     const auto count = keys_of_.find(who.session);
-    count->second -= wait->second.different;
+    count->second -= wait->second.keys.size();
     if (count->second == 0) {
       keys_of_.erase(count);
     }
@@ -171,7 +172,7 @@ class KeyWaits {
 
   std::map<RequestKey, Wait> waits_;
   std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, who waits for it among others
-  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `different`
+  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

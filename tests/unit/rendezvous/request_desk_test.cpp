@@ -168,11 +168,26 @@ TEST_CASE("a barrier that is given up says who waits, since when, who did not co
   table.seconds = 9;
   table.cancel(100, 2);
   table.cancel(101, 3);
-  CHECK(
-      table.seen() ==
-      Strings{"100 2 4 3 of 4 ranks wait in it (ranks 0-2, the first came 9.0 s ago); rank 3 did not come",
-              "101 3 4 2 of 4 ranks wait in it (ranks 1-2, the first came 9.0 s ago); rank 3 did not come; rank 0 "
-              "came and gave up"});
+  CHECK(table.seen() ==
+        Strings{"100 2 4 3 of 4 ranks wait in it (ranks 0-2, the first came 9.0 s ago); rank 3 did not come",
+                "101 3 4 2 of 4 ranks wait in it (ranks 1-2, the first came 9.0 s ago); rank 3 did not come; rank 0 "
+                "came and gave up"});
   CHECK(table.desk.doing(102) == "while it waited in barrier 'x'");
   CHECK(table.desk.doing(100) == "while it worked");
+}
+
+TEST_CASE("a key that is named often in one wait takes as much of the bound as it takes memory") {
+  Limits limits;
+  limits.waited_keys = 10;
+  Desk table(1, limits);
+  for (int i = 0; i < 3; ++i) {
+    table.ask(100, Operation::wait, Strings(4, "k"));
+  }
+  const Strings answers = table.seen();
+  REQUIRE(answers.size() == 1);
+  CHECK(answers.front().find("more than 10 keys, the limit") != std::string::npos);
+  table.ask(100, Operation::set, {"k"});
+  CHECK(table.seen().size() == 3);
+  table.ask(100, Operation::wait, Strings(10, "l"));
+  CHECK(table.seen().empty());  // what has ended no longer counts
 }
