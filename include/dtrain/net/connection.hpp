@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -109,9 +110,10 @@ class Connection {
     set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
   }
 
-  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT).
+  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT), 24 days at most.
   void set_user_timeout(std::chrono::milliseconds timeout) {
-    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()), "TCP_USER_TIMEOUT");
+    const std::chrono::milliseconds longest(std::numeric_limits<int>::max());
+    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(timeout, longest).count()), "TCP_USER_TIMEOUT");
   }
 
   /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.

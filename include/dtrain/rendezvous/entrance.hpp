@@ -61,7 +61,7 @@ class Entrance {
     for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
       address_.port = static_cast<std::uint16_t>(first + place);
       Entered entered;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_) : try_place(entered);
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_, deadline_) : try_place(entered);
       const bool in = co_await std::move(attempt);
       if (in) {
         entered.address = address_;
@@ -80,6 +80,8 @@ class Entrance {
  private:
   /// How long one of several ports is tried before the next.
   static constexpr std::chrono::milliseconds one_place{500};
+  /// And how long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
+  static constexpr std::chrono::milliseconds settling{5000};
   /// How long users wait without a word.
   static constexpr std::chrono::seconds silence{10};
 
@@ -100,11 +102,11 @@ class Entrance {
     bool in = false;
     try {
       const Deadline moment = earlier(deadline_, Deadline::after(one_place));
-      in = co_await try_once(entered, moment);
+      in = co_await try_once(entered, moment, earlier(deadline_, Deadline::after(settling)));
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      if (error.code() == make_error_code(Errc::refused) && !is_elsewhere_) {
+      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && !is_elsewhere_)) {
         throw;
       }
       in_vain_ = error.what();
@@ -113,12 +115,12 @@ class Entrance {
   }
 
   /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
-  async::Task<bool> try_once(Entered& entered, Deadline deadline) {
+  async::Task<bool> try_once(Entered& entered, Deadline deadline, Deadline settled) {
     is_elsewhere_ = true;
     net::Connection connection = co_await connect(deadline);
     entered.link = std::make_unique<Link>(std::move(connection));
     Knock call = make_join();
-    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline);
+    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline, settled);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_elsewhere_ = refused->other_job;
       throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->facts.rank);

@@ -49,10 +49,11 @@ inline NoAnswer no_answer(const net::FrameResult& frame) {
 }  // namespace detail
 
 /// @param call its proof is filled in here @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// @param deadline of hearing anything @param settled of the answer to `call`: a store that took it may act on it
 /// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
 /// none where this rank has one: it may be somebody else
 inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,
-                                      Deadline deadline) {
+                                      Deadline deadline, Deadline settled) {
   Transcript transcript;
   const Frame hello =
       encode(Hello{version_text(), address.role, address.generation, random_bytes<16>(), address.secret.has_value()});
@@ -86,11 +87,11 @@ inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock 
     std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
   }
   transcript.add(frame);
-  const net::IoResult called = co_await link.writer.write_frame(frame, deadline);
+  const net::IoResult called = co_await link.writer.write_frame(frame, settled);
   if (!called.ok()) {
     co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
   }
-  const net::FrameResult second = co_await link.reader.read_frame(deadline);
+  const net::FrameResult second = co_await link.reader.read_frame(settled);
   if (!second.ok()) {
     co_return detail::no_answer(second);
   }

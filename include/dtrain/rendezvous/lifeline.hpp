@@ -123,11 +123,15 @@ class Lifeline {
     net::Connection connection = co_await net::connect_with_backoff(loop_, address_.host, address_.port, deadline);
     auto link = std::make_unique<Link>(std::move(connection));
     Knock call = Resume{accepted_.ticket, line_->received(), {}};
-    KnockResult result = co_await knock(*link, address_, std::move(call), "going on with the session", deadline);
+    KnockResult result =
+        co_await knock(*link, address_, std::move(call), "going on with the session", deadline, deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       reason = refused->sentence;
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       reason = failure->cause.sentence();
+      ToRank message = *failure;
+      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
+      static_cast<void>(!on_message || on_message(message));
     }
     const Accepted* accepted = std::get_if<Accepted>(&result);
     if (accepted == nullptr) {

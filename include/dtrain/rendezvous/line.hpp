@@ -2,6 +2,7 @@
 /// @file
 /// rendezvous::Line: one side of a session, which outlives the connections that carry it.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct LineOptions {
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
   std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
-  bool answers_heartbeats = false;
+  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
 };
 
 /// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
@@ -72,9 +73,10 @@ class Line : public std::enable_shared_from_this<Line> {
     return outbox_.push(std::move(frame));
   }
 
-  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one.
+  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
+  /// under way that the peer hears anyway.
   void beat() {
-    if (link_ && link_->writer.queue(encode(Heartbeat{received_}))) {
+    if (link_ && link_->writer.queued_bytes() < batch_bytes && link_->writer.queue(encode(Heartbeat{received_}))) {
       unacknowledged_bytes_ = 0;
       to_write_.set();
     }
@@ -92,13 +94,6 @@ class Line : public std::enable_shared_from_this<Line> {
     detach();
   }
 
-  /// Waits while many frames wait to be sent, so that a peer reads before it asks for more.
-  async::Task<void> room() {
-    while (outbox_.waiting_bytes() > options_.outgoing_bytes / 16 && link_) {
-      co_await taken_.wait(Deadline::after(options_.send));
-    }
-  }
-
   std::uint64_t received() const noexcept { return received_; }
   Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
   void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
@@ -110,7 +105,19 @@ class Line : public std::enable_shared_from_this<Line> {
   static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds linger{1000};
 
+  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
+
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
+  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
+  async::Task<void> room() {
+    while (options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16) {
+      is_crowded_ = true;
+      co_await taken_.wait(a_day());
+    }
+    is_crowded_ = false;
+  }
 
   /// Ends both directions and the connection.
   void detach() noexcept {
@@ -161,7 +168,7 @@ class Line : public std::enable_shared_from_this<Line> {
 
   bool hear(std::span<const std::byte> frame) {
     if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
-      if (options_.answers_heartbeats) {
+      if (options_.is_store) {
         beat();
       }
       return outbox_.acknowledge(*has);
@@ -176,17 +183,22 @@ class Line : public std::enable_shared_from_this<Line> {
   }
 
   async::Task<std::string> write_all(Link& link) {
+    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
     for (;;) {
       while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
         static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
       }
       if (link.writer.queued_bytes() > 0) {
-        const net::IoResult result = co_await link.writer.flush(Deadline::after(options_.send));
+        const net::IoResult result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
         taken_.set();
         if (result.status == net::IoStatus::closed) {
           co_return result.reason();
         }
-        if (result.status == net::IoStatus::timed_out && result.bytes == 0) {
+        const Deadline::Clock::time_point now = Deadline::Clock::now();
+        if (result.bytes > 0) {
+          last_taken = now;
+          last_heard_ = is_crowded_ ? now : last_heard_;
+        } else if (now - last_taken >= options_.send) {
           co_return "it took nothing for " + seconds_text(options_.send);
         }
       } else if (closing_) {
@@ -195,6 +207,7 @@ class Line : public std::enable_shared_from_this<Line> {
         co_return "it was told to close";
       } else {
         co_await to_write_.wait(a_day());
+        last_taken = Deadline::Clock::now();
       }
     }
   }
@@ -209,6 +222,7 @@ class Line : public std::enable_shared_from_this<Line> {
   Deadline::Clock::time_point last_heard_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
+  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
   bool closing_ = false;
   async::Spawned reading_;
   async::Spawned writing_;

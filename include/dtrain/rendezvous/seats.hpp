@@ -83,6 +83,17 @@ class Seats {
     return std::monostate{};
   }
 
+  /// The seat that the very process which says this sits in already; null where there is no such.
+  const Seat* seat_of(const Join& join) const noexcept {
+    const int rank = join.facts.rank;
+    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
+      return nullptr;
+    }
+    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    const bool same = seat.facts.host_id == join.facts.host_id && seat.process == join.process;
+    return seat.state == State::joined && same ? &seat : nullptr;
+  }
+
   /// A rank that sits gets up. @param how left or lost
   void rise(int rank, State how) {
     seats_[static_cast<std::size_t>(rank)].state = how;

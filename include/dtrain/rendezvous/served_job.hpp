@@ -2,6 +2,7 @@
 /// @file
 /// rendezvous::ServedJob: a job with the sessions of its ranks.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -63,6 +64,11 @@ class ServedJob {
   /// @{
   /// Somebody who may wants to join, or to go on. After Accepted, carry() with the same session.
   std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+    const Seats::Seat* seat = job_.seats().seat_of(join);
+    const Member* former = seat == nullptr ? nullptr : members_.at(seat->session).get();
+    if (former != nullptr && !former->line->attached() && former->line->received() == 0) {
+      return accept(seat->session, *former);  // its connection broke before it had heard that it is in
+    }
     const SessionId id = ++last_id_;
     auto member = std::make_unique<Member>(Nonce(random_bytes<16>()), line_of(id));
     Member& added = *members_.emplace(id, std::move(member)).first->second;
@@ -81,6 +87,9 @@ class ServedJob {
   std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
     const auto found = members_.find(resume.ticket.session);
     if (found == members_.end() || found->second->key != resume.ticket.key) {
+      if (job_.cause()) {
+        return Failure{*job_.cause()};
+      }
       return Refused{"this session is over: it was without a connection for too long, or it never was"};
     }
     return accept(found->first, *found->second);
@@ -126,10 +135,7 @@ class ServedJob {
     Line::Handlers handlers;
     handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
     handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    LineOptions line;
-    line.outgoing_bytes = limits_.outgoing_bytes;
-    line.send = limits_.send;
-    line.answers_heartbeats = true;
+    const LineOptions line{limits_.outgoing_bytes, limits_.send, true};
     return std::make_shared<Line>(loop_, line, std::move(handlers));
   }
 
@@ -143,10 +149,13 @@ class ServedJob {
     Accepted accepted;
     accepted.ticket = Ticket{id, member.key};
     accepted.received = member.line->received();
-    accepted.heartbeat_ms = static_cast<std::uint32_t>(heartbeat().count());
-    accepted.liveness_ms = static_cast<std::uint32_t>(limits_.liveness.count());
-    accepted.grace_ms = static_cast<std::uint32_t>(limits_.grace.count());
+    accepted.heartbeat_ms = on_the_wire(heartbeat());
+    accepted.liveness_ms = on_the_wire(limits_.liveness);
+    accepted.grace_ms = on_the_wire(limits_.grace);
     return accepted;
+  }
+  static std::uint32_t on_the_wire(std::chrono::milliseconds time) noexcept {
+    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
   }
 
   bool hear(SessionId id, std::span<const std::byte> frame) {

@@ -1,0 +1,201 @@
+// ctest: TIMEOUT 120
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "raw_client.hpp"
+#include "store_fixture.hpp"
+#include "support/cutting_proxy.hpp"
+
+using namespace rendezvous_test;
+using dtrain_test::CuttingProxy;
+
+namespace {
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+dtrain::async::Task<void> get_one(Store store, std::string key, int& done) {
+  const std::string value = co_await store.get(std::move(key), soon());
+  done += value.size() == mebibyte ? 1 : 0;
+}
+
+dtrain::async::Task<void> set_one(Store store, std::string key, int& done) {
+  co_await store.set(std::move(key), std::string(mebibyte, 'y'), soon());
+  ++done;
+}
+
+/// Many large values in both directions at once.
+dtrain::async::Task<void> exchange_many(dtrain::async::EventLoop& loop, Store store, int values) {
+  int done = 0;
+  bool failed = false;
+  std::vector<dtrain::async::Spawned> tasks;
+  const auto note = [&failed](const std::exception_ptr&) { failed = true; };
+  for (int i = 0; i < values; ++i) {
+    tasks.push_back(loop.spawn(get_one(store, "there", done), note));
+    tasks.push_back(loop.spawn(set_one(store, "new" + std::to_string(i), done), note));
+  }
+  while (done < 2 * values && !failed) {
+    co_await loop.sleep_for(std::chrono::milliseconds(5));
+  }
+  if (failed) {
+    throw std::runtime_error("a request failed");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("large values that go both ways at once do not wait for each other") {
+  StoreProcess store(1);
+  Participant participant(rank_options(0, 1, store.port()));
+  participant.store().set_blocking("there", std::string(mebibyte, 'x'), soon());
+  const auto many = [&](dtrain::async::EventLoop& loop) { return exchange_many(loop, participant.store(), 40); };
+  CHECK_NOTHROW(participant.control_thread().run_blocking(many, soon()));
+  CHECK(cause_of(*participant.failure(), Deadline::after(std::chrono::milliseconds(0))).empty());
+  CHECK(participant.leave_blocking(soon()));
+}
+
+TEST_CASE("a rank that reads its answers slowly is not silent") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.liveness = std::chrono::milliseconds(1500);
+  StoreProcess store(options);
+  RawClient slow(store.port());
+  REQUIRE(slow.enter(1, 2));
+  Participant participant(rank_options(0, 2, store.port()));
+  for (std::uint64_t id = 1; id <= 30; ++id) {
+    Request get;
+    get.id = id;
+    get.operation = id < 30 ? Operation::get : Operation::try_get;
+    get.keys = {"large"};
+    REQUIRE(slow.send_frame(encode(std::move(get))));
+  }
+  REQUIRE(slow.receives<Accepted>());
+  REQUIRE(slow.receives<Welcome>());
+  REQUIRE(slow.receives<Response>());  // so it waits for the others, whose answers then come all at once
+  participant.store().set_blocking("large", std::string(mebibyte, 'x'), soon());
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(4000));
+  for (int i = 0; !deadline.passed(); ++i) {
+    static_cast<void>(slow.frames_of_one_read());
+    if (i % 8 == 0) {
+      REQUIRE(slow.send_frame(encode(Heartbeat{})));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+  }
+  CHECK(cause_of(*participant.failure(), Deadline::after(std::chrono::milliseconds(0))).empty());
+}
+
+TEST_CASE("a rank whose connection broke before it heard that it is in comes again and is let in") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.grace = std::chrono::seconds(20);
+  StoreProcess store(options);
+  {
+    RawClient broken(store.port());
+    Join join = RawClient::join(1, 2);
+    join.facts.host_id = host_identity(std::nullopt).id;
+    join.process = static_cast<std::int64_t>(::getpid());
+    REQUIRE(broken.send_frame(encode(RawClient::hello())));
+    REQUIRE(broken.send_frame(encode(join)));
+    REQUIRE(broken.receives<Accepted>());  // it never gets to see it
+  }
+  const auto errors = on_ranks(2, [&](int rank) {
+    Participant participant(rank_options(rank, 2, store.port()));
+    participant.store().barrier_blocking("done", soon());
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("another process does not get the seat of one whose connection broke") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.grace = std::chrono::seconds(20);
+  StoreProcess store(options);
+  RawClient first(store.port());
+  REQUIRE(first.enter(1, 2));
+  REQUIRE(first.receives<Accepted>());
+  Join other = RawClient::join(1, 2);
+  for (int same_process = 0; same_process < 2; ++same_process) {  // while the first is connected, nobody does
+    RawClient second(store.port());
+    other.process = 1 - same_process;
+    REQUIRE(second.send_frame(encode(RawClient::hello())));
+    REQUIRE(second.send_frame(encode(other)));
+    CHECK(second.receives<Refused>());
+  }
+  first.close();
+  RawClient third(store.port());
+  other.process = 1;
+  REQUIRE(third.send_frame(encode(RawClient::hello())));
+  REQUIRE(third.send_frame(encode(other)));
+  CHECK(third.receives<Refused>());
+}
+
+TEST_CASE("a store that is slow to answer a Join is not left for the next port") {
+  StoreOptions options = StoreProcess::with_world_size(1);
+  options.job.job = "slow";
+  options.job.on_joined = [](int, const std::string&) { std::this_thread::sleep_for(std::chrono::milliseconds(1200)); };
+  StoreProcess store(options);
+  ParticipantOptions rank = rank_options(0, 1, store.port());
+  rank.job = "slow";
+  rank.master_ports = 2;
+  Participant participant(rank);
+  CHECK(participant.leave_blocking(soon()));
+}
+
+TEST_CASE("a rank that the job fails over hears so at once, also where the store may be at several ports") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.job = "some";
+  StoreProcess store(options);
+  ParticipantOptions rank = rank_options(1, 3, store.port());
+  rank.job = "some";
+  rank.master_ports = 2;
+  rank.timeout = std::chrono::seconds(15);
+  std::string sentence;
+  try {
+    const Participant participant(rank);
+  } catch (const std::exception& error) {
+    sentence = error.what();
+  }
+  CAPTURE(sentence);
+  CHECK(sentence.find("says that the world has 3 ranks") != std::string::npos);
+  CHECK(sentence.find("the deadline passed") == std::string::npos);
+}
+
+TEST_CASE("who comes back to a job that has failed meanwhile hears why") {
+  StoreProcess store(2);
+  CuttingProxy proxy(store.port());
+  std::vector<std::unique_ptr<Participant>> ranks(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    ranks[static_cast<std::size_t>(rank)] =
+        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
+  });
+  REQUIRE(errors == std::vector<std::string>(2));
+  proxy.hold(true);
+  store.post_failure(Cause{CauseKind::exception, 0, "host-a", "the loss is not a number"});
+  CHECK(cause_of(*ranks[0]->failure()).find("the loss is not a number") != std::string::npos);
+  proxy.cut(CuttingProxy::How::reset);
+  proxy.hold(false);
+  const std::string own = cause_of(*ranks[1]->failure());
+  CAPTURE(own);
+  CHECK(own.find("the loss is not a number") != std::string::npos);
+}
+
+TEST_CASE("a liveness time that is longer than its fields can say is cut, not wrapped around") {
+  for (const std::int64_t milliseconds : {std::int64_t{3'000'000'000}, std::int64_t{4'294'967'296}}) {
+    StoreOptions options = StoreProcess::with_world_size(1);
+    options.limits.liveness = std::chrono::milliseconds(milliseconds);
+    StoreProcess store(options);
+    ParticipantOptions rank = rank_options(0, 1, store.port());
+    rank.timeout = std::chrono::seconds(5);
+    Participant participant(rank);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    participant.store().set_blocking("a", "b", soon());
+    CHECK(participant.leave_blocking(soon()));
+  }
+}
