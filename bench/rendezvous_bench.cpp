@@ -4,9 +4,11 @@
 //   rendezvous_bench [--ranks=4,64,1000,10000] [--samples=N] [--json=FILE]
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/options.hpp"
@@ -139,6 +141,7 @@ class RendezvousBench {
     const bench::StoreProcess store(ranks_among_strangers, secret);
     const bench::Strangers strangers(store.port(), count, strangers_moment);
     strangers.await_all();
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // they stay, and who was closed comes again
     return bench::time_formation(store, secret, ranks_among_strangers, 4).seconds;
   }
 
@@ -150,6 +153,7 @@ class RendezvousBench {
       port = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0)).port();
     }
     const bench::Strangers strangers(port, count, strangers_moment);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
     return bench::time_launched_job(ranks_among_strangers, port);
   }
 

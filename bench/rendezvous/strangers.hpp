@@ -56,8 +56,8 @@ class Strangers {
 
     void stay(const Channel& channel) {
       watch(channel.descriptor(), EPOLLIN, mark_of_channel, EPOLL_CTL_ADD);
-      for (std::size_t i = 0; i < strangers_.size(); ++i) {
-        connect(i);
+      for (std::size_t i = 0; i < strangers_.size(); ++i) {  // one after the other, and so they come again
+        waiting_.emplace_back(dtrain::Deadline::after(std::chrono::microseconds(moment_) * i / strangers_.size()), i);
       }
       for (bool told = false, asked = false; !asked;) {
         asked = turn();
