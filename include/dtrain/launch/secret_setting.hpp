@@ -21,7 +21,8 @@ namespace detail {
 
 /// A file's text without the white space at its end. @throws Error (usage) where it cannot be read
 inline std::string secret_in_file(const std::string& path) {
-  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Whatever it names is not waited for, such as a pipe that nobody writes.
+  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;

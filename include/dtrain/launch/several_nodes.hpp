@@ -193,8 +193,10 @@ class SeveralNodes final : public Coordination {
 
   async::Task<void> watch_stops() {
     for (int count = 1;; ++count) {
-      const std::string signal = co_await meeting_.get(keys().stop(count));
-      stop_by_(identity::parse_integer(signal).value_or(SIGTERM), count);
+      const std::string told = co_await meeting_.get(keys().stop(count));
+      const int signal = identity::parse_integer(told).value_or(SIGTERM);
+      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+      stop_by_(ends_jobs ? signal : SIGTERM, count);
     }
   }
 

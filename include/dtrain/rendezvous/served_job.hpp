@@ -229,6 +229,7 @@ class ServedJob {
     if (std::exchange(applying_, true)) {
       return;
     }
+    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
     std::vector<SessionId> unread;
     for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
       for (Effect& effect : effects) {

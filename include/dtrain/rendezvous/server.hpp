@@ -107,10 +107,14 @@ class Server {
       visitors_.erase(least_welcome());
     }
     const VisitorId id = ++last_id_;
-    Visitor& visitor = visitors_[id];
-    visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
-    visitor.link->watch(options_.limits.liveness);
-    visitor.task = loop_.spawn(receive(id, *visitor.link));
+    try {
+      Visitor& visitor = visitors_[id];
+      visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
+      visitor.link->watch(options_.limits.liveness);
+      visitor.task = loop_.spawn(receive(id, *visitor.link));
+    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
+      visitors_.erase(id);
+    }
   }
 
   /// The oldest that has said nothing that makes sense, or else the oldest.
