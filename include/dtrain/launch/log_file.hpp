@@ -38,9 +38,9 @@ class LogFile {
   /// Keeps nothing.
   LogFile() noexcept = default;
 
-  /// @throws Error (posix)
+  /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
   explicit LogFile(const std::string& path)
-      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
     if (!file_) {
       throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
     }

@@ -7,28 +7,34 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <string>
 
 #include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/identity/variables.hpp"
+#include "dtrain/net/poll_descriptor.hpp"
 #include "dtrain/rendezvous/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-/// A file's text without the white space at its end. @throws Error (usage) where it cannot be read
-inline std::string secret_in_file(const std::string& path) {
-  // Whatever it names is not waited for, such as a pipe that nobody writes.
-  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+/// A file's text without the white space at its end; it may be a pipe, which is read to its end.
+/// Blocking: until the deadline. @throws Error (usage) where it cannot be read; Error (timeout)
+inline std::string secret_in_file(const std::string& path,
+                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
+  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;
   while (count > 0 && length < text.size()) {
+    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
     count = ::read(file.get(), text.data() + length, text.size() - length);
-    if (count < 0 && errno == EINTR) {
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
       count = 1;
       continue;
     }
