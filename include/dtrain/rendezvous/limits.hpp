@@ -31,7 +31,7 @@ struct Limits {
   std::size_t pending_requests = 1024;                 ///< of one session, not yet answered
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
-  std::size_t unjoined_connections = 256;              ///< beyond it the oldest one is closed
+  std::size_t unjoined_connections = 1024;             ///< beyond it the oldest one is closed (unjoined_bound.hpp)
   std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join
   std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
   std::chrono::milliseconds liveness{5000};            ///< how long a session that says nothing counts as alive

@@ -19,6 +19,7 @@
 #include "dtrain/rendezvous/door_codec.hpp"
 #include "dtrain/rendezvous/served_job.hpp"
 #include "dtrain/rendezvous/transcript.hpp"
+#include "dtrain/rendezvous/unjoined_bound.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -29,6 +30,7 @@ class Server {
   /// @param listeners at least one
   Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
       : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
     for (net::Listener& listener : listeners_) {
       accepting_.push_back(
           loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
