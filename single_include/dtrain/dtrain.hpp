@@ -44,6 +44,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -3386,9 +3387,10 @@ class Connection {
     set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
   }
 
-  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT).
+  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT), 24 days at most.
   void set_user_timeout(std::chrono::milliseconds timeout) {
-    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()), "TCP_USER_TIMEOUT");
+    const std::chrono::milliseconds longest(std::numeric_limits<int>::max());
+    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(timeout, longest).count()), "TCP_USER_TIMEOUT");
   }
 
   /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
@@ -7972,7 +7974,7 @@ struct Limits {
   std::size_t pending_requests = 1024;                 ///< of one session, not yet answered
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
-  std::size_t unjoined_connections = 256;              ///< beyond it the oldest one is closed
+  std::size_t unjoined_connections = 1024;             ///< beyond it the oldest one is closed (unjoined_bound.hpp)
   std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join
   std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
   std::chrono::milliseconds liveness{5000};            ///< how long a session that says nothing counts as alive
@@ -8468,7 +8470,7 @@ class KeyWaits {
         wait.missing += exists(key) ? 0 : 1;
       }
     }
-    keys_of_[who.session] += wait.different;
+    keys_of_[who.session] += keys.size();
     wait.operation = operation;
     wait.keys = std::move(keys);
     wait.since = now;
@@ -8526,7 +8528,8 @@ class KeyWaits {
     }
   }
 
-  /// How many keys the waits of a session have in all, those included that exist by now.
+  /// How many keys the waits of a session have in all, those included that exist by now, and each as often as it was
+  /// named: what they take in memory.
   std::size_t keys_of(std::uint64_t session) const {
     const auto found = keys_of_.find(session);
     return found == keys_of_.end() ? 0 : found->second;
@@ -8567,7 +8570,7 @@ class KeyWaits {
       }
     }
     const auto count = keys_of_.find(who.session);
-    count->second -= wait->second.different;
+    count->second -= wait->second.keys.size();
     if (count->second == 0) {
       keys_of_.erase(count);
     }
@@ -8576,7 +8579,7 @@ class KeyWaits {
 
   std::map<RequestKey, Wait> waits_;
   std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, who waits for it among others
-  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `different`
+  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -9098,6 +9101,17 @@ class Seats {
     return std::monostate{};
   }
 
+  /// The seat that the very process which says this sits in already; null where there is no such.
+  const Seat* seat_of(const Join& join) const noexcept {
+    const int rank = join.facts.rank;
+    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
+      return nullptr;
+    }
+    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    const bool same = seat.facts.host_id == join.facts.host_id && seat.process == join.process;
+    return seat.state == State::joined && same ? &seat : nullptr;
+  }
+
   /// A rank that sits gets up. @param how left or lost
   void rise(int rank, State how) {
     seats_[static_cast<std::size_t>(rank)].state = how;
@@ -9603,11 +9617,13 @@ class RequestDesk {
     barriers_.clear();
   }
 
-  /// These ranks have left the job: no barrier can complete any more.
-  void refuse_barriers(const std::vector<int>& left) {
-    cannot_complete_ = "it cannot complete: " + rank_list(left) + " left the job";
-    for (const auto& [who, name] : barriers_.clear()) {
-      answer(who, Status::refused, cannot_complete_);
+  /// This rank has left the job: no barrier can complete any more.
+  void refuse_barriers(int left) {
+    left_.insert(left);
+    const auto waiting = barriers_.clear();
+    const std::string why = waiting.empty() ? std::string() : cannot_complete();
+    for (const auto& [who, name] : waiting) {
+      answer(who, Status::refused, why);
     }
   }
 
@@ -9781,8 +9797,8 @@ class RequestDesk {
   }
 
   void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
-    if (!cannot_complete_.empty()) {
-      return answer(who, Status::refused, cannot_complete_);
+    if (!left_.empty()) {
+      return answer(who, Status::refused, cannot_complete());
     }
     std::vector<RequestKey> released;
     if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
@@ -9793,12 +9809,16 @@ class RequestDesk {
     }
   }
 
+  std::string cannot_complete() const {
+    return "it cannot complete: " + rank_list(std::vector<int>(left_.begin(), left_.end())) + " left the job";
+  }
+
   Limits limits_;
   int world_size_;
   std::vector<Effect>& effects_;
   KeySpace keys_;
   Barriers barriers_;
-  std::string cannot_complete_;  ///< why no barrier can complete any more; empty while they can
+  std::set<int> left_;  ///< the ranks without which no barrier can complete any more
   std::map<SessionId, Client> clients_;
 };
 
@@ -9895,13 +9915,16 @@ class Job {
     desk_.fail();
   }
 
+  /// Who has not joined yet.
+  std::string missing() const { return rank_list(seats_.in(Seats::State::empty)); }
+
   /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
   void formation_late(const std::string& patience) {
     if (formed_ || cause_) {
       return;
     }
     std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
-                       std::to_string(seats_.world_size()) + " joined, " + rank_list(seats_.in(Seats::State::empty)) +
+                       std::to_string(seats_.world_size()) + " joined, " + missing() +
                        " did not; see whether they run and know the address of the store";
     if (!last_refusal_.empty()) {
       text += " (a process was refused: " + last_refusal_ + ")";
@@ -9955,7 +9978,7 @@ class Job {
     if (!formed_) {
       return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
     }
-    desk_.refuse_barriers(seats_.in(Seats::State::left));
+    desk_.refuse_barriers(rank);
   }
 
   std::string id_;
@@ -9966,6 +9989,65 @@ class Job {
   std::string last_refusal_;
   std::vector<Effect> effects_;
   RequestDesk desk_;  ///< answers into effects_
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation_watch.hpp
+
+/// @file
+/// Waits until all ranks have joined, says whom it waits for, and ends the job when that takes too long.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: the loop and the job outlive it. Threads: the loop's.
+class FormationWatch {
+ public:
+  /// @param ended is called when it has failed the job
+  FormationWatch(async::EventLoop& loop, Job& job, Deadline deadline, std::function<void()> ended)
+      : job_(&job),
+        began_(Deadline::Clock::now()),
+        deadline_(deadline),
+        ended_(std::move(ended)),
+        changed_(loop),
+        watching_(loop.spawn(watch())) {}
+  FormationWatch(const FormationWatch&) = delete;
+  FormationWatch& operator=(const FormationWatch&) = delete;
+
+  /// A rank has joined. One that waits less long than the store ends the formation for all: without it there is no job.
+  void joined(std::uint64_t patience_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    if (patience_ms < static_cast<std::uint64_t>(left.count())) {
+      deadline_ = Deadline::after(std::chrono::milliseconds(patience_ms));
+    }
+    changed_.set();
+  }
+
+ private:
+  /// How long users wait without a word; then as often again.
+  static constexpr std::chrono::seconds patience{10};
+
+  async::Task<void> watch() {
+    Deadline notice = Deadline::after(patience);
+    while (!job_->formed() && !job_->cause()) {
+      co_await changed_.wait(earlier(notice, deadline_));
+      const std::string so_far = seconds_text(Deadline::Clock::now() - began_);
+      if (deadline_.passed()) {
+        job_->formation_late(so_far);
+        ended_();
+      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
+        log(LogLevel::warning, "the job's store waits for " + job_->missing() + ", " + so_far + " so far");
+        notice = Deadline::after(patience);
+      }
+    }
+  }
+
+  Job* job_;
+  Deadline::Clock::time_point began_;
+  Deadline deadline_;
+  std::function<void()> ended_;
+  async::AutoResetEvent changed_;
+  async::Spawned watching_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -10263,7 +10345,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct LineOptions {
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
   std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
-  bool answers_heartbeats = false;
+  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
 };
 
 /// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
@@ -10311,9 +10393,10 @@ class Line : public std::enable_shared_from_this<Line> {
     return outbox_.push(std::move(frame));
   }
 
-  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one.
+  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
+  /// under way that the peer hears anyway.
   void beat() {
-    if (link_ && link_->writer.queue(encode(Heartbeat{received_}))) {
+    if (link_ && link_->writer.queued_bytes() < batch_bytes && link_->writer.queue(encode(Heartbeat{received_}))) {
       unacknowledged_bytes_ = 0;
       to_write_.set();
     }
@@ -10331,13 +10414,6 @@ class Line : public std::enable_shared_from_this<Line> {
     detach();
   }
 
-  /// Waits while many frames wait to be sent, so that a peer reads before it asks for more.
-  async::Task<void> room() {
-    while (outbox_.waiting_bytes() > options_.outgoing_bytes / 16 && link_) {
-      co_await taken_.wait(Deadline::after(options_.send));
-    }
-  }
-
   std::uint64_t received() const noexcept { return received_; }
   Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
   void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
@@ -10349,7 +10425,19 @@ class Line : public std::enable_shared_from_this<Line> {
   static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds linger{1000};
 
+  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
+
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
+  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
+  async::Task<void> room() {
+    while (options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16) {
+      is_crowded_ = true;
+      co_await taken_.wait(a_day());
+    }
+    is_crowded_ = false;
+  }
 
   /// Ends both directions and the connection.
   void detach() noexcept {
@@ -10400,7 +10488,7 @@ class Line : public std::enable_shared_from_this<Line> {
 
   bool hear(std::span<const std::byte> frame) {
     if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
-      if (options_.answers_heartbeats) {
+      if (options_.is_store) {
         beat();
       }
       return outbox_.acknowledge(*has);
@@ -10415,17 +10503,22 @@ class Line : public std::enable_shared_from_this<Line> {
   }
 
   async::Task<std::string> write_all(Link& link) {
+    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
     for (;;) {
       while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
         static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
       }
       if (link.writer.queued_bytes() > 0) {
-        const net::IoResult result = co_await link.writer.flush(Deadline::after(options_.send));
+        const net::IoResult result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
         taken_.set();
         if (result.status == net::IoStatus::closed) {
           co_return result.reason();
         }
-        if (result.status == net::IoStatus::timed_out && result.bytes == 0) {
+        const Deadline::Clock::time_point now = Deadline::Clock::now();
+        if (result.bytes > 0) {
+          last_taken = now;
+          last_heard_ = is_crowded_ ? now : last_heard_;
+        } else if (now - last_taken >= options_.send) {
           co_return "it took nothing for " + seconds_text(options_.send);
         }
       } else if (closing_) {
@@ -10434,6 +10527,7 @@ class Line : public std::enable_shared_from_this<Line> {
         co_return "it was told to close";
       } else {
         co_await to_write_.wait(a_day());
+        last_taken = Deadline::Clock::now();
       }
     }
   }
@@ -10448,6 +10542,7 @@ class Line : public std::enable_shared_from_this<Line> {
   Deadline::Clock::time_point last_heard_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
+  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
   bool closing_ = false;
   async::Spawned reading_;
   async::Spawned writing_;
@@ -10472,12 +10567,9 @@ class ServedJob {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        began_(Deadline::Clock::now()),
-        formation_(options_.formation),
         job_(options_.world_size, options_.owner, random_job_id(), limits_),
         over_(loop),
-        formation_changed_(loop),
-        forming_(loop_.spawn(watch_formation())),
+        formation_(loop, job_, options_.formation, [this] { apply(); }),
         listening_(loop_.spawn(watch_silence())) {}
   ServedJob(const ServedJob&) = delete;
   ServedJob& operator=(const ServedJob&) = delete;
@@ -10506,16 +10598,17 @@ class ServedJob {
   /// @{
   /// Somebody who may wants to join, or to go on. After Accepted, carry() with the same session.
   std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+    const Seats::Seat* seat = job_.seats().seat_of(join);
+    const Member* former = seat == nullptr ? nullptr : members_.at(seat->session).get();
+    if (former != nullptr && !former->line->attached() && former->line->received() == 0) {
+      return accept(seat->session, *former);  // its connection broke before it had heard that it is in
+    }
     const SessionId id = ++last_id_;
     auto member = std::make_unique<Member>(Nonce(random_bytes<16>()), line_of(id));
     Member& added = *members_.emplace(id, std::move(member)).first->second;
     const Job::Verdict verdict = job_.join(id, join);
     if (std::holds_alternative<std::monostate>(verdict)) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(formation_.remaining());
-      if (join.patience_ms < static_cast<std::uint64_t>(left.count())) {  // without that rank there is no job
-        formation_ = Deadline::after(std::chrono::milliseconds(join.patience_ms));
-      }
-      formation_changed_.set();
+      formation_.joined(join.patience_ms);
       const Accepted accepted = accept(id, added);
       apply();
       return accepted;
@@ -10528,6 +10621,9 @@ class ServedJob {
   std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
     const auto found = members_.find(resume.ticket.session);
     if (found == members_.end() || found->second->key != resume.ticket.key) {
+      if (job_.cause()) {
+        return Failure{*job_.cause()};
+      }
       return Refused{"this session is over: it was without a connection for too long, or it never was"};
     }
     return accept(found->first, *found->second);
@@ -10573,10 +10669,7 @@ class ServedJob {
     Line::Handlers handlers;
     handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
     handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    LineOptions line;
-    line.outgoing_bytes = limits_.outgoing_bytes;
-    line.send = limits_.send;
-    line.answers_heartbeats = true;
+    const LineOptions line{limits_.outgoing_bytes, limits_.send, true};
     return std::make_shared<Line>(loop_, line, std::move(handlers));
   }
 
@@ -10590,10 +10683,13 @@ class ServedJob {
     Accepted accepted;
     accepted.ticket = Ticket{id, member.key};
     accepted.received = member.line->received();
-    accepted.heartbeat_ms = static_cast<std::uint32_t>(heartbeat().count());
-    accepted.liveness_ms = static_cast<std::uint32_t>(limits_.liveness.count());
-    accepted.grace_ms = static_cast<std::uint32_t>(limits_.grace.count());
+    accepted.heartbeat_ms = on_the_wire(heartbeat());
+    accepted.liveness_ms = on_the_wire(limits_.liveness);
+    accepted.grace_ms = on_the_wire(limits_.grace);
     return accepted;
+  }
+  static std::uint32_t on_the_wire(std::chrono::milliseconds time) noexcept {
+    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
   }
 
   bool hear(SessionId id, std::span<const std::byte> frame) {
@@ -10639,16 +10735,6 @@ class ServedJob {
     apply();
   }
 
-  async::Task<void> watch_formation() {
-    while (!job_.formed() && !job_.cause()) {
-      co_await formation_changed_.wait(formation_);
-      if (formation_.passed()) {
-        job_.formation_late(seconds_text(Deadline::Clock::now() - began_));
-        apply();
-      }
-    }
-  }
-
   /// Where the store's own process was stopped meanwhile, nobody is blamed for it.
   async::Task<void> watch_silence() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
@@ -10677,6 +10763,7 @@ class ServedJob {
     if (std::exchange(applying_, true)) {
       return;
     }
+    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
     std::vector<SessionId> unread;
     for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
       for (Effect& effect : effects) {
@@ -10723,15 +10810,12 @@ class ServedJob {
   async::EventLoop& loop_;
   JobOptions options_;
   Limits limits_;
-  Deadline::Clock::time_point began_;
-  Deadline formation_;
   Job job_;
   async::Event over_;
-  async::AutoResetEvent formation_changed_;
   bool applying_ = false;
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<Member>> members_;
-  async::Spawned forming_;  ///< the tasks come last: they are gone before what they use
+  FormationWatch formation_;  ///< the tasks come last: they are gone before what they use
   async::Spawned listening_;
 };
 
@@ -10830,10 +10914,11 @@ inline NoAnswer no_answer(const net::FrameResult& frame) {
 }  // namespace detail
 
 /// @param call its proof is filled in here @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// @param deadline of hearing anything @param settled of the answer to `call`: a store that took it may act on it
 /// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
 /// none where this rank has one: it may be somebody else
 inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,
-                                      Deadline deadline) {
+                                      Deadline deadline, Deadline settled) {
   Transcript transcript;
   const Frame hello =
       encode(Hello{version_text(), address.role, address.generation, random_bytes<16>(), address.secret.has_value()});
@@ -10867,11 +10952,11 @@ inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock 
     std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
   }
   transcript.add(frame);
-  const net::IoResult called = co_await link.writer.write_frame(frame, deadline);
+  const net::IoResult called = co_await link.writer.write_frame(frame, settled);
   if (!called.ok()) {
     co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
   }
-  const net::FrameResult second = co_await link.reader.read_frame(deadline);
+  const net::FrameResult second = co_await link.reader.read_frame(settled);
   if (!second.ok()) {
     co_return detail::no_answer(second);
   }
@@ -10933,12 +11018,16 @@ class Entrance {
   /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
   /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
   async::Task<Entered> enter() {
+    const std::chrono::microseconds turn = turn_of(request_->facts.rank);
+    if (turn.count() > 0) {
+      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(turn)));
+    }
     const std::uint16_t first = address_.port;
     std::chrono::milliseconds delay{10};
     for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
       address_.port = static_cast<std::uint16_t>(first + place);
       Entered entered;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_) : try_place(entered);
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_, deadline_) : try_place(entered);
       const bool in = co_await std::move(attempt);
       if (in) {
         entered.address = address_;
@@ -10957,6 +11046,19 @@ class Entrance {
  private:
   /// How long one of several ports is tried before the next.
   static constexpr std::chrono::milliseconds one_place{500};
+  /// And how long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
+  static constexpr std::chrono::milliseconds settling{5000};
+  /// How long users wait without a word.
+  static constexpr std::chrono::seconds silence{10};
+
+  /// How long a rank waits before it calls. More calls at once than a listener's queue holds (4096 on most systems) are
+  /// dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as fast as a store
+  /// takes them.
+  static std::chrono::microseconds turn_of(int rank) noexcept {
+    constexpr int at_once = 2000;
+    constexpr int longest = 100000;
+    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
+  }
 
   Error timed_out(const std::string& what) const {
     return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
@@ -10966,11 +11068,11 @@ class Entrance {
     bool in = false;
     try {
       const Deadline moment = earlier(deadline_, Deadline::after(one_place));
-      in = co_await try_once(entered, moment);
+      in = co_await try_once(entered, moment, earlier(deadline_, Deadline::after(settling)));
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      if (error.code() == make_error_code(Errc::refused) && !is_elsewhere_) {
+      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && !is_elsewhere_)) {
         throw;
       }
       in_vain_ = error.what();
@@ -10979,12 +11081,12 @@ class Entrance {
   }
 
   /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
-  async::Task<bool> try_once(Entered& entered, Deadline deadline) {
+  async::Task<bool> try_once(Entered& entered, Deadline deadline, Deadline settled) {
     is_elsewhere_ = true;
-    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    net::Connection connection = co_await connect(deadline);
     entered.link = std::make_unique<Link>(std::move(connection));
     Knock call = make_join();
-    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline);
+    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline, settled);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_elsewhere_ = refused->other_job;
       throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->facts.rank);
@@ -11003,6 +11105,25 @@ class Entrance {
     }
     entered.accepted = std::get<Accepted>(result);
     co_return true;
+  }
+
+  /// With a word to the user where it takes long.
+  async::Task<net::Connection> connect(Deadline deadline) {
+    const Deadline moment = earlier(deadline, Deadline::after(silence));
+    std::string so_far;
+    try {
+      net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, moment);
+      co_return std::move(connection);
+    } catch (const Error& error) {
+      constexpr std::chrono::milliseconds longest_delay(1100);  // it ends by so much before its deadline
+      if (moment.remaining() > longest_delay || moment.instant() == deadline.instant()) {
+        throw;
+      }
+      so_far = error.what();
+    }
+    log(LogLevel::warning, doing_ + ": still waiting; " + so_far);
+    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    co_return std::move(connection);
   }
 
   /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
@@ -11142,11 +11263,15 @@ class Lifeline {
     net::Connection connection = co_await net::connect_with_backoff(loop_, address_.host, address_.port, deadline);
     auto link = std::make_unique<Link>(std::move(connection));
     Knock call = Resume{accepted_.ticket, line_->received(), {}};
-    KnockResult result = co_await knock(*link, address_, std::move(call), "going on with the session", deadline);
+    KnockResult result =
+        co_await knock(*link, address_, std::move(call), "going on with the session", deadline, deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       reason = refused->sentence;
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       reason = failure->cause.sentence();
+      ToRank message = *failure;
+      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
+      static_cast<void>(!on_message || on_message(message));
     }
     const Accepted* accepted = std::get_if<Accepted>(&result);
     if (accepted == nullptr) {
@@ -11552,262 +11677,6 @@ inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server.hpp
-
-/// @file
-/// rendezvous::Server: the door of a store: who may enter, and to which job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
-/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
-class Server {
- public:
-  /// @param listeners at least one
-  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
-      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
-    for (net::Listener& listener : listeners_) {
-      accepting_.push_back(
-          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
-    }
-  }
-  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
-      : Server(loop, one(std::move(listener)), std::move(options)) {}
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-  ~Server() = default;
-
-  /// Where it listens; the first of its addresses.
-  net::Endpoint local() const noexcept { return listeners_.front().local(); }
-
-  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
-  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
-  ServedJob& open(JobOptions options) {
-    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
-    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
-    place = std::move(job);
-    return *place;
-  }
-
-  /// How many connections have not joined: for tests and diagnosis.
-  std::size_t visitors() const noexcept { return visitors_.size(); }
-
- private:
-  /// A connection that has not joined.
-  struct Visitor {
-    std::unique_ptr<Link> link;
-    bool has_greeted = false;
-    async::Spawned task;  ///< gone before the link
-  };
-  using VisitorId = std::uint64_t;
-
-  /// What somebody said at the door.
-  struct Call {
-    Hello hello;
-    Knock knock;
-    Transcript transcript;
-  };
-
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
-
-  static std::vector<net::Listener> one(net::Listener listener) {
-    std::vector<net::Listener> listeners;
-    listeners.push_back(std::move(listener));
-    return listeners;
-  }
-
-  async::Task<void> accept_all(net::Listener& listener) {
-    for (;;) {
-      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
-      if (accepted) {
-        admit(std::move(*accepted));
-        co_await loop_.sleep_for(std::chrono::milliseconds(0));  // it is heard before many others could push it out
-      }
-    }
-  }
-
-  void admit(net::Connection connection) {
-    if (visitors_.size() >= options_.limits.unjoined_connections) {
-      visitors_.erase(least_welcome());
-    }
-    const VisitorId id = ++last_id_;
-    Visitor& visitor = visitors_[id];
-    visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
-    visitor.link->watch(options_.limits.liveness);
-    visitor.task = loop_.spawn(receive(id, *visitor.link));
-  }
-
-  /// The oldest that has said nothing that makes sense, or else the oldest.
-  std::map<VisitorId, Visitor>::iterator least_welcome() {
-    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
-      if (!visitor->second.has_greeted) {
-        return visitor;
-      }
-    }
-    return visitors_.begin();
-  }
-
-  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
-  async::Task<void> receive(VisitorId id, Link& link) {
-    try {
-      const Deadline deadline = Deadline::after(options_.limits.handshake);
-      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
-      if (const Refused* refused = std::get_if<Refused>(&heard)) {
-        co_await turn_away(link, encode(*refused));
-      } else if (Call* call = std::get_if<Call>(&heard)) {
-        const std::optional<Frame> no = let_in(id, *call);
-        if (no) {
-          co_await turn_away(link, *no);
-        }
-      }
-    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
-    }
-    visitors_.erase(id);
-  }
-
-  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
-  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
-    Call call;
-    const net::FrameResult first = co_await link.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
-    if (!hello) {
-      co_return std::monostate();
-    }
-    if (Refused* refused = std::get_if<Refused>(&*hello)) {
-      co_return std::move(*refused);
-    }
-    call.hello = std::get<Hello>(std::move(*hello));
-    if (auto refused = wrong_secret(call.hello)) {
-      co_return *std::move(refused);
-    }
-    visitors_.at(id).has_greeted = true;
-    call.transcript.add(first.payload);
-    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
-    call.transcript.add(challenge);
-    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
-    if (!sent.ok()) {
-      co_return std::monostate();
-    }
-    const net::FrameResult second = co_await link.reader.read_frame(deadline);
-    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
-    if (!knock) {
-      co_return std::monostate();
-    }
-    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
-      co_return Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
-    }
-    call.transcript.add(second.payload);
-    call.knock = *std::move(knock);
-    co_return std::move(call);
-  }
-
-  std::optional<Refused> wrong_secret(const Hello& hello) const {
-    if (options_.secret && !hello.has_secret) {
-      return Refused{
-          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
-          "DTRAIN_SECRET_FILE"};
-    }
-    return std::nullopt;
-  }
-
-  /// The session takes the link over, and nothing is returned; or what to answer instead.
-  std::optional<Frame> let_in(VisitorId id, Call& call) {
-    const auto place = jobs_.find(call.hello.role);
-    if (place == jobs_.end() && call.hello.role == Role::rank) {
-      return Frame();  // not yet
-    }
-    if (place == jobs_.end()) {
-      return encode(
-          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
-                  "start this process with --nnodes=1, or correct the address"});
-    }
-    ServedJob& job = *place->second;
-    const Join* join = std::get_if<Join>(&call.knock);
-    if (call.hello.generation > job.options().generation) {
-      return Frame();  // the store itself still belongs to the former attempt
-    }
-    if (auto refused = wrong_job(call.hello, join, job.options())) {
-      job.note_refusal(refused->sentence);
-      return encode(*std::move(refused));
-    }
-    std::variant<Accepted, Refused, Failure> answer =
-        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
-    const Accepted* accepted = std::get_if<Accepted>(&answer);
-    if (accepted == nullptr) {
-      return std::visit([](auto& each) { return encode(each); }, answer);
-    }
-    Frame frame = encode(*accepted);
-    if (options_.secret) {
-      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
-      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
-    }
-    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
-    static_cast<void>(link->writer.queue(frame));  // its queue is empty
-    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
-    job.carry(accepted->ticket.session, std::move(link), has);
-    return std::nullopt;
-  }
-
-  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
-    const std::string who = join == nullptr ? "a process"
-                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
-                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
-    if (hello.generation < job.generation) {
-      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
-                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
-                     "; end what is left of the earlier attempt"};
-    }
-    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
-      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
-                         "'; give each job a port of its own (MASTER_PORT)",
-                     true};
-    }
-    return std::nullopt;
-  }
-
-  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
-  async::Task<void> turn_away(Link& link, Frame frame) {
-    if (frame.empty()) {
-      co_return;
-    }
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
-    if (!sent.ok()) {
-      co_return;
-    }
-    link.connection.shutdown_write();
-    for (bool open = true; open;) {
-      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
-      open = rest.ok();
-    }
-  }
-
-  /// The server itself cannot go on.
-  void broken(const std::exception_ptr& reason) {
-    std::string text = "an unknown exception";
-    try {
-      std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      text = error.what();
-    } catch (...) {
-    }
-    for (const auto& [role, job] : jobs_) {
-      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
-    }
-  }
-
-  async::EventLoop& loop_;
-  std::vector<net::Listener> listeners_;
-  ServerOptions options_;
-  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
-  VisitorId last_id_ = 0;
-  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
-  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/session.hpp
 
 /// @file
@@ -12133,6 +12002,298 @@ class Store {
   std::shared_ptr<Control> control_;
   std::string prefix_;
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/unjoined_bound.hpp
+
+/// @file
+/// How many connections that have not joined a server keeps open.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
+inline std::size_t unjoined_bound(std::size_t wanted) noexcept {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
+    return wanted;
+  }
+  return std::min(wanted, std::max(static_cast<std::size_t>(files.rlim_cur / 2), std::size_t{1}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server.hpp
+
+/// @file
+/// rendezvous::Server: the door of a store: who may enter, and to which job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
+/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+class Server {
+ public:
+  /// @param listeners at least one
+  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
+      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
+    for (net::Listener& listener : listeners_) {
+      accepting_.push_back(
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
+    }
+  }
+  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : Server(loop, one(std::move(listener)), std::move(options)) {}
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() = default;
+
+  /// Where it listens; the first of its addresses.
+  net::Endpoint local() const noexcept { return listeners_.front().local(); }
+
+  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
+  ServedJob& open(JobOptions options) {
+    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
+    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
+    place = std::move(job);
+    return *place;
+  }
+
+  /// How many connections have not joined: for tests and diagnosis.
+  std::size_t visitors() const noexcept { return visitors_.size(); }
+
+ private:
+  /// A connection that has not joined.
+  struct Visitor {
+    std::unique_ptr<Link> link;
+    bool has_greeted = false;
+    async::Spawned task;  ///< gone before the link
+  };
+  using VisitorId = std::uint64_t;
+
+  /// What somebody said at the door.
+  struct Call {
+    Hello hello;
+    Knock knock;
+    Transcript transcript;
+  };
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  static std::vector<net::Listener> one(net::Listener listener) {
+    std::vector<net::Listener> listeners;
+    listeners.push_back(std::move(listener));
+    return listeners;
+  }
+
+  async::Task<void> accept_all(net::Listener& listener) {
+    for (std::size_t unheard = 1;; ++unheard) {
+      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
+      if (accepted) {
+        admit(std::move(*accepted));
+      }
+      if (unheard >= most_visitors() / 8) {  // they are heard before many others could push them out
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));
+        unheard = 0;
+      }
+    }
+  }
+
+  /// Where all ranks of a large job come at once, there is room for each of them.
+  std::size_t most_visitors() const noexcept {
+    std::size_t most = options_.limits.unjoined_connections;
+    for (const auto& [role, job] : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job->options().world_size);
+      most += ranks - std::min(ranks, job->sessions());
+    }
+    return most;
+  }
+
+  void admit(net::Connection connection) {
+    if (visitors_.size() >= most_visitors()) {
+      visitors_.erase(least_welcome());
+    }
+    const VisitorId id = ++last_id_;
+    try {
+      Visitor& visitor = visitors_[id];
+      visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
+      visitor.link->watch(options_.limits.liveness);
+      visitor.task = loop_.spawn(receive(id, *visitor.link));
+    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
+      visitors_.erase(id);
+    }
+  }
+
+  /// The oldest that has said nothing that makes sense, or else the oldest.
+  std::map<VisitorId, Visitor>::iterator least_welcome() {
+    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
+      if (!visitor->second.has_greeted) {
+        return visitor;
+      }
+    }
+    return visitors_.begin();
+  }
+
+  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
+  async::Task<void> receive(VisitorId id, Link& link) {
+    try {
+      const Deadline deadline = Deadline::after(options_.limits.handshake);
+      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
+      if (const Refused* refused = std::get_if<Refused>(&heard)) {
+        co_await turn_away(link, encode(*refused));
+      } else if (Call* call = std::get_if<Call>(&heard)) {
+        const std::optional<Frame> no = let_in(id, *call);
+        if (no) {
+          co_await turn_away(link, *no);
+        }
+      }
+    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
+    }
+    visitors_.erase(id);
+  }
+
+  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
+    Call call;
+    const net::FrameResult first = co_await link.reader.read_frame(deadline);
+    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    if (!hello) {
+      co_return std::monostate();
+    }
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      co_return std::move(*refused);
+    }
+    call.hello = std::get<Hello>(std::move(*hello));
+    if (auto refused = wrong_secret(call.hello)) {
+      co_return *std::move(refused);
+    }
+    visitors_.at(id).has_greeted = true;
+    call.transcript.add(first.payload);
+    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    call.transcript.add(challenge);
+    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
+    if (!sent.ok()) {
+      co_return std::monostate();
+    }
+    const net::FrameResult second = co_await link.reader.read_frame(deadline);
+    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
+    if (!knock) {
+      co_return std::monostate();
+    }
+    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
+      co_return Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    }
+    call.transcript.add(second.payload);
+    call.knock = *std::move(knock);
+    co_return std::move(call);
+  }
+
+  std::optional<Refused> wrong_secret(const Hello& hello) const {
+    if (options_.secret && !hello.has_secret) {
+      return Refused{
+          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+          "DTRAIN_SECRET_FILE"};
+    }
+    return std::nullopt;
+  }
+
+  /// The session takes the link over, and nothing is returned; or what to answer instead.
+  std::optional<Frame> let_in(VisitorId id, Call& call) {
+    const auto place = jobs_.find(call.hello.role);
+    if (place == jobs_.end() && call.hello.role == Role::rank) {
+      return Frame();  // not yet
+    }
+    if (place == jobs_.end()) {
+      return encode(
+          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+                  "start this process with --nnodes=1, or correct the address"});
+    }
+    ServedJob& job = *place->second;
+    const Join* join = std::get_if<Join>(&call.knock);
+    if (call.hello.generation > job.options().generation) {
+      return Frame();  // the store itself still belongs to the former attempt
+    }
+    if (auto refused = wrong_job(call.hello, join, job.options())) {
+      job.note_refusal(refused->sentence);
+      return encode(*std::move(refused));
+    }
+    std::variant<Accepted, Refused, Failure> answer =
+        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
+    const Accepted* accepted = std::get_if<Accepted>(&answer);
+    if (accepted == nullptr) {
+      return std::visit([](auto& each) { return encode(each); }, answer);
+    }
+    Frame frame = encode(*accepted);
+    if (options_.secret) {
+      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
+      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+    }
+    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    static_cast<void>(link->writer.queue(frame));  // its queue is empty
+    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
+    job.carry(accepted->ticket.session, std::move(link), has);
+    return std::nullopt;
+  }
+
+  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
+    const std::string who = join == nullptr ? "a process"
+                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
+                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+    if (hello.generation < job.generation) {
+      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
+                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
+                     "; end what is left of the earlier attempt"};
+    }
+    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
+      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
+                         "'; give each job a port of its own (MASTER_PORT)",
+                     true};
+    }
+    return std::nullopt;
+  }
+
+  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
+  async::Task<void> turn_away(Link& link, Frame frame) {
+    if (frame.empty()) {
+      co_return;
+    }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
+    if (!sent.ok()) {
+      co_return;
+    }
+    link.connection.shutdown_write();
+    for (bool open = true; open;) {
+      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
+      open = rest.ok();
+    }
+  }
+
+  /// The server itself cannot go on.
+  void broken(const std::exception_ptr& reason) {
+    std::string text = "an unknown exception";
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+    }
+    for (const auto& [role, job] : jobs_) {
+      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    }
+  }
+
+  async::EventLoop& loop_;
+  std::vector<net::Listener> listeners_;
+  ServerOptions options_;
+  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
+  VisitorId last_id_ = 0;
+  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -15179,9 +15340,9 @@ class LogFile {
   /// Keeps nothing.
   LogFile() noexcept = default;
 
-  /// @throws Error (posix)
+  /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
   explicit LogFile(const std::string& path)
-      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
     if (!file_) {
       throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
     }
@@ -15987,15 +16148,19 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-/// A file's text without the white space at its end. @throws Error (usage) where it cannot be read
-inline std::string secret_in_file(const std::string& path) {
-  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+/// A file's text without the white space at its end; it may be a pipe, which is read to its end.
+/// Blocking: until the deadline. @throws Error (usage) where it cannot be read; Error (timeout)
+inline std::string secret_in_file(const std::string& path,
+                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
+  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;
   while (count > 0 && length < text.size()) {
+    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
     count = ::read(file.get(), text.data() + length, text.size() - length);
-    if (count < 0 && errno == EINTR) {
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
       count = 1;
       continue;
     }
@@ -17159,8 +17324,10 @@ class SeveralNodes final : public Coordination {
 
   async::Task<void> watch_stops() {
     for (int count = 1;; ++count) {
-      const std::string signal = co_await meeting_.get(keys().stop(count));
-      stop_by_(identity::parse_integer(signal).value_or(SIGTERM), count);
+      const std::string told = co_await meeting_.get(keys().stop(count));
+      const int signal = identity::parse_integer(told).value_or(SIGTERM);
+      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+      stop_by_(ends_jobs ? signal : SIGTERM, count);
     }
   }
 
