@@ -9,7 +9,6 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/printable.hpp"
 #include "dtrain/core/sha256.hpp"
 #include "dtrain/ddp/description.hpp"
 #include "dtrain/ddp/description_bytes.hpp"
@@ -65,9 +64,8 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
     return "rank " + std::to_string(rank) +
            " cannot read the model description of rank 0; do both run the same program?";
   }
-  return printable(
-      first_difference(mine, rank, *theirs, 0)
-          .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's"));
+  return first_difference(mine, rank, *theirs, 0)
+      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's");
 }
 
 }  // namespace detail

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/printable.hpp"
 #include "dtrain/ddp/description.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -15,11 +16,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// A name that may come from another process: cut, and without what a terminal would act on.
-inline std::string printable(std::string_view name) {
-  std::string text(name.substr(0, 128));
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c >= 0 && (c < ' ' || c == '\x7f'); }, '?');
-  return "'" + text + (name.size() > 128 ? "...'" : "'");
+inline std::string in_quotes(std::string_view name) {
+  return "'" + printable(name.substr(0, 128)) + (name.size() > 128 ? "...'" : "'");
 }
 
 /// "f32 [784, 256]", with the device where it is not the host.
@@ -40,7 +38,7 @@ std::string option_difference(const char* option, int rank, const Value& mine, i
 inline std::string extra_parameter(int rank, const ModelDescription& longer, int other_rank, std::size_t count) {
   return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
          std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
-         std::to_string(rank) + " has is " + std::to_string(count) + " " + printable(longer.parameters[count].name) +
+         std::to_string(rank) + " has is " + std::to_string(count) + " " + in_quotes(longer.parameters[count].name) +
          ", " + kind(longer.parameters[count]);
 }
 
@@ -66,8 +64,8 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     const ParameterDescription& a = mine.parameters[i];
     const ParameterDescription& b = theirs.parameters[i];
     if (a == b) continue;
-    const std::string other_name = a.name == b.name ? "" : detail::printable(b.name) + ", ";
-    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + detail::printable(a.name) + " is " +
+    const std::string other_name = a.name == b.name ? "" : detail::in_quotes(b.name) + ", ";
+    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + detail::in_quotes(a.name) + " is " +
            detail::kind(a) + ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
   }
   if (mine.parameters.size() > common) {
