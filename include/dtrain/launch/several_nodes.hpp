@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/coordination.hpp"
 #include "dtrain/launch/launcher_keys.hpp"
 #include "dtrain/launch/node_meeting.hpp"
