@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs every command of a compile_commands.json with -fsyntax-only: what the compiler says, without its optimiser.
 
-  check_syntax.py COMPILE_COMMANDS    exits with 1 if a file does not compile; says which
+  check_syntax.py COMPILE_COMMANDS [PATTERN]    exits with 1 if a file (whose path the pattern finds) does not compile
 """
 
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -24,7 +25,8 @@ def check(entry):
 
 
 def main():
-    entries = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    pattern = re.compile(sys.argv[2] if len(sys.argv) > 2 else "")
+    entries = [entry for entry in json.loads(pathlib.Path(sys.argv[1]).read_text()) if pattern.search(entry["file"])]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = [problem for problem in pool.map(check, entries) if problem]
     for problem in problems:
