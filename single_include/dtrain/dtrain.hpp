@@ -9179,6 +9179,10 @@ struct Send {
   SessionId session = 0;
   ToRank message;
 };
+/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
+[[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
+  return {session, std::move(message)};
+}
 /// Close the session once what was sent to it is out.
 struct CloseAfterSending {
   SessionId session = 0;
@@ -9695,7 +9699,7 @@ class RequestDesk {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
-      effects_.emplace_back(Send{session, std::move(response)});
+      effects_.emplace_back(send_to(session, std::move(response)));
     }
   }
   void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
@@ -9933,7 +9937,7 @@ class Job {
   }
 
  private:
-  void send(SessionId session, ToRank message) { effects_.emplace_back(Send{session, std::move(message)}); }
+  void send(SessionId session, ToRank message) { effects_.emplace_back(send_to(session, std::move(message))); }
   void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
 
   void form() {
@@ -10197,7 +10201,11 @@ template <class Message, class Any>
 std::optional<Any> decode_as(FieldReader& reader) {
   Message message;
   fields(reader, message);
-  return reader.finished() ? std::optional<Any>(std::move(message)) : std::nullopt;
+  std::optional<Any> decoded;
+  if (reader.finished()) {
+    decoded.emplace(std::move(message));
+  }
+  return decoded;
 }
 
 }  // namespace detail

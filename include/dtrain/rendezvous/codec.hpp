@@ -91,7 +91,11 @@ template <class Message, class Any>
 std::optional<Any> decode_as(FieldReader& reader) {
   Message message;
   fields(reader, message);
-  return reader.finished() ? std::optional<Any>(std::move(message)) : std::nullopt;
+  std::optional<Any> decoded;
+  if (reader.finished()) {
+    decoded.emplace(std::move(message));
+  }
+  return decoded;
 }
 
 }  // namespace detail

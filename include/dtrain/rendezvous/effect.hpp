@@ -3,6 +3,7 @@
 /// What may be said to and by a rank that has joined, and what a Job wants its server to do.
 
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "dtrain/rendezvous/message.hpp"
@@ -22,6 +23,10 @@ struct Send {
   SessionId session = 0;
   ToRank message;
 };
+/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
+[[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
+  return {session, std::move(message)};
+}
 /// Close the session once what was sent to it is out.
 struct CloseAfterSending {
   SessionId session = 0;

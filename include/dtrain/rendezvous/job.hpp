@@ -119,7 +119,7 @@ class Job {
   }
 
  private:
-  void send(SessionId session, ToRank message) { effects_.emplace_back(Send{session, std::move(message)}); }
+  void send(SessionId session, ToRank message) { effects_.emplace_back(send_to(session, std::move(message))); }
   void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
 
   void form() {

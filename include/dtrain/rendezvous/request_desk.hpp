@@ -130,7 +130,7 @@ class RequestDesk {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
-      effects_.emplace_back(Send{session, std::move(response)});
+      effects_.emplace_back(send_to(session, std::move(response)));
     }
   }
   void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
