@@ -12,9 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "proxied_ranks.hpp"
 #include "raw_client.hpp"
-#include "store_fixture.hpp"
-#include "support/cutting_proxy.hpp"
 
 using namespace rendezvous_test;
 using dtrain_test::CuttingProxy;
@@ -170,12 +169,7 @@ TEST_CASE("a rank that the job fails over hears so at once, also where the store
 TEST_CASE("who comes back to a job that has failed meanwhile hears why") {
   StoreProcess store(2);
   CuttingProxy proxy(store.port());
-  std::vector<std::unique_ptr<Participant>> ranks(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    ranks[static_cast<std::size_t>(rank)] =
-        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
-  });
-  REQUIRE(errors == std::vector<std::string>(2));
+  const auto ranks = two_ranks(store, proxy);
   proxy.hold(true);
   store.post_failure(Cause{CauseKind::exception, 0, "host-a", "the loss is not a number"});
   CHECK(cause_of(*ranks[0]->failure()).find("the loss is not a number") != std::string::npos);

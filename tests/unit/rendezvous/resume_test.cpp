@@ -9,9 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "proxied_ranks.hpp"
 #include "raw_client.hpp"
-#include "store_fixture.hpp"
-#include "support/cutting_proxy.hpp"
 
 using namespace rendezvous_test;
 using dtrain_test::CuttingProxy;
@@ -95,12 +94,7 @@ TEST_CASE("who does not come back within the grace is lost, and is told that its
   options.limits.grace = std::chrono::milliseconds(200);
   StoreProcess store(options);
   CuttingProxy proxy(store.port());
-  std::vector<std::unique_ptr<Participant>> ranks(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    ranks[static_cast<std::size_t>(rank)] =
-        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
-  });
-  REQUIRE(errors == std::vector<std::string>(2));
+  const auto ranks = two_ranks(store, proxy);
   proxy.refuse(true);
   proxy.cut(CuttingProxy::How::reset);
   const std::string of_others = cause_of(*ranks[0]->failure());
@@ -171,12 +165,7 @@ TEST_CASE("a path that loses everything is noticed by both sides") {
   options.limits.liveness = std::chrono::milliseconds(400);
   StoreProcess store(options);
   CuttingProxy proxy(store.port());
-  std::vector<std::unique_ptr<Participant>> ranks(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    ranks[static_cast<std::size_t>(rank)] =
-        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
-  });
-  REQUIRE(errors == std::vector<std::string>(2));
+  const auto ranks = two_ranks(store, proxy);
   proxy.hold(true);
   CHECK(cause_of(*ranks[0]->failure()).find("was lost: it has said nothing for 0.4 s") != std::string::npos);
   CHECK(cause_of(*ranks[1]->failure()).find("went away") != std::string::npos);
