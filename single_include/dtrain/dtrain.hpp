@@ -534,6 +534,22 @@ constexpr const char* name(ReduceOp op) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/seconds_text.hpp
+
+/// @file
+/// Durations for sentences.
+
+namespace DTRAIN_NAMESPACE {
+
+/// "0.3 s", "600.0 s".
+inline std::string seconds_text(Deadline::Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/sha256.hpp
 
 /// @file
@@ -3965,12 +3981,6 @@ inline bool worth_retrying(int error) noexcept {
   }
 }
 
-inline std::string seconds_text(Deadline::Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
 }  // namespace detail
 
 /// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
@@ -4003,7 +4013,7 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     }
     const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
     if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
-      const std::string spent = detail::seconds_text(Deadline::Clock::now() - begin);
+      const std::string spent = seconds_text(Deadline::Clock::now() - begin);
       throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
                         "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
     }
@@ -9280,7 +9290,7 @@ struct ServerOptions {
 // ---- dtrain/rendezvous/text.hpp
 
 /// @file
-/// Texts for sentences: cut to a bound, quoted, durations, the version.
+/// Texts for sentences: cut to a bound, quoted, the version.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9302,13 +9312,6 @@ inline std::string in_quotes(std::string_view key) {
 /// "0.1.0"
 inline std::string version_text() {
   return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
-}
-
-/// "0.3 s", "600.0 s".
-inline std::string seconds_text(Deadline::Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -16103,11 +16106,11 @@ class NodeMeeting {
       }
     }
     if (!missing.empty()) {
-      launchers_->post_failure(Cause{
-          CauseKind::timeout,
-          -1,
-          {},
-          missing_nodes(missing, options_.node_count, rendezvous::seconds_text(options_.formation), store_text())});
+      launchers_->post_failure(
+          Cause{CauseKind::timeout,
+                -1,
+                {},
+                missing_nodes(missing, options_.node_count, seconds_text(options_.formation), store_text())});
     }
   }
 

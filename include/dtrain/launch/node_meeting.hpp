@@ -14,6 +14,7 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/launch/launcher_keys.hpp"
 #include "dtrain/launch/launcher_loss.hpp"
 #include "dtrain/launch/node_table.hpp"
@@ -173,11 +174,11 @@ class NodeMeeting {
       }
     }
     if (!missing.empty()) {
-      launchers_->post_failure(Cause{
-          CauseKind::timeout,
-          -1,
-          {},
-          missing_nodes(missing, options_.node_count, rendezvous::seconds_text(options_.formation), store_text())});
+      launchers_->post_failure(
+          Cause{CauseKind::timeout,
+                -1,
+                {},
+                missing_nodes(missing, options_.node_count, seconds_text(options_.formation), store_text())});
     }
   }
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/resolve.hpp"
 
@@ -80,12 +80,6 @@ inline bool worth_retrying(int error) noexcept {
   }
 }
 
-inline std::string seconds_text(Deadline::Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
 }  // namespace detail
 
 /// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
@@ -118,7 +112,7 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     }
     const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
     if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
-      const std::string spent = detail::seconds_text(Deadline::Clock::now() - begin);
+      const std::string spent = seconds_text(Deadline::Clock::now() - begin);
       throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
                         "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
     }

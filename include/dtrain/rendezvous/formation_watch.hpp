@@ -9,6 +9,7 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/rendezvous/job.hpp"
 #include "dtrain/rendezvous/text.hpp"
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/knock.hpp"
 #include "dtrain/rendezvous/line.hpp"

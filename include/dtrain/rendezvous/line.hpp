@@ -15,6 +15,7 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/async/spawned.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/rendezvous/codec.hpp"
 #include "dtrain/rendezvous/link.hpp"
 #include "dtrain/rendezvous/outbox.hpp"

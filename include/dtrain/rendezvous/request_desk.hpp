@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/rendezvous/barriers.hpp"
 #include "dtrain/rendezvous/effect.hpp"
 #include "dtrain/rendezvous/key_space.hpp"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dtrain/async/event.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/rendezvous/formation_watch.hpp"
 #include "dtrain/rendezvous/job.hpp"
 #include "dtrain/rendezvous/job_options.hpp"

@@ -1,15 +1,12 @@
 #pragma once
 /// @file
-/// Texts for sentences: cut to a bound, quoted, durations, the version.
+/// Texts for sentences: cut to a bound, quoted, the version.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <string_view>
 
-#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/printable.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -32,13 +29,6 @@ inline std::string in_quotes(std::string_view key) {
 /// "0.1.0"
 inline std::string version_text() {
   return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
-}
-
-/// "0.3 s", "600.0 s".
-inline std::string seconds_text(Deadline::Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
