@@ -44,8 +44,8 @@ class DistributedDataParallel {
   /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
   /// values, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
-  /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device that the backend
-  /// does not reduce; the job's first cause.
+  /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
+  /// element type that the backend does not reduce; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(std::make_shared<Driver>()) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
@@ -129,7 +129,7 @@ class DistributedDataParallel {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
     check_options(options);
-    check_devices(parameters);
+    check_reducible(parameters);
     ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), context,
                         Deadline::after(group_.timeout()));
 
@@ -157,12 +157,18 @@ class DistributedDataParallel {
     }
   }
 
-  static void check_devices(std::span<const Parameter> parameters) {
+  static void check_reducible(std::span<const Parameter> parameters) {
+    const auto refuse = [&](std::size_t i, const std::string& what) {
+      throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' " + what +
+                                         ", which backend " + std::string(std::string_view(Backend::name())) +
+                                         " does not reduce");
+    };
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!Backend::supports(parameters[i].value.device.kind)) {
-        throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' is on " +
-                                           to_string(parameters[i].value.device) + ", which backend " +
-                                           std::string(std::string_view(Backend::name())) + " does not reduce");
+        refuse(i, "is on " + to_string(parameters[i].value.device));
+      }
+      if (!Backend::reduces(parameters[i].gradient.dtype)) {
+        refuse(i, std::string("has a gradient of ") + name(parameters[i].gradient.dtype));
       }
     }
   }

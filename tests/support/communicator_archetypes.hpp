@@ -26,6 +26,7 @@ enum class CommunicatorLacks {
   all_gather,
   send,
   recv,
+  send_recv,
   split,
   allocate,
   abort,
@@ -52,6 +53,7 @@ struct Communicator {
   void all_gather(Read, Write, Stream) requires(Lack != CommunicatorLacks::all_gather) {}
   void send(Read, int, Stream) requires(Lack != CommunicatorLacks::send) {}
   void recv(Write, int, Stream) requires(Lack != CommunicatorLacks::recv) {}
+  void send_recv(Read, int, Write, int, Stream) requires(Lack != CommunicatorLacks::send_recv) {}
   Communicator split_blocking(int, int, dtrain::Deadline) requires(Lack != CommunicatorLacks::split) { return {}; }
   Allocation allocate_blocking(std::size_t, dtrain::Deadline) requires(Lack != CommunicatorLacks::allocate) {
     return {};

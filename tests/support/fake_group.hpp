@@ -30,6 +30,7 @@ struct FakeBackend {
   using StreamOwner = FakeStreamOwner;
   static constexpr std::string_view name() noexcept { return "Fake"; }
   static constexpr bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
+  static constexpr bool reduces(dtrain::DType dtype) noexcept { return dtype != dtrain::DType::u8; }
 };
 
 struct FakePolicy {

@@ -284,6 +284,9 @@ struct StoreBackend {
 
   static constexpr std::string_view name() noexcept { return "Store"; }
   static constexpr bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
+  static constexpr bool reduces(dtrain::DType dtype) noexcept {
+    return dtype == dtrain::DType::f32 || dtype == dtrain::DType::f64;
+  }
   static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline) {
     context.failure->throw_if_failed(context.members.rank);
     return Communicator(context);

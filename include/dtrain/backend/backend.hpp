@@ -10,6 +10,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/device.hpp"
+#include "dtrain/core/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -25,6 +26,12 @@ concept HasName = requires {
 template <class B>
 concept SaysDevices = requires(DeviceKind kind) {
   { B::supports(kind) } noexcept -> std::same_as<bool>;
+};
+
+/// Whether its communicators reduce elements of that type.
+template <class B>
+concept SaysDTypes = requires(DType dtype) {
+  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
 };
 
 /// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
@@ -43,7 +50,7 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
 
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>
-concept Backend = HasName<B> && SaysDevices<B> && CanOpen<B> && HasCommunicationStream<B>;
+concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend

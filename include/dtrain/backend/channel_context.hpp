@@ -21,9 +21,6 @@ struct ChannelContext {
   Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
   std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
   std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
-  /// Called in the thread that runs an operation, once it has waited for others for about a millisecond: they may wait
-  /// for this rank on another of its streams. Noexcept in effect; may be empty.
-  std::function<void()> on_stall{};
   /// Called by the thread that runs an operation once it has waited for a peer for about a millisecond, and again
   /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
   /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.

@@ -50,7 +50,7 @@ concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
 };
 
-/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements).
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements); disjoint.
 template <class C>
 concept CanReduceScatter =
     HasRanks<C> &&
@@ -58,23 +58,30 @@ concept CanReduceScatter =
       { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
     };
 
-/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements).
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements); disjoint.
 template <class C>
 concept CanAllGather =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
-/// Point to point; matched by order between two ranks of the channel. Not collective.
+/// Point to point: not collective, only the two ranks named call it. `peer`, `to` and `from` are other ranks of the
+/// channel. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv counted as one of each; both
+/// give the same count and dtype, else a disagreement. A send may complete before its recv was called, or not: code that
+/// is right counts on neither. `send_recv` does both at once, so that a ring in which every rank sends to the next and
+/// receives from the one before goes round whatever the size; with a send before a recv on every rank it would wait for
+/// ever once messages exceed what the backend buffers. Input and output are disjoint.
 template <class C>
 concept CanSendRecv =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, BufferView output, int peer, typename C::Stream stream) {
+    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
+                            typename C::Stream stream) {
       { c.send(input, peer, stream) } -> std::same_as<void>;
       { c.recv(output, peer, stream) } -> std::same_as<void>;
+      { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
     };
 
-/// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank.
+/// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank. Every rank
+/// gives a color >= 0; a negative one is an invalid_argument.
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;

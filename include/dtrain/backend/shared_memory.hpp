@@ -12,6 +12,7 @@
 #include "dtrain/backend/shared_memory/links.hpp"
 #include "dtrain/backend/shared_memory/sharing.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/dtype.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -23,6 +24,7 @@ struct SharedMemory {
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
 
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
   /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),

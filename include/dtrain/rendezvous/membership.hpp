@@ -2,6 +2,7 @@
 /// @file
 /// Who a rank is among the others, once all have joined.
 
+#include <optional>
 #include <string>
 
 #include "dtrain/core/version.hpp"
@@ -22,6 +23,12 @@ struct Membership {
   /// The first rank that is on another host than this one, and that host's name; -1 where all share this host.
   int other_host_rank = -1;
   std::string other_host;
+  /// In a group that was split off: this rank's number in the job. `rank` and `world_size` are the group's then, all
+  /// else is the job's.
+  std::optional<int> job_rank{};
+
+  /// What causes name, and what the job's failure is compared with.
+  int rank_in_job() const noexcept { return job_rank.value_or(rank); }
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -52,6 +52,7 @@ TEST_CASE("each lack takes away exactly the ability of that name") {
   CHECK(missing<CommunicatorLacks::all_gather>() == "CanAllGather");
   CHECK(missing<CommunicatorLacks::send>() == "CanSendRecv");
   CHECK(missing<CommunicatorLacks::recv>() == "CanSendRecv");
+  CHECK(missing<CommunicatorLacks::send_recv>() == "CanSendRecv");
   CHECK(missing<CommunicatorLacks::split>() == "CanSplit");
   CHECK(missing<CommunicatorLacks::allocate>() == "CanAllocate");
   CHECK(missing<CommunicatorLacks::abort>() == "CanAbort");
@@ -70,5 +71,6 @@ TEST_CASE("what data-parallel training needs makes a communicator; the rest are 
   CHECK(is_communicator<CommunicatorLacks::reduce_scatter>);
   CHECK(is_communicator<CommunicatorLacks::all_gather>);
   CHECK(is_communicator<CommunicatorLacks::send>);
+  CHECK(is_communicator<CommunicatorLacks::send_recv>);
   CHECK(is_communicator<CommunicatorLacks::split>);
 }

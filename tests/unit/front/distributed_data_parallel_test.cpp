@@ -178,6 +178,21 @@ TEST_CASE("a device that the backend does not reduce and another reduction are r
   CHECK(state->opened.empty());
 }
 
+TEST_CASE("an element type that the backend does not reduce is refused, with the parameter's name") {
+  struct Bytes {
+    std::array<std::uint8_t, 2> values{};
+    std::array<std::uint8_t, 2> gradients{};
+    std::vector<Parameter> parameters() {
+      return {{"table", dtrain::tensor_view(values.data(), {2}), dtrain::tensor_view(gradients.data(), {2})}};
+    }
+  };
+  const auto state = one_rank();
+  Bytes model;
+  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, Group(state)}),
+                       "parameter 0 'table' has a gradient of u8, which backend Fake does not reduce", dtrain::Error);
+  CHECK(state->opened.empty());
+}
+
 TEST_CASE("two wrappers in one job are compared each with its own kind") {
   const auto job = std::make_shared<support::FakeJob>(2);
   std::vector<std::thread> ranks;

@@ -1,0 +1,41 @@
+#include <doctest/doctest.h>
+
+#include "support/backend_archetypes.hpp"
+
+namespace {
+
+using archetype::BackendLacks;
+namespace backend = dtrain::backend;
+
+template <BackendLacks Lack>
+using Lacking = archetype::Backend<Lack>;
+
+/// How many of the concept's abilities B has.
+template <class B>
+constexpr int abilities = backend::HasName<B> + backend::SaysDevices<B> + backend::SaysDTypes<B> + backend::CanOpen<B> +
+                          backend::HasCommunicationStream<B>;
+
+TEST_CASE("a backend has all abilities of the concept, and a type that lacks one is none") {
+  CHECK(backend::Backend<archetype::Backend<>>);
+  CHECK_FALSE(backend::HasName<Lacking<BackendLacks::name>>);
+  CHECK_FALSE(backend::SaysDevices<Lacking<BackendLacks::devices>>);
+  CHECK_FALSE(backend::SaysDTypes<Lacking<BackendLacks::dtypes>>);
+  CHECK_FALSE(backend::CanOpen<Lacking<BackendLacks::opening>>);
+  CHECK_FALSE(backend::HasCommunicationStream<Lacking<BackendLacks::stream>>);
+
+  CHECK_FALSE(backend::Backend<Lacking<BackendLacks::name>>);
+  CHECK_FALSE(backend::Backend<Lacking<BackendLacks::devices>>);
+  CHECK_FALSE(backend::Backend<Lacking<BackendLacks::dtypes>>);
+  CHECK_FALSE(backend::Backend<Lacking<BackendLacks::opening>>);
+  CHECK_FALSE(backend::Backend<Lacking<BackendLacks::stream>>);
+}
+
+TEST_CASE("each lack takes away exactly one ability of a backend") {
+  CHECK(abilities<Lacking<BackendLacks::name>> == 4);
+  CHECK(abilities<Lacking<BackendLacks::devices>> == 4);
+  CHECK(abilities<Lacking<BackendLacks::dtypes>> == 4);
+  CHECK(abilities<Lacking<BackendLacks::opening>> == 4);
+  CHECK(abilities<Lacking<BackendLacks::stream>> == 4);
+}
+
+}  // namespace
