@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -200,8 +201,10 @@ TEST_CASE("work that is never run gives up what it holds") {
   CHECK(references == 0);
 }
 
-TEST_CASE("enqueueing, recording and waiting allocate nothing") {
+TEST_CASE("enqueueing, recording, waiting and looking for work that nobody runs allocate nothing") {
   CommunicationStream stream;
+  const auto set = std::make_shared<dtrain::stream::host::StreamSet>();
+  stream.join(set);
   ExternalEvent signalled;
   signalled.signal();
   int ran = 0;
@@ -210,6 +213,7 @@ TEST_CASE("enqueueing, recording and waiting allocate nothing") {
     stream.ref().wait(signalled, soon());
     stream.ref().enqueue([&ran]() noexcept { ++ran; });
     drain(stream.ref());
+    set->run_what_nobody_runs();
   }
   CHECK(support::allocations.load() == before);
   CHECK(ran == 1000);

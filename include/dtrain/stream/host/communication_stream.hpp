@@ -4,13 +4,16 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "dtrain/stream/host/helper_thread.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
+#include "dtrain/stream/host/stream_set.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
 /// Owns a Queue and, once asked for, the thread that drains it. Movable; references stay valid.
+/// Threads: one for each stream, besides what its references allow.
 /// Lifetime: outlives its references; work not yet run is dropped at the end.
 class CommunicationStream {
  public:
@@ -28,11 +31,15 @@ class CommunicationStream {
   /// Blocking: until the work that runs has ended. Whoever waits runs the rest.
   void stop_helper() noexcept { state_->helper.reset(); }
 
+  /// One of the rank's streams from now on: its work is run in the background where the rank is stalled elsewhere.
+  void join(std::shared_ptr<StreamSet> set) { state_->place.emplace(std::move(set), state_->queue); }
+
   bool has_helper() const noexcept { return state_->helper.has_value(); }
 
  private:
   struct State {
     Queue queue;
+    std::optional<StreamSet::Place> place;
     std::optional<HelperThread> helper;
   };
 

@@ -18,7 +18,7 @@ class HelperThread {
  public:
   /// @throws Error where the system gives no more threads.
   explicit HelperThread(Queue& queue) : queue_(queue) {
-    queue_.helper_stops_.store(false);
+    queue_.has_helper_.store(true);
     // The user's signal handlers run in the user's threads.
     sigset_t all;
     sigset_t before;
@@ -28,6 +28,7 @@ class HelperThread {
       thread_ = std::jthread([this] { main(); });
     } catch (const std::system_error& failure) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      queue_.has_helper_.store(false);
       throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
                                       "; progress = inline needs no thread");
     }
@@ -36,13 +37,13 @@ class HelperThread {
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
   ~HelperThread() {
-    queue_.helper_stops_.store(true);
+    queue_.has_helper_.store(false);
     queue_.wake_helper();
   }
 
  private:
   void main() noexcept {
-    const auto goes_on = [this] { return !queue_.helper_stops_.load(); };
+    const auto goes_on = [this] { return queue_.has_helper_.load(); };
     while (goes_on()) {
       queue_.run_up_to(Queue::nobody_waits, goes_on);
       queue_.park_helper();

@@ -60,6 +60,11 @@ class Queue {
 
   bool is_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
 
+  /// Whether there is work that no thread runs and no HelperThread will.
+  bool is_left_alone() const noexcept {
+    return completed_.load() < published_.load() && role_.load() == free_role && !has_helper_.load();
+  }
+
   /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
   /// the other thread stops running. The deadline is looked at between two pieces of work.
   /// @throws Error (invalid_argument) where the caller is itself work of this queue, which would wait for ever.
@@ -83,6 +88,7 @@ class Queue {
 
  private:
   friend class HelperThread;
+  friend class RescueThread;
 
   static constexpr std::uint64_t nobody_waits = std::numeric_limits<std::uint64_t>::max();
   static constexpr std::chrono::minutes full_ring_patience{1};  // then it tries again: work ends by its own deadline
@@ -166,7 +172,7 @@ class Queue {
   void park_helper() noexcept {
     helper_.store(helper_parked);
     const bool has_work = completed_.load() < published_.load() && role_.load() == free_role;
-    if (!has_work && !helper_stops_.load()) {
+    if (!has_work && has_helper_.load()) {
       futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
     }
     helper_.store(helper_awake);
@@ -180,7 +186,7 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> wanted_{nobody_waits};  ///< the lowest ticket that somebody sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> helper_stops_{false};
+  std::atomic<bool> has_helper_{false};  ///< false again where it is to stop
   std::array<WorkItem, capacity> ring_;
 };
 
