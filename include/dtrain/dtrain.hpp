@@ -9,6 +9,7 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/sampler.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/kernels/reduction.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/policy.hpp"

@@ -33,3 +33,25 @@
 #else
 #define DTRAIN_ARM64 0
 #endif
+#if defined(__x86_64__)
+#define DTRAIN_X86_64 1
+#else
+#define DTRAIN_X86_64 0
+#endif
+
+/// Inlined at -O0 too: for the pieces that an inner loop is put together from.
+#define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
+
+#if defined(__clang__)
+/// For an inner loop that is to be fast in an unoptimised program too. clang has no such attribute.
+#define DTRAIN_OPTIMIZED
+/// Opens a block whose floating-point arithmetic is done as written, whatever -ffast-math allows.
+#define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
+/// A helper with instructions that the including program may not be compiled for. clang refuses to inline it always
+/// into a template without the same attribute, and inlines it all the same.
+#define DTRAIN_TARGET_HELPER(isa) inline __attribute__((target(isa)))
+#else
+#define DTRAIN_OPTIMIZED __attribute__((optimize("O3")))
+#define DTRAIN_PRECISE_ARITHMETIC
+#define DTRAIN_TARGET_HELPER(isa) inline __attribute__((always_inline))
+#endif

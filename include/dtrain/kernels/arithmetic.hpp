@@ -1,0 +1,92 @@
+#pragma once
+/// @file
+/// The floating-point instructions of the kernels: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and take NaN for impossible. clang is told by a
+/// pragma, which its vectors obey; g++ by an empty asm that needs each result in a register before the next step.
+/// NaN is compared as an integer: no flag can fold that.
+
+#include <cstddef>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/vector.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// What the compiler does not look through.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if defined(__clang__)
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float it is float's rounded reciprocal: double has more than twice
+/// float's digits. Its caller has set the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// One NaN for all: which of two a sum takes its bits from, and its sign, differs between instructions.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+struct Add {
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct Multiply {
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels

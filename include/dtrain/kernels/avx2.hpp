@@ -1,0 +1,55 @@
+#pragma once
+/// @file
+/// The kernels for AVX2 and F16C: what training asks for; the baseline has the rest.
+
+#include <cstdint>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/arithmetic.hpp"
+#include "dtrain/kernels/extreme.hpp"
+#include "dtrain/kernels/f16_instructions.hpp"
+#include "dtrain/kernels/float_arithmetic.hpp"
+#include "dtrain/kernels/half_arithmetic.hpp"
+#include "dtrain/kernels/strips.hpp"
+#include "dtrain/kernels/work.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A function of its own with an explicit target: inlined into nothing that is compiled for less.
+template <class Arithmetic>
+DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const Work& work) noexcept {
+  reduce_strips<Arithmetic>(work);
+}
+
+/// Null where the baseline's is as good.
+inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
+  if (op == ReduceOp::sum || op == ReduceOp::average) {
+    switch (dtype) {
+      case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Add>>;
+      case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Add>>;
+      case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, Add>>;
+      case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Add>>;
+      default: return nullptr;
+    }
+  }
+  if (op == ReduceOp::product) {
+    return nullptr;
+  }
+  switch (size_bytes(dtype)) {
+    case 8: return &avx2_kernel<Extreme<std::int64_t, 32>>;
+    case 4: return &avx2_kernel<Extreme<std::int32_t, 32>>;
+    case 2: return &avx2_kernel<Extreme<std::int16_t, 32>>;
+    default: return nullptr;
+  }
+}
+#else
+inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
+  return nullptr;
+}
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels

@@ -1,0 +1,75 @@
+#pragma once
+/// @file
+/// The rounding and the subnormals of IEEE 754 for a scope, whatever the caller's thread has set.
+
+#include <cstdint>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+#if !DTRAIN_X86_64 && !DTRAIN_ARM64
+#include <cfenv>
+#endif
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// A program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user may have set
+/// another rounding or trap on inexact results. Where all is as a program finds it, nothing is written; then the flags
+/// that record exceptions may be raised, as by any arithmetic.
+class DefaultFloatEnvironment {
+ public:
+#if DTRAIN_X86_64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
+    set_ = (saved_ & ~recorded_exceptions) != standard;
+    if (set_) {
+      const std::uint32_t value = standard;
+      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
+    }
+  }
+#elif DTRAIN_ARM64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+    set_ = saved_ != standard;
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
+    }
+  }
+#else
+  DefaultFloatEnvironment() noexcept {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() {
+    std::fesetenv(&saved_);
+  }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if DTRAIN_X86_64
+  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
+  static constexpr std::uint32_t recorded_exceptions = 0x3f;
+  std::uint32_t saved_ = 0;
+  bool set_ = false;
+#elif DTRAIN_ARM64
+  static constexpr std::uint64_t standard = 0;
+  std::uint64_t saved_ = 0;
+  bool set_ = false;
+#else
+  std::fenv_t saved_{};
+#endif
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels

@@ -1,0 +1,130 @@
+#pragma once
+/// @file
+/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/arithmetic.hpp"
+#include "dtrain/kernels/vector.hpp"
+#include "dtrain/kernels/work.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Elements of `Format::bytes` bytes as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(work.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    Partial value;
+    Format::widen(value.first, value.second, from);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    make_nan_canonical<float, sizeof(Floats)>(partial.first);
+    make_nan_canonical<float, sizeof(Floats)>(partial.second);
+    Format::narrow(result, partial.first, partial.second);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+};
+
+/// The lower and the upper halves of 32-bit words. Not `vcvtneps2bf16`: it takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// To nearest even in the upper 16 bits; beyond the largest finite value the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// The same for f16, by integers and one exact or once rounded addition: what the instructions of F16C give, bit for
+/// bit. Source of the method: F. Giesen, "Float->half variants" (public domain), for subnormals as for all others.
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: the largest exponent again
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction takes away again.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    const Packed magnitude = bits & 0x7fffffffU;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)magnitude;
+    add(small, Floats{} + 0.5F);
+    Packed half = (magnitude - (112U << 23U) + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113U << 23U)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143U << 23U)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255U << 23U)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels

@@ -1,0 +1,82 @@
+#pragma once
+/// @file
+/// Reduces the elements of many ranks in host memory, in rank order: the same bits on every processor.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/arithmetic.hpp"
+#include "dtrain/kernels/avx2.hpp"
+#include "dtrain/kernels/avx512.hpp"
+#include "dtrain/kernels/baseline.hpp"
+#include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/float_environment.hpp"
+#include "dtrain/kernels/isa.hpp"
+#include "dtrain/kernels/work.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type has
+/// every operation:
+///
+/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources.
+/// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
+/// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
+/// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
+/// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
+/// - One source is copied: nothing is reduced, and a NaN keeps its bits.
+///
+/// No flag of the including program and no setting of the calling thread changes a bit: not -ffast-math, not -mfma, not
+/// flushed subnormals or another rounding, which are set to the default meanwhile.
+class Reduction {
+ public:
+  /// `isa` is one that runs on this machine.
+  static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
+    Kernel kernel = nullptr;
+    if (isa == Isa::avx512) {
+      kernel = avx512_kernel_for(dtype, op);
+    } else if (isa == Isa::avx2) {
+      kernel = avx2_kernel_for(dtype, op);
+    }
+    return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
+  }
+
+  /// Reduces `count` elements at any alignment. A target is one of the sources (the same address) or disjoint from all
+  /// of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is a value without state.
+  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+                  std::size_t count) const noexcept {
+    const std::size_t bytes = count * size_bytes(dtype_);
+    if (sources.empty() || targets.empty() || bytes == 0) {
+      return;
+    }
+    if (sources.size() == 1) {
+      for (std::byte* const target : targets) {
+        if (target != sources[0]) {
+          copy_bytes(target, sources[0], bytes);
+        }
+      }
+      return;
+    }
+    const DefaultFloatEnvironment environment;
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), bytes, 1, key_};
+    if (op_ == ReduceOp::average) {
+      work.factor = reciprocal(sources.size());
+    }
+    kernel_(work);
+  }
+
+ private:
+  Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept
+      : kernel_(kernel), key_(key_bits(dtype, op == ReduceOp::min)), dtype_(dtype), op_(op) {}
+
+  Kernel kernel_;
+  KeyBits key_;
+  DType dtype_;
+  ReduceOp op_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels

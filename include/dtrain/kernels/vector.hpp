@@ -1,0 +1,64 @@
+#pragma once
+/// @file
+/// Vectors of any width, which the compiler makes from what the calling function's target has.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <class Lane, std::size_t Width>
+struct VectorOf {
+  typedef Lane type __attribute__((vector_size(Width)));
+};
+
+/// `Width` bytes of lanes. Passed by reference everywhere: by value a wide one has another ABI in every target.
+template <class Lane, std::size_t Width>
+using Vector = typename VectorOf<Lane, Width>::type;
+
+/// At any alignment.
+template <class V>
+DTRAIN_ALWAYS_INLINE void load(V& to, const std::byte* from) noexcept {
+  std::memcpy(&to, from, sizeof(V));
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void store(std::byte* to, const V& from) noexcept {
+  std::memcpy(to, &from, sizeof(V));
+}
+
+/// Puts `chosen` where the mask's lanes are all ones. Integer lanes.
+template <class V>
+DTRAIN_ALWAYS_INLINE void replace_where(V& value, const V& mask, const V& chosen) noexcept {
+  value = (value & ~mask) | (chosen & mask);
+}
+
+/// The same value in every lane.
+template <class Lane, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
+  to = Vector<Lane, Width>{} + value;
+}
+
+/// The integers as wide as a floating-point lane, and its bit patterns.
+template <class Float>
+struct BitsOf;
+template <>
+struct BitsOf<float> {
+  using Lane = std::int32_t;
+  static constexpr Lane magnitude = 0x7fffffff;
+  static constexpr Lane infinity = 0x7f800000;
+  static constexpr Lane nan = 0x7fc00000;
+};
+template <>
+struct BitsOf<double> {
+  using Lane = std::int64_t;
+  static constexpr Lane magnitude = 0x7fffffffffffffff;
+  static constexpr Lane infinity = 0x7ff0000000000000;
+  static constexpr Lane nan = 0x7ff8000000000000;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
