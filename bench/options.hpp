@@ -1,10 +1,13 @@
 #pragma once
 /// @file
-/// The flags of a benchmark: --ranks=2,4 --json=FILE, and numbers by name.
+/// The flags of a benchmark: --ranks=2,4 --json=FILE, and what else it takes.
 
+#include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/error.hpp"
@@ -36,9 +39,16 @@ struct Options {
   std::vector<int> ranks;
   std::string json{};  ///< empty: none is written
   int samples = 0;     ///< 0: as many as the benchmark thinks right
+  std::vector<int> bytes{};
+  bool trace = false;
 
-  /// @param ranks those where the flag is not given @throws Error (usage)
-  static Options parse(int argc, char** argv, std::vector<int> ranks) {
+  /// @param ranks those where the flag is not given @param further flags that the benchmark takes: --bytes, --trace
+  /// @throws Error (usage)
+  static Options parse(int argc, char** argv, std::vector<int> ranks,
+                       std::initializer_list<std::string_view> further = {}) {
+    const auto taken = [&](std::string_view wanted, std::string_view flag) {
+      return flag == wanted && std::find(further.begin(), further.end(), flag) != further.end();
+    };
     Options options;
     options.ranks = std::move(ranks);
     for (int i = 1; i < argc; ++i) {
@@ -52,9 +62,16 @@ struct Options {
         options.json = value;
       } else if (flag == "--samples") {
         options.samples = positive(flag, value);
+      } else if (taken("--bytes", flag)) {
+        options.bytes = positives(flag, value);
+      } else if (taken("--trace", flag)) {
+        options.trace = true;
       } else {
-        throw dtrain::Error(dtrain::Errc::usage,
-                            "unknown argument '" + std::string(argument) + "'; --ranks=2,4 --samples=5 --json=FILE");
+        std::string known = "--ranks=2,4 --samples=5 --json=FILE";
+        for (const std::string_view name : further) {
+          known += " " + std::string(name);
+        }
+        throw dtrain::Error(dtrain::Errc::usage, "unknown argument '" + std::string(argument) + "'; " + known);
       }
     }
     return options;

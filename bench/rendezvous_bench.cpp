@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/goal.hpp"
 #include "bench/options.hpp"
 #include "bench/rendezvous/formation.hpp"
 #include "bench/rendezvous/launched_job.hpp"
@@ -21,23 +22,15 @@
 namespace {
 
 using bench::median;
+using bench::print_goal;
 using bench::Row;
+using bench::text_of;
 
 constexpr const char* bench_name = "rendezvous_bench";
 constexpr int stranger_count = 1000;
 constexpr std::chrono::milliseconds strangers_moment{100};
 constexpr int ranks_among_strangers = 8;
 constexpr int most_peer_clients = 4000;  ///< it has a thread for each, and more are no fair comparison
-
-void print_goal(const std::string& goal, bool met, const std::string& measured) {
-  std::printf("         goal: %s: %s (%s)\n", goal.c_str(), met ? "met" : "missed", measured.c_str());
-}
-
-std::string text_of(double value, const char* unit) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3g%s", value, unit);
-  return text;
-}
 
 class RendezvousBench {
  public:
@@ -179,14 +172,7 @@ int main(int argc, char** argv) {
   if (bench::is_launched(argc, argv)) {
     return bench::run_launched(argc, argv);
   }
-  try {
+  return bench::run_benchmark(bench_name, [&] {
     RendezvousBench(bench::Options::parse(argc, argv, {4, 64, 1000, 10000})).run();
-    return 0;
-  } catch (const dtrain::Error& error) {
-    std::fprintf(stderr, "%s: %s\n", bench_name, error.what());
-    return error.code() == dtrain::make_error_code(dtrain::Errc::usage) ? 2 : 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", bench_name, error.what());
-    return 1;
-  }
+  });
 }

@@ -3,37 +3,21 @@
 /// PyTorch's TCPStore, which does what a rank's first store operations do.
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "bench/command.hpp"
+#include "bench/peer_python.hpp"
 
 namespace bench {
 
 /// Whether there is one, and its times.
 class TcpStorePeer {
  public:
-  TcpStorePeer() {
-    const char* set = std::getenv("DTRAIN_PEER_PYTHON");
-    std::vector<std::string> candidates{"python3", "/usr/bin/python3"};
-    if (set != nullptr && *set != 0) {
-      candidates = {set};
-    }
-    for (const std::string& candidate : candidates) {
-      const auto soon = dtrain::Deadline::after(std::chrono::seconds(60));
-      if (run_command({candidate, "-c", "from torch.distributed import TCPStore"}, soon, true).succeeded) {
-        python_ = candidate;
-        return;
-      }
-      looked_in_ += (looked_in_.empty() ? "" : ", ") + candidate;
-    }
-  }
-
-  bool present() const noexcept { return !python_.empty(); }
-  const std::string& looked_in() const noexcept { return looked_in_; }
+  bool present() const noexcept { return python_.present(); }
+  const std::string& looked_in() const noexcept { return python_.looked_in(); }
 
   struct Times {
     std::string version;
@@ -43,7 +27,7 @@ class TcpStorePeer {
   /// @throws Error where it fails
   Times time(int clients, int processes, int samples) const {
     const CommandOutput output =
-        run_command({python_, "-B", DTRAIN_BENCH_DIR "/peers/tcp_store.py", std::to_string(clients),
+        run_command({python_.path(), "-B", DTRAIN_BENCH_DIR "/peers/tcp_store.py", std::to_string(clients),
                      std::to_string(processes), std::to_string(samples)},
                     dtrain::Deadline::after(std::chrono::seconds(240)));
     Times times;
@@ -62,8 +46,7 @@ class TcpStorePeer {
   }
 
  private:
-  std::string python_;
-  std::string looked_in_;
+  PeerPython python_{"from torch.distributed import TCPStore"};
 };
 
 }  // namespace bench
