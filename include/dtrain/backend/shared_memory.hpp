@@ -31,9 +31,9 @@ struct SharedMemory {
   /// JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     check_one_host(context.members);
-    context.failure->throw_if_failed(context.members.rank);
+    context.failure->throw_if_failed(context.reporting_rank());
     try {
-      return open(context, deadline);
+      return Communicator::open_blocking(context, deadline);
     } catch (const JobFailed&) {
       throw;
     } catch (const shared_memory::ToldError& error) {
@@ -43,7 +43,7 @@ struct SharedMemory {
       throw;
     } catch (const Error& error) {
       const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.members.rank, context.members.host, error.what()});
+      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
       throw;
     }
   }
@@ -60,16 +60,6 @@ struct SharedMemory {
       throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(shared_memory::max_ranks) +
                                    " ranks, not " + std::to_string(members.world_size) + "; use backend::Mpi");
     }
-  }
-
-  static Communicator open(const ChannelContext& context, Deadline deadline) {
-    const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
-    const std::size_t bytes = shared_memory::ControlBlock::bytes_for(context.members.world_size);
-    shared_memory::Links links = shared_memory::Links::open(context, deadline);
-    const shared_memory::Shared shared = shared_memory::Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
-    Communicator communicator(context, std::move(links), shared.segment);
-    communicator.prove_one_memory(shared.nonce);
-    return communicator;
   }
 };
 

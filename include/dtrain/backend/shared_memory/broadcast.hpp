@@ -2,13 +2,12 @@
 /// @file
 /// The three ways of a broadcast in shared memory; bytes, whatever the element type.
 
-#include <algorithm>
 #include <cstddef>
 
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
-#include "dtrain/backend/shared_memory/kernels.hpp"
-#include "dtrain/backend/shared_memory/placement.hpp"
+#include "dtrain/backend/shared_memory/exchange.hpp"
+#include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -22,7 +21,7 @@ struct Broadcast {
     if (channel.size() == 1) {
       return;
     }
-    if (bytes <= small_bytes) {
+    if (bytes <= slot_bytes) {
       small(channel, operation, bytes);
     } else {
       large(channel, operation, bytes);
@@ -34,70 +33,39 @@ struct Broadcast {
   void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
     const bool is_root = channel.rank() == operation.root;
     if (is_root) {
-      copy_bytes(channel.small_of(operation.root), buffer, bytes);
+      kernels::copy_bytes(channel.small_of(operation.root), buffer, bytes);
     }
     if (channel.meet_and_compare() && !is_root) {
-      copy_bytes(buffer, channel.small_of(operation.root), bytes);
+      kernels::copy_bytes(buffer, channel.small_of(operation.root), bytes);
     }
   }
 
   void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
-    const bool is_root = channel.rank() == operation.root;
-    if (is_root && operation.allocation == 0) {
-      copy_in(channel, 0, bytes);
-    }
-    if (!channel.meet_and_compare()) {
-      return;
-    }
-    const Operation& of_root = channel.operation_of(operation.root);
-    if (all_in_one_arena(channel)) {
-      if (!is_root) {
-        copy_directly(channel, arena.buffer(operation.root, of_root), bytes);
-      }
-      channel.meet();
-      return;
-    }
-    if (of_root.allocation != 0) {  // it could not know before the meeting that others are staged
-      if (is_root) {
-        copy_in(channel, 0, bytes);
-      }
-      if (!channel.meet()) {
-        return;
-      }
-    }
-    staged(channel, operation.root, bytes);
-  }
-
-  void copy_directly(const Channel& channel, const std::byte* from, std::size_t bytes) const noexcept {
-    for (std::size_t begin = 0; begin < bytes && !channel.aborted(); begin += piece_bytes) {
-      copy_bytes(buffer + begin, from + begin, std::min(piece_bytes, bytes - begin));
-    }
-  }
-
-  /// While the others take one chunk the root shows the next; the last meeting lets it use the area again.
-  void staged(Channel& channel, int root, std::size_t bytes) const noexcept {
-    const std::size_t length = channel.control().chunk_bytes();
-    for (std::size_t chunk = 0; chunk * length < bytes; ++chunk) {
-      if (channel.rank() != root) {
-        const std::size_t begin = chunk * length;
-        copy_bytes(buffer + begin, channel.control().staged_input(root, chunk), std::min(length, bytes - begin));
-      } else {
-        copy_in(channel, chunk + 1, bytes);
-      }
-      if (!channel.meet()) {
-        return;
-      }
-    }
-  }
-
-  /// Nothing where the buffer has no such chunk.
-  void copy_in(const Channel& channel, std::size_t chunk, std::size_t bytes) const noexcept {
-    const std::size_t length = channel.control().chunk_bytes();
-    const std::size_t begin = chunk * length;
-    if (begin < bytes) {
-      copy_bytes(channel.control().staged_input(channel.rank(), chunk), buffer + begin,
-                 std::min(length, bytes - begin));
-    }
+    const int root = operation.root;
+    const bool is_root = channel.rank() == root;
+    const Chunks chunks(bytes, channel.control().chunk_bytes());
+    exchange(
+        channel, operation, chunks.number(),
+        [&] {
+          const std::byte* from = arena.buffer(root, channel.operation_of(root));
+          if (!is_root) {
+            in_pieces(channel, 0, bytes, 1, [&](std::size_t begin, std::size_t length) {
+              kernels::copy_bytes(buffer + begin, from + begin, length);
+            });
+          }
+        },
+        [&](std::size_t chunk) {
+          if (is_root) {
+            kernels::copy_bytes(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+                                chunks.length(chunk));
+          }
+        },
+        [&](std::size_t chunk) {
+          if (!is_root) {
+            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().staged_input(root, chunk),
+                                chunks.length(chunk));
+          }
+        });
   }
 };
 

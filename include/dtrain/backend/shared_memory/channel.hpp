@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One rank's side of a channel: meeting the others, and giving up when it fails.
+/// One rank's side of a channel: running operations, waiting for the others, and giving up when it fails.
 
 #include <sched.h>
 
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,12 +19,13 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/backend/shared_memory/doorbell.hpp"
+#include "dtrain/backend/shared_memory/meeting.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
-#include "dtrain/rendezvous/rank_list.hpp"
+#include "dtrain/kernels/isa.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -38,22 +40,28 @@ class Channel {
   Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
       : rank_(context.members.rank),
         size_(context.members.world_size),
+        job_rank_(context.reporting_rank()),
         name_(context.name),
         host_(context.members.host),
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
+        on_stall_(context.on_stall),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50) {}
+        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50),
+        sent_to_(static_cast<std::size_t>(size_)),
+        received_from_(static_cast<std::size_t>(size_)) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  int job_rank() const noexcept { return job_rank_; }
   const std::string& name() const noexcept { return name_; }
   const std::string& host() const noexcept { return host_; }
   const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
   const ControlBlock& control() const noexcept { return control_; }
+  kernels::Isa isa() const noexcept { return isa_; }
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -62,23 +70,25 @@ class Channel {
     }
   }
 
-  /// Runs `work` as the operation that was enqueued as the `operation.sequence`-th; skips it once the channel has
-  /// failed. What this rank says about it becomes visible with its next arrival.
+  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. What this rank says about a
+  /// collective becomes visible with its next arrival.
   template <class F>
-  void run(const Operation& operation, F work) noexcept {
+  void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
     if (in_operation_.exchange(1) != 0) {
       fail(out_of_order(operation));
       return;
     }
-    if (done_.load() + 1 != operation.sequence && !aborted()) {
+    if (done_.load() + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
     } else if (!aborted()) {
       operation_ = operation;
       deadline_.reset();
-      own_slot().operations[operation.sequence % 2] = operation;
+      if (operation.sequence != 0) {
+        own_slot().operations[operation.sequence % 2] = operation;
+      }
       work();
     }
-    done_.store(std::max(done_.load(), operation.sequence));
+    done_.store(std::max(done_.load(), turn));
     in_operation_.store(0);
     if (closing_.load()) {
       futex_wake_all(in_operation_, FutexScope::process);
@@ -87,12 +97,62 @@ class Channel {
 
   /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
   bool meet() noexcept {
-    arrive(own_slot(), ++meetings_);
-    return wait_for_all();
+    own_slot().arrived.set(++meetings_);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer})) {
+        return false;
+      }
+    }
+    return !aborted();
   }
 
   /// The first meeting of an operation: also compares what everybody calls.
   bool meet_and_compare() noexcept { return meet() && all_agree(); }
+
+  /// Waits until `awaited.done()`: first in the hope that the peer runs on another core, then in case it waits for this
+  /// one, at last without a core. @returns false where the channel has failed meanwhile.
+  template <class Awaited>
+  bool wait(const Awaited& awaited) noexcept {
+    for (int spin = 0; spin < spins_ + yields; ++spin) {
+      if (awaited.done()) {
+        return true;
+      }
+      if (aborted()) {
+        return false;
+      }
+      if (spin < spins_) {
+        spin_pause();
+      } else {
+        static_cast<void>(::sched_yield());
+      }
+    }
+    if (!deadline_) {
+      deadline_ = Deadline::after(timeout_);
+    }
+    std::chrono::milliseconds patience(1);
+    while (!aborted()) {
+      const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
+      sleeper_.sleep(
+          awaited.bell(), [&] { return awaited.may_sleep(); }, aborted_, nap);
+      if (awaited.done()) {
+        return true;
+      }
+      if (on_stall_) {
+        on_stall_();
+      }
+      if (const std::optional<Cause> spoilt = awaited.spoilt(present())) {
+        fail(*spoilt);
+      } else if (deadline_->passed()) {
+        const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+        fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
+      }
+    }
+    return false;
+  }
+
+  /// Messages so far from this rank to that one, and from that one to this; in the thread that runs the work.
+  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
+  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
 
   /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
   const Operation& operation_of(int rank) const noexcept {
@@ -123,7 +183,7 @@ class Channel {
       own_slot().cause.store(cause);
       aborted_.store(true);  // before anybody else can find a cause and return
     }
-    leave(own_slot(), SlotState::failed);
+    leave(SlotState::failed);
     sleeper_.wake();
   }
 
@@ -141,14 +201,14 @@ class Channel {
   /// Blocking: until the operation that runs in another thread has ended, which is soon.
   void close(std::uint64_t enqueued) noexcept {
     if (done_.load() < enqueued) {
-      abort({CauseKind::exception, rank_, host_, "its communicator was destroyed before all of its work had run"});
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
     closing_.store(true);
     while (in_operation_.load() != 0) {
       futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
     }
     if (!aborted()) {
-      leave(own_slot(), SlotState::closed);
+      leave(SlotState::closed);
     }
   }
 
@@ -167,73 +227,13 @@ class Channel {
     }
   }
 
-  bool wait_for_all() noexcept {
+  /// Says that this rank comes to no further meeting, takes and sends nothing more.
+  void leave(SlotState state) noexcept {
+    own_slot().state.store(state);
+    own_slot().arrived.wake();
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !wait_for(peer)) {
-        return false;
-      }
+      control_.slot(peer).mail.ring();
     }
-    return !aborted();
-  }
-
-  bool wait_for(int peer) noexcept {
-    Slot& slot = control_.slot(peer);
-    // First in the hope that it runs on another core, then in case it waits for this one, at last without a core.
-    for (int spin = 0; spin < spins_ + yields; ++spin) {
-      if (has_arrived(slot, meetings_)) {
-        return true;
-      }
-      if (aborted()) {
-        return false;
-      }
-      if (spin < spins_) {
-        spin_pause();
-      } else {
-        static_cast<void>(::sched_yield());
-      }
-    }
-    if (!deadline_) {
-      deadline_ = Deadline::after(timeout_);
-    }
-    while (!aborted()) {
-      sleeper_.sleep(slot, meetings_, aborted_, *deadline_);
-      if (has_arrived(slot, meetings_)) {
-        return true;
-      }
-      if (!any_has_left() && deadline_->passed()) {
-        fail({CauseKind::timeout, rank_, host_, present() + ": " + missing()});
-      }
-    }
-    return false;
-  }
-
-  /// Whether this meeting cannot take place because a peer failed or left; then this channel fails too. All are looked
-  /// at: the one that is waited for may itself wait for such a peer. Who came first and then left spoils nothing.
-  bool any_has_left() noexcept {
-    for (int peer = 0; peer < size_; ++peer) {
-      const Slot& slot = control_.slot(peer);
-      const SlotState state = slot.state.load();
-      if (state == SlotState::failed && !all_have_arrived()) {
-        fail(slot.cause.load());
-        return true;
-      }
-      if (state == SlotState::closed && !has_arrived(slot, meetings_)) {
-        fail({CauseKind::disagreement, -1, "",
-              present() + " cannot be finished: rank " + std::to_string(peer) +
-                  " has left the channel without calling it"});
-        return true;
-      }
-    }
-    return false;
-  }
-
-  bool all_have_arrived() const noexcept {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (!has_arrived(control_.slot(peer), meetings_)) {
-        return false;
-      }
-    }
-    return true;
   }
 
   /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
@@ -254,7 +254,7 @@ class Channel {
 
   Cause out_of_order(const Operation& operation) const {
     return {
-        CauseKind::exception, rank_, host_,
+        CauseKind::exception, job_rank_, host_,
         to_string(operation) + ", " + place_of(operation, name_) +
             ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
             "to streams that wait for each other"};
@@ -262,30 +262,23 @@ class Channel {
 
   std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
 
-  /// Who has come to this meeting, who has not, and how long that has been so.
-  std::string missing() const {
-    std::vector<int> here;
-    std::vector<int> not_here;
-    for (int peer = 0; peer < size_; ++peer) {
-      (has_arrived(control_.slot(peer), meetings_) ? here : not_here).push_back(peer);
-    }
-    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
-    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(milliseconds) + " ms; " +
-           rendezvous::rank_list(here) + " had";
-  }
-
   const int rank_;
   const int size_;
+  const int job_rank_;
   const std::string name_;
   const std::string host_;
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
+  const kernels::Isa isa_ = kernels::best_isa();
   const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
 
   std::atomic<std::int64_t> references_{1};
   std::uint32_t meetings_ = 0;
+  std::vector<std::uint64_t> sent_to_;
+  std::vector<std::uint64_t> received_from_;
   Operation operation_;
   std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
   std::atomic<std::uint64_t> done_{0};

@@ -2,22 +2,24 @@
 /// @file
 /// The communicator of ranks that share one host's memory.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/shared_memory/all_gather.hpp"
 #include "dtrain/backend/shared_memory/all_reduce.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
+#include "dtrain/backend/shared_memory/arguments.hpp"
 #include "dtrain/backend/shared_memory/broadcast.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
-#include "dtrain/backend/shared_memory/kernels.hpp"
+#include "dtrain/backend/shared_memory/reduce_scatter.hpp"
 #include "dtrain/backend/shared_memory/sharing.hpp"
+#include "dtrain/backend/shared_memory/transfer.hpp"
+#include "dtrain/backend/split.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -26,18 +28,19 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 template <class Algorithm>
 struct ChannelWork {
   Channel* channel;
+  std::uint64_t turn;
   Operation operation;
   Algorithm algorithm;
 
   void operator()() noexcept {
-    channel->run(operation, [this]() noexcept { algorithm(*channel, operation); });
+    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
     channel->release();
   }
   void drop() noexcept { channel->release(); }
 };
 
-/// Owns one rank's end of a channel. Reductions are of f32 and f64, every ReduceOp, summed in rank order: the same bits
-/// whatever the memory, the path, the progress mode and the timing. Broadcasts are of every element type.
+/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp, in rank order (see
+/// kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing.
 /// Work runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then
 /// sleeps. Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
 class Communicator {
@@ -45,48 +48,86 @@ class Communicator {
   using Stream = stream::host::StreamRef;
   using Allocation = shared_memory::Allocation;
 
-  /// Takes over a channel whose control block every rank has mapped. For SharedMemory::open_blocking.
-  Communicator(const ChannelContext& context, Links links, std::shared_ptr<Segment> control)
-      : end_(std::make_unique<End>(context, std::move(links), std::move(control))) {}
+  /// Collective, blocking. For SharedMemory::open_blocking and split_blocking. @throws Error (unsupported, limit,
+  /// out_of_memory, timeout, closed), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
+    const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
+    Links links = Links::open(context, deadline);
+    const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
+    Communicator communicator(context, std::move(links), shared.segment);
+    communicator.prove_one_memory(shared.nonce);
+    return communicator;
+  }
 
   int rank() const noexcept { return channel().rank(); }
   int size() const noexcept { return channel().size(); }
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call.
+  /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
+  /// the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input.device);
-    check_host(output.device);
-    check_buffers(input, output);
-    const Kernels kernels = kernels_for(input.dtype, op);
-    if (kernels.combine == nullptr) {
-      throw Error(Errc::unsupported,
-                  std::string("backend::SharedMemory reduces f32 and f64 by sum, average, min, max and "
-                              "product, not ") +
-                      name(input.dtype) + " by " + name(op));
-    }
+    check_pair("all_reduce", input, output, 1, 1, rank());
     const ArenaTable::Place place =
         input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
     Operation operation = next(OperationKind::all_reduce, output, place);
     operation.op = op;
-    enqueue(operation, AllReduce{input.data, output.data, place.arena, kernels}, stream);
+    enqueue(operation, AllReduce{input.data, output.data, place.arena}, stream);
   }
 
-  /// See CanBroadcast. @throws Error (invalid_argument) at the call.
+  /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer.device);
-    check_buffers(buffer, buffer);
-    if (root < 0 || root >= size()) {
-      throw Error(Errc::invalid_argument, "broadcast from rank " + std::to_string(root) + " on a channel of " +
-                                              std::to_string(size()) + " ranks; ranks begin at 0");
-    }
+    check_memory(buffer);
+    check_peer("broadcast from", root, size());
     const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
     Operation operation = next(OperationKind::broadcast, buffer, place);
     operation.root = root;
     enqueue(operation, Broadcast{buffer.data, place.arena}, stream);
   }
 
+  /// See CanReduceScatter. `output` may be this rank's block of `input`; where every rank's input lies in one
+  /// allocation nothing is copied.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_pair("reduce_scatter", input, output, static_cast<std::size_t>(size()), 1, rank());
+    const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
+    Operation operation = next(OperationKind::reduce_scatter, output, place);
+    operation.op = op;
+    enqueue(operation, ReduceScatter{input.data, output.data, place.arena}, stream);
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`; where every rank's input lies in one allocation it
+  /// is copied once for each reader.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_pair("all_gather", input, output, 1, static_cast<std::size_t>(size()), rank());
+    const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
+    enqueue(next(OperationKind::all_gather, input, place), AllGather{input.data, output.data, place.arena}, stream);
+  }
+
+  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver while no other is under way.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_other_peer("send to", peer);
+    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_other_peer("recv from", peer);
+    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_peer("send_recv to", to, size());
+    check_peer("send_recv from", from, size());
+    if (overlap(input, output)) {
+      throw Error(Errc::invalid_argument, "the input and output of send_recv overlap; give disjoint memory");
+    }
+    transfer(OperationKind::send_recv, input, to, output, from, stream);
+  }
+
   /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, BufferView{}, {}), Barrier{}, stream); }
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream); }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    end_->check();
+    return open_blocking(split_context(end_->context, ++end_->splits, color, key, deadline), deadline);
+  }
 
   /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
   /// If it fails it fails on every rank, and the channel serves on.
@@ -104,6 +145,11 @@ class Communicator {
   void abort(const Cause& cause) noexcept { channel().abort(cause); }
   std::optional<Cause> failure() const { return channel().failure(); }
 
+ private:
+  /// Takes over a channel whose control block every rank has mapped.
+  Communicator(const ChannelContext& context, Links links, std::shared_ptr<Segment> control)
+      : end_(std::make_unique<End>(context, std::move(links), std::move(control))) {}
+
   /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
   /// timeout), JobFailed
   void prove_one_memory(std::uint64_t nonce) {
@@ -116,8 +162,8 @@ class Communicator {
         }
       }
     };
-    channel().run(next(OperationKind::barrier, BufferView{}, {}), work);
-    ++end_->enqueued;
+    channel().run(++end_->enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
+    ++end_->collectives;
     end_->check();
     if (!same) {
       throw Error(Errc::unsupported, "the ranks of channel '" + channel().name() +
@@ -125,11 +171,10 @@ class Communicator {
     }
   }
 
- private:
   /// What stays at its address when the communicator moves.
   struct End {
-    End(const ChannelContext& context, Links to, std::shared_ptr<Segment> control)
-        : links(std::move(to)), channel(new Channel(context, std::move(control))) {
+    End(const ChannelContext& of, Links to, std::shared_ptr<Segment> control)
+        : context(of), links(std::move(to)), channel(new Channel(context, std::move(control))) {
       links.set_check([this] { check(); });
       subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
     }
@@ -143,25 +188,29 @@ class Communicator {
 
     /// @throws the job's first cause, or this channel's.
     void check() const {
-      channel->latch()->throw_if_failed(channel->rank());
+      channel->latch()->throw_if_failed(channel->job_rank());
       if (const std::optional<Cause> cause = channel->failure()) {
         throw_cause(*cause);
       }
     }
 
+    const ChannelContext context;
     Links links;
     Channel* channel;
     ArenaTable arenas;
-    std::uint64_t enqueued = 0;
-    std::uint64_t exchanges = 1;  ///< the first was the control block's
+    std::uint64_t enqueued = 0;     ///< operations of every kind
+    std::uint64_t collectives = 0;  ///< those that every rank takes part in
+    std::uint64_t exchanges = 1;    ///< the first was the control block's
+    std::uint64_t splits = 0;
     FailureLatch::Subscription subscription;
   };
 
   Channel& channel() const noexcept { return *end_->channel; }
 
-  Operation next(OperationKind kind, const BufferView& buffer, const ArenaTable::Place& place) const noexcept {
+  /// The next collective. Nothing is counted before it is enqueued.
+  Operation next(OperationKind kind, const ConstBufferView& buffer, const ArenaTable::Place& place) const noexcept {
     Operation operation;
-    operation.sequence = end_->enqueued + 1;
+    operation.sequence = end_->collectives + 1;
     operation.kind = kind;
     operation.count = buffer.count;
     operation.dtype = buffer.dtype;
@@ -170,41 +219,38 @@ class Communicator {
     return operation;
   }
 
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_memory(input);
+    check_memory(output);
+    const bool sends = to >= 0;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = sends ? input.count : output.count;
+    operation.dtype = sends ? input.dtype : output.dtype;
+    operation.root = sends ? to : from;
+    enqueue(operation,
+            Transfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from}, stream);
+  }
+
+  void check_other_peer(const char* what, int peer) const {
+    check_peer(what, peer, size());
+    if (peer == rank()) {
+      throw Error(Errc::invalid_argument,
+                  std::string(what) + " the rank itself, which would wait for itself; use send_recv");
+    }
+  }
+
   template <class Algorithm>
   void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
     channel().retain();
     try {
-      stream.enqueue(ChannelWork<Algorithm>{&channel(), operation, algorithm});
+      stream.enqueue(ChannelWork<Algorithm>{&channel(), end_->enqueued + 1, operation, algorithm});
     } catch (...) {
       channel().release();
       throw;
     }
     ++end_->enqueued;
-  }
-
-  static void check_host(Device device) {
-    if (device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
-                                         "; use backend::Nccl for it");
-    }
-  }
-
-  static void check_buffers(ConstBufferView input, BufferView output) {
-    if (input.count != output.count || input.dtype != output.dtype) {
-      throw Error(Errc::invalid_argument, "an all_reduce of " + std::to_string(input.count) + " " + name(input.dtype) +
-                                              " into " + std::to_string(output.count) + " " + name(output.dtype) +
-                                              "; both buffers have the same length and type");
-    }
-    if (input.count != 0 && (input.data == nullptr || output.data == nullptr)) {
-      throw Error(Errc::invalid_argument,
-                  "a collective of " + std::to_string(input.count) + " elements was given a null address");
-    }
-    const std::less<const std::byte*> before;
-    if (input.data != output.data && before(input.data, output.data + output.bytes()) &&
-        before(output.data, input.data + input.bytes())) {
-      throw Error(Errc::invalid_argument,
-                  "the input and output of an all_reduce overlap; give the same address for both, or disjoint memory");
-    }
+    end_->collectives += operation.sequence != 0 ? 1 : 0;
   }
 
   std::unique_ptr<End> end_;

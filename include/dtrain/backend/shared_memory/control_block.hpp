@@ -1,74 +1,48 @@
 #pragma once
 /// @file
-/// The layout of a channel's shared memory: a slot for each rank, then its staging areas.
+/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its outbox.
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <new>
-#include <span>
-#include <string>
-#include <string_view>
 
+#include "dtrain/backend/shared_memory/doorbell.hpp"
 #include "dtrain/backend/shared_memory/operation.hpp"
-#include "dtrain/backend/shared_memory/reduce.hpp"
-#include "dtrain/core/cause.hpp"
+#include "dtrain/backend/shared_memory/outbox_part.hpp"
+#include "dtrain/backend/shared_memory/shared_cause.hpp"
+#include "dtrain/backend/shared_memory/slice.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Up to this many bytes every rank reduces everything by itself: one meeting instead of two.
-inline constexpr std::size_t small_bytes = 4096;
+/// The most that a rank shows in its slot.
+inline constexpr std::size_t slot_bytes = 8192;
+
+/// Up to this many bytes every rank of a reduction shows its input in its slot and reduces everything by itself: one
+/// meeting instead of two, but n times the reading. A second meeting costs each rank a look at n - 1 others, as reading
+/// some lines of each does; beyond, what all read together is the cost.
+constexpr std::size_t small_bytes(int ranks) noexcept {
+  return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
+}
 
 /// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
 inline constexpr int max_ranks = 256;
 
 enum class SlotState : std::uint32_t { serving = 0, closed, failed };
 
-/// A Cause that other processes can read; texts are cut to what fits.
-struct SharedCause {
-  std::uint32_t kind = 0;
-  std::int32_t rank = -1;
-  std::array<char, 64> host{};
-  std::array<char, 944> text{};
-
-  void store(const Cause& cause) noexcept {
-    kind = static_cast<std::uint32_t>(cause.kind);
-    rank = cause.rank;
-    copy(cause.host, host);
-    copy(cause.text, text);
-  }
-
-  Cause load() const {
-    const bool known =
-        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
-    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
-  }
-
- private:
-  static void copy(std::string_view from, std::span<char> to) noexcept {
-    const std::size_t length = std::min(from.size(), to.size());
-    std::memcpy(to.data(), from.data(), length);
-    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
-  }
-  static std::string text_of(std::span<const char> from) {
-    const auto end = std::find(from.begin(), from.end(), '\0');
-    return {from.begin(), end};
-  }
-};
-
-/// What one rank shows the others. Only that rank writes it, `sleepers` excepted. Zeroed memory is a valid slot.
+/// What one rank shows the others. Only that rank writes it; all ring its bells. Zeroed memory is a valid slot.
 struct alignas(64) Slot {
-  std::atomic<std::uint32_t> arrived{0};   ///< meetings this rank has come to; the word its peers sleep on
-  std::atomic<std::uint32_t> sleepers{0};  ///< peers that sleep on it: nobody asleep, no wake
+  Doorbell arrived{};  ///< meetings this rank has come to
   std::atomic<SlotState> state{SlotState::serving};
+  alignas(64) Doorbell mail{};          ///< rung by whoever sends to this rank, or takes what it sent
   alignas(64) std::uint64_t nonce = 0;  ///< proves that all ranks map the same memory
   /// Two, by parity: one is written while a slow peer still reads the other.
   alignas(64) std::array<Operation, 2> operations{};
   alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
-  alignas(64) std::array<std::array<std::byte, small_bytes>, 2> small{};
+  std::array<OutboxPart, outbox_parts> outbox{};
+  alignas(64) std::array<std::array<std::byte, slot_bytes>, 2> small{};
 };
 
 /// Where everything is, as a function of the number of ranks alone.
@@ -79,7 +53,7 @@ class ControlBlock {
     return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
   }
   static constexpr std::size_t bytes_for(int ranks) noexcept {
-    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + staging_bytes(ranks));
+    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + area_bytes(ranks));
   }
 
   ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
@@ -100,6 +74,11 @@ class ControlBlock {
     return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
+  /// What a part of a rank's outbox holds.
+  std::byte* outbox(int rank, std::size_t part) const noexcept {
+    return staging(rank) + staging_bytes(ranks_) + part * outbox_part_bytes;
+  }
+
  private:
   /// The longest slice of a chunk, in whole lines: an f64 slice is at most 64 elements longer than its share.
   static constexpr std::size_t result_bytes(int ranks) noexcept {
@@ -108,9 +87,12 @@ class ControlBlock {
   static constexpr std::size_t staging_bytes(int ranks) noexcept {
     return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
   }
+  static constexpr std::size_t area_bytes(int ranks) noexcept {
+    return staging_bytes(ranks) + outbox_parts * outbox_part_bytes;
+  }
   std::byte* staging(int rank) const noexcept {
     return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
-           static_cast<std::size_t>(rank) * staging_bytes(ranks_);
+           static_cast<std::size_t>(rank) * area_bytes(ranks_);
   }
 
   std::byte* base_;

@@ -124,7 +124,7 @@ class Links {
         size_(context.members.world_size),
         channel_(context.name),
         failure_(context.failure),
-        check_([failure = context.failure, rank = context.members.rank] { failure->throw_if_failed(rank); }) {}
+        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
 
   static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
 

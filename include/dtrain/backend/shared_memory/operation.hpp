@@ -10,15 +10,25 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-enum class OperationKind : std::uint8_t { none = 0, all_reduce, broadcast, barrier };
+enum class OperationKind : std::uint8_t {
+  none = 0,
+  all_reduce,
+  broadcast,
+  reduce_scatter,
+  all_gather,
+  barrier,
+  send,
+  recv,
+  send_recv,
+};
 
 /// Lies in shared memory: plain fields, the same in every process.
 struct Operation {
-  std::uint64_t sequence = 0;  ///< 1, 2, ... on a channel
-  std::uint64_t count = 0;
+  std::uint64_t sequence = 0;    ///< 1, 2, ... among a channel's collectives; 0 point to point
+  std::uint64_t count = 0;       ///< elements: of the whole buffer, of one rank's block where it has blocks
   std::uint64_t allocation = 0;  ///< which allocation of the channel the buffer lies in; 0: in none, or out of place
   std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's part
-  std::int32_t root = 0;
+  std::int32_t root = 0;         ///< of a broadcast; point to point, the peer it goes to, or else comes from
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -33,18 +43,27 @@ struct Operation {
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
 inline std::string to_string(const Operation& operation) {
   const std::string elements = " of " + std::to_string(operation.count) + " " + name(operation.dtype);
+  const std::string reduced = std::string(" (") + name(operation.op) + ")";
+  const std::string peer = " rank " + std::to_string(operation.root);
   switch (operation.kind) {
-    case OperationKind::all_reduce: return std::string("all_reduce (") + name(operation.op) + ")" + elements;
-    case OperationKind::broadcast: return "broadcast" + elements + " from rank " + std::to_string(operation.root);
+    case OperationKind::all_reduce: return "all_reduce" + reduced + elements;
+    case OperationKind::broadcast: return "broadcast" + elements + " from" + peer;
+    case OperationKind::reduce_scatter: return "reduce_scatter" + reduced + elements + " a rank";
+    case OperationKind::all_gather: return "all_gather" + elements + " a rank";
     case OperationKind::barrier: return "barrier";
+    case OperationKind::send: return "send" + elements + " to" + peer;
+    case OperationKind::recv: return "recv" + elements + " from" + peer;
+    case OperationKind::send_recv: return "send_recv" + elements + " to" + peer;
     case OperationKind::none: break;
   }
   return "no operation";
 }
 
-/// "operation 5 of channel 'group'".
+/// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
 inline std::string place_of(const Operation& operation, const std::string& channel) {
-  return "operation " + std::to_string(operation.sequence) + " of channel '" + channel + "'";
+  return (operation.sequence == 0 ? "on channel '"
+                                  : "operation " + std::to_string(operation.sequence) + " of channel '") +
+         channel + "'";
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

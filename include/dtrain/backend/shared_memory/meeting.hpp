@@ -1,0 +1,72 @@
+#pragma once
+/// @file
+/// A meeting of all ranks of a channel: what one waits for, and what it says where the others do not come.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/shared_memory/control_block.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/rendezvous/rank_list.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
+  return static_cast<std::int32_t>(slot.arrived.count.load() - meeting) >= 0;  // the count may wrap
+}
+
+/// The wait for one peer at a meeting; see Channel::wait.
+struct Meeting {
+  ControlBlock control;
+  int ranks;
+  std::uint32_t number;
+  int peer;  ///< the one that is waited for now
+
+  bool done() const noexcept { return has_arrived(control.slot(peer), number); }
+  bool may_sleep() const noexcept { return !done() && control.slot(peer).state.load() == SlotState::serving; }
+  Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
+
+  /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
+  /// for may itself wait for such a peer. Who came first and then left spoils nothing.
+  std::optional<Cause> spoilt(const std::string& present) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Slot& slot = control.slot(rank);
+      const SlotState state = slot.state.load();
+      if (state == SlotState::failed && !all_have_arrived()) {
+        return slot.cause.load();
+      }
+      if (state == SlotState::closed && !has_arrived(slot, number)) {
+        return Cause{
+            CauseKind::disagreement, -1, "",
+            present + " cannot be finished: rank " + std::to_string(rank) + " has left the channel without calling it"};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Who has come, who has not, and how long that has been so.
+  std::string missing(std::chrono::milliseconds waited) const {
+    std::vector<int> here;
+    std::vector<int> not_here;
+    for (int rank = 0; rank < ranks; ++rank) {
+      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(rank);
+    }
+    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
+           rendezvous::rank_list(here) + " had";
+  }
+
+ private:
+  bool all_have_arrived() const noexcept {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!has_arrived(control.slot(rank), number)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

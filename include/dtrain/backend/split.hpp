@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// Which ranks of a channel go together into which new one.
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A rank's word in a split.
+struct SplitChoice {
+  int color = 0;
+  int key = 0;
+};
+
+/// "3 -1 " for each rank in turn.
+inline std::string to_text(const std::vector<SplitChoice>& choices) {
+  std::string text;
+  for (const SplitChoice& choice : choices) {
+    text += std::to_string(choice.color) + ' ' + std::to_string(choice.key) + ' ';
+  }
+  return text;
+}
+
+/// @throws Error (protocol) where the text is not that of `ranks` choices
+inline std::vector<SplitChoice> split_choices_from(const std::string& text, int ranks) {
+  std::vector<SplitChoice> choices(static_cast<std::size_t>(ranks));
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto read = [&](int& number) {
+    const auto [after, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || after == end || *after != ' ') {
+      throw Error(Errc::protocol, "a split's colors and keys came as '" + printable(text.substr(0, 64)) +
+                                      "'; do all ranks run the same program?");
+    }
+    at = after + 1;
+  };
+  for (SplitChoice& choice : choices) {
+    read(choice.color);
+    read(choice.key);
+  }
+  return choices;
+}
+
+/// The ranks with the color of `rank`, by key, then by rank.
+inline std::vector<int> ranks_of_color(const std::vector<SplitChoice>& choices, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < choices.size(); ++other) {
+    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
+      ranks.push_back(static_cast<int>(other));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  return ranks;
+}
+
+/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank. Rank 0 gathers what all
+/// say: every rank reads one value. @throws Error (invalid_argument) for a negative color, before anything is said;
+/// (timeout), JobFailed
+inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                    Deadline deadline) {
+  if (color < 0) {
+    throw Error(Errc::invalid_argument,
+                "split with color " + std::to_string(color) +
+                    "; colors begin at 0: give the ranks that are to be alone one of their own");
+  }
+  const std::string split = context.name + "/split-" + std::to_string(number);
+  const auto key_of = [&](int rank) { return split + "/" + std::to_string(rank); };
+  const int ranks = context.members.world_size;
+  context.store.set_blocking(key_of(context.members.rank), to_text({{color, key}}), deadline);
+  if (context.members.rank == 0) {
+    std::vector<SplitChoice> gathered;
+    for (int rank = 0; rank < ranks; ++rank) {
+      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
+    }
+    context.store.set_blocking(split + "/all", to_text(gathered), deadline);
+  }
+  const auto choices = split_choices_from(context.store.get_blocking(split + "/all", deadline), ranks);
+  const std::vector<int> members = ranks_of_color(choices, context.members.rank);
+  ChannelContext made = context;
+  made.job_rank = context.reporting_rank();
+  made.name = split + "-color-" + std::to_string(color);
+  made.members.rank =
+      static_cast<int>(std::find(members.begin(), members.end(), context.members.rank) - members.begin());
+  made.members.world_size = static_cast<int>(members.size());
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "support/reference_reduction.hpp"
+#include "support/shared_memory_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::ConstBufferView;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::SharedMemoryRank;
+using namespace std::chrono_literals;
+
+constexpr int rank_counts[] = {1, 2, 3, 5, 8};
+
+/// Where the long and the short buffer of a collective lie. In place: the short one is the rank's block of the long
+/// one.
+enum class Place { foreign, unaligned, in_place, arena, arena_in_place, even_ranks_in_arena };
+constexpr Place places[] = {Place::foreign, Place::unaligned,      Place::in_place,
+                            Place::arena,   Place::arena_in_place, Place::even_ranks_in_arena};
+
+struct Buffers {
+  std::byte* whole = nullptr;
+  std::byte* block = nullptr;
+};
+
+/// Memory for one rank: `whole_bytes` and a block of it, as `place` says.
+class Memory {
+ public:
+  Memory(std::byte* arena, std::size_t whole_bytes, std::size_t block_bytes, int rank)
+      : arena_(arena),
+        whole_bytes_(whole_bytes),
+        block_bytes_(block_bytes),
+        rank_(rank),
+        whole_(whole_bytes + 64),
+        block_(block_bytes + 64) {}
+
+  Buffers at(Place place) {
+    const bool in_arena = place == Place::arena || place == Place::arena_in_place ||
+                          (place == Place::even_ranks_in_arena && rank_ % 2 == 0);
+    const bool in_place = place == Place::in_place || place == Place::arena_in_place;
+    const std::size_t shift = place == Place::unaligned ? 1 + static_cast<std::size_t>(rank_) % 3 : 0;
+    std::byte* const whole = (in_arena ? arena_ : whole_.data()) + shift;
+    std::byte* const apart = in_arena ? arena_ + whole_bytes_ + 64 : block_.data() + shift;
+    return {whole, in_place ? whole + static_cast<std::size_t>(rank_) * block_bytes_ : apart};
+  }
+
+ private:
+  std::byte* arena_;
+  std::size_t whole_bytes_;
+  std::size_t block_bytes_;
+  int rank_;
+  std::vector<std::byte> whole_;
+  std::vector<std::byte> block_;
+};
+
+std::vector<float> block_of(const std::vector<float>& values, int block, std::size_t count) {
+  const auto begin = values.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(block) * count);
+  return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+}
+
+void store(std::byte* to, const std::vector<float>& values) {
+  if (!values.empty()) {
+    std::memcpy(to, values.data(), values.size() * sizeof(float));
+  }
+}
+
+bool holds(const std::byte* memory, const std::vector<float>& expected) {
+  return expected.empty() || std::memcmp(memory, expected.data(), expected.size() * sizeof(float)) == 0;
+}
+
+template <class Body>
+void for_all(Body body) {
+  for (const int ranks : rank_counts) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    const std::size_t longest = ranks > 3 ? 30'001 : 150'001;
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      SharedMemoryRank self(job, thread.rank(), ranks);
+      const std::size_t whole = static_cast<std::size_t>(ranks) * longest * sizeof(float);
+      const auto allocation =
+          self.communicator.allocate_blocking(whole + longest * sizeof(float) + 256, Deadline::after(10s));
+      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{67}, std::size_t{3000}, longest}) {
+        Memory memory(allocation.data(), static_cast<std::size_t>(ranks) * count * sizeof(float), count * sizeof(float),
+                      thread.rank());
+        for (const Place place : places) {
+          thread.doing("a collective with blocks");
+          const bool right = body(self, memory.at(place), ranks, count);
+          CHECK_MESSAGE(right, "rank " << thread.rank() << " of " << ranks << ", " << count << " a rank, place "
+                                       << static_cast<int>(place));
+          if (!right) {
+            return;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("a reduce-scatter gives every rank its block of the all-reduce, bit by bit, in any memory") {
+  for_all([](SharedMemoryRank& self, Buffers at, int ranks, std::size_t count) {
+    const int rank = self.communicator.rank();
+    bool right = true;
+    for (const ReduceOp op : {ReduceOp::average, ReduceOp::max}) {
+      const auto inputs = support::awkward_inputs<float>(ranks, static_cast<std::size_t>(ranks) * count, count + 3);
+      const auto expected = support::reference_reduction(op, inputs);
+      store(at.whole, inputs[static_cast<std::size_t>(rank)]);
+      self.communicator.reduce_scatter(ConstBufferView{at.whole, static_cast<std::size_t>(ranks) * count, DType::f32},
+                                       BufferView{at.block, count, DType::f32, {}}, op, self.stream.ref());
+      right = right && self.wait() && holds(at.block, block_of(expected, rank, count));
+    }
+    return right;
+  });
+}
+
+TEST_CASE("an all-gather gives every rank every rank's block, in any memory") {
+  for_all([](SharedMemoryRank& self, Buffers at, int ranks, std::size_t count) {
+    const int rank = self.communicator.rank();
+    const auto blocks = support::awkward_values<float>(static_cast<std::size_t>(ranks) * count, count + 5);
+    store(at.block, block_of(blocks, rank, count));
+    self.communicator.all_gather(ConstBufferView{at.block, count, DType::f32},
+                                 BufferView{at.whole, static_cast<std::size_t>(ranks) * count, DType::f32, {}},
+                                 self.stream.ref());
+    return self.wait() && holds(at.whole, blocks);
+  });
+}
+
+TEST_CASE("a reduce-scatter followed by an all-gather is an all-reduce") {
+  const int ranks = 4;
+  const std::size_t count = 20'000;
+  const auto job = std::make_shared<FakeJob>(ranks);
+  const auto inputs = support::awkward_inputs<float>(ranks, count * ranks, 1);
+  const auto expected = support::reference_reduction(ReduceOp::sum, inputs);
+  run_thread_ranks(ranks, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), ranks);
+    std::vector<float> values = inputs[static_cast<std::size_t>(thread.rank())];
+    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+    const BufferView whole{bytes, values.size(), DType::f32, {}};
+    const BufferView own{bytes + static_cast<std::size_t>(thread.rank()) * count * 4, count, DType::f32, {}};
+    self.communicator.reduce_scatter(whole, own, ReduceOp::sum, self.stream.ref());
+    self.communicator.all_gather(own, whole, self.stream.ref());
+    CHECK(self.wait());
+    CHECK(values == expected);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,177 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support/shared_memory_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::ConstBufferView;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::SharedMemoryRank;
+using namespace std::chrono_literals;
+
+/// What rank `from` sends as its `number`-th message.
+std::vector<std::int32_t> message(int from, int number, std::size_t count) {
+  std::vector<std::int32_t> values(count);
+  std::iota(values.begin(), values.end(), from * 1'000'000 + number * 1000);
+  return values;
+}
+
+BufferView view(std::vector<std::int32_t>& values) {
+  return dtrain::buffer_view(std::span(values));
+}
+
+constexpr std::size_t counts[] = {0, 1, 1000, 8192, 8193, 100'003};
+
+TEST_CASE("messages between two ranks arrive whole and in order, of any length") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 2);
+    int number = 0;
+    for (const std::size_t count : counts) {
+      thread.doing("exchanging messages");
+      auto sent = message(0, ++number, count);
+      std::vector<std::int32_t> got(count);
+      if (thread.rank() == 0) {
+        self.communicator.send(view(sent), 1, self.stream.ref());
+        self.communicator.recv(view(got), 1, self.stream.ref());
+      } else {
+        self.communicator.recv(view(got), 0, self.stream.ref());
+        self.communicator.send(view(got), 0, self.stream.ref());
+      }
+      CHECK(self.wait());
+      CHECK(got == sent);
+    }
+  });
+}
+
+TEST_CASE("all ranks of a ring send and receive at once, however long the messages") {
+  for (const int ranks : {1, 2, 3, 8}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      SharedMemoryRank self(job, thread.rank(), ranks);
+      const int next = (thread.rank() + 1) % ranks;
+      const int previous = (thread.rank() + ranks - 1) % ranks;
+      for (const std::size_t count : counts) {
+        auto sent = message(thread.rank(), 1, count);
+        std::vector<std::int32_t> got(count / 2 + count % 2);  // the odd ranks' messages are shorter
+        sent.resize(thread.rank() % 2 == 1 ? got.size() : count);
+        got.resize(previous % 2 == 1 ? got.size() : count);
+        self.communicator.send_recv(view(sent), next, view(got), previous, self.stream.ref());
+        CHECK(self.wait());
+        auto expected = message(previous, 1, count);
+        expected.resize(got.size());
+        CHECK(got == expected);
+      }
+    });
+  }
+}
+
+TEST_CASE("a short message does not wait for its receiver, and collectives go on between") {
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 3);
+    auto first = message(thread.rank(), 1, 100);
+    auto second = message(thread.rank(), 2, 200);
+    std::vector<std::int32_t> first_got(100);
+    std::vector<std::int32_t> second_got(200);
+    float one = 1;
+    const BufferView sum{reinterpret_cast<std::byte*>(&one), 1, DType::f32, {}};
+    const auto stream = self.stream.ref();
+    if (thread.rank() == 0) {
+      self.communicator.send(view(first), 1, stream);
+      self.communicator.send(view(second), 2, stream);
+    }
+    self.communicator.all_reduce(sum, sum, ReduceOp::sum, stream);
+    if (thread.rank() == 1) {
+      self.communicator.recv(view(first_got), 0, stream);
+    } else if (thread.rank() == 2) {
+      self.communicator.recv(view(second_got), 0, stream);
+    }
+    CHECK(self.wait());
+    CHECK(one == 3);
+    CHECK((thread.rank() != 1 || first_got == message(0, 1, 100)));
+    CHECK((thread.rank() != 2 || second_got == message(0, 2, 200)));
+  });
+}
+
+/// The kind of failure that ended each rank's channel, and its text.
+std::vector<dtrain::Cause> causes_after(const std::function<void(SharedMemoryRank&)>& body,
+                                        std::chrono::nanoseconds timeout = 10s) {
+  const auto job = std::make_shared<FakeJob>(2);
+  std::vector<dtrain::Cause> causes(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 2, "group", timeout);
+    body(self);
+    if (!self.wait() && self.communicator.failure()) {
+      causes[static_cast<std::size_t>(thread.rank())] = *self.communicator.failure();
+    }
+  });
+  return causes;
+}
+
+TEST_CASE("a message of another length or type than is received is an error that names both, on both ranks") {
+  const auto causes = causes_after([](SharedMemoryRank& self) {
+    static std::vector<std::int32_t> values(100'000);
+    std::vector<std::int32_t> got(70'000);
+    if (self.communicator.rank() == 0) {
+      self.communicator.send(view(values), 1, self.stream.ref());  // longer than the outbox: it has to wait
+    } else {
+      self.communicator.recv(view(got), 0, self.stream.ref());
+    }
+    self.wait();
+  });
+  for (const dtrain::Cause& cause : causes) {
+    CHECK(cause.kind == dtrain::CauseKind::disagreement);
+    CHECK(cause.text.find("rank 0 sends 100000 i32 and rank 1 receives 70000 i32") != std::string::npos);
+  }
+}
+
+TEST_CASE("a message that nobody sends ends by the timeout, and says from whom it did not come") {
+  const auto causes = causes_after(
+      [](SharedMemoryRank& self) {
+        std::vector<std::int32_t> got(10);
+        if (self.communicator.rank() == 1) {
+          self.communicator.recv(view(got), 0, self.stream.ref());
+        } else {
+          self.communicator.barrier(self.stream.ref());
+        }
+        self.wait();
+      },
+      200ms);
+  bool found = false;
+  for (const dtrain::Cause& cause : causes) {
+    CHECK(cause.kind == dtrain::CauseKind::timeout);
+    found =
+        found ||
+        cause.text.find("recv of 10 i32 from rank 0, on channel 'group': rank 0 had not sent") != std::string::npos ||
+        cause.text.find("barrier") != std::string::npos;
+  }
+  CHECK(found);
+}
+
+TEST_CASE("who receives from a rank that left its channel is told, not made to wait") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    SharedMemoryRank self(job, thread.rank(), 2);
+    if (thread.rank() == 0) {
+      return;
+    }
+    std::vector<std::int32_t> got(10);
+    self.communicator.recv(view(got), 0, self.stream.ref());
+    CHECK_FALSE(self.wait());
+    CHECK(self.communicator.failure()->text.find("rank 0 has left the channel") != std::string::npos);
+  });
+}
+
+}  // namespace
