@@ -11,7 +11,7 @@ import re
 import sys
 
 # Bottom to top; files directly in include/dtrain/ stand above every folder.
-FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "ddp"]
+FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "ddp", "group"]
 FRONT = ["policy.hpp", "process_group.hpp", "run.hpp", "distributed_data_parallel.hpp"]
 UMBRELLA = "dtrain.hpp"
 

@@ -47,7 +47,7 @@ class DistributedDataParallel {
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
   /// element type that the backend does not reduce; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : group_(std::move(group)), driver_(std::make_shared<Driver>()) {
+      : group_(std::move(group)), driver_(std::make_shared<Driver>(group_.open_stream())) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
       try {
         construct(model, options);
@@ -113,6 +113,7 @@ class DistributedDataParallel {
 
   /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
   struct Driver {
+    explicit Driver(typename Backend::StreamOwner on) : stream(std::move(on)) {}
     typename Backend::StreamOwner stream;
     std::unique_ptr<Reducer> reducer;
   };
@@ -130,7 +131,7 @@ class DistributedDataParallel {
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
     check_options(options);
     check_reducible(parameters);
-    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), context,
+    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 
     auto communicator = group_.open_channel("ddp");
@@ -174,7 +175,7 @@ class DistributedDataParallel {
   }
 
   ddp::FailureContext failure_context() const {
-    return {group_.failure(), group_.rank(), group_.members().host, group_.timeout(),
+    return {group_.failure(), group_.members().rank_in_job(), group_.members().host, group_.timeout(),
             [group = group_](bool unwinding) { group.note_abandoned_step(unwinding); }};
   }
 

@@ -66,6 +66,7 @@ class ProcessGroup<support::FakePolicy> {
   support::FakeStore store() const { return {state_->job, rank()}; }
   const std::shared_ptr<FailureLatch>& failure() const { return state_->job->latch(rank()); }
 
+  support::FakeStreamOwner open_stream() const { return {}; }
   support::FakeCommunicator open_channel(const std::string& purpose) const {
     state_->opened.push_back(purpose);
     state_->channel->rank = rank();

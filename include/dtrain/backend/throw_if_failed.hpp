@@ -17,12 +17,12 @@ namespace DTRAIN_NAMESPACE::backend {
 /// the store has not yet said which cause came first, until it does, 2 s at most.
 /// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
 template <Communicator C>
-void throw_if_failed(const C& communicator, const FailureLatch& failure) {
+void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
   const std::optional<Cause> own = communicator.failure();
   if (own) {
     failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
   }
-  failure.throw_if_failed(communicator.rank());
+  failure.throw_if_failed(rank_in_job);
   if (own) {
     throw_cause(*own);
   }
@@ -33,9 +33,9 @@ void throw_if_failed(const C& communicator, const FailureLatch& failure) {
 /// @throws as throw_if_failed, and Error (timeout).
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
-                          std::chrono::nanoseconds timeout) {
+                          std::chrono::nanoseconds timeout, int rank_in_job) {
   const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-  throw_if_failed(communicator, failure);
+  throw_if_failed(communicator, failure, rank_in_job);
   if (result == stream::WaitResult::timed_out) {
     throw Error(Errc::timeout,
                 "waiting for the communication stream took more than twice the timeout; is a step of "

@@ -32,13 +32,23 @@ inline std::string summary_of(std::string_view bytes) {
 }
 
 template <class Store>
-void publish(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
   for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
     const std::size_t first = piece * description_piece_bytes;
     store.set_blocking(prefix + "description/" + std::to_string(piece),
                        std::string(bytes.substr(first, description_piece_bytes)), deadline);
   }
+  store.set_blocking(prefix + "publisher", std::to_string(rank_in_job), deadline);
   store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+}
+
+/// What rank 0 of the group is called in the job; 0 for anything else than a rank.
+inline int publisher_in(std::string_view text) {
+  int rank = 0;
+  for (const char digit : text.size() > 9 ? std::string_view{} : text) {
+    rank = digit < '0' || digit > '9' ? rank : rank * 10 + (digit - '0');
+  }
+  return rank;
 }
 
 /// The number after the blank; 0 for anything else or too much.
@@ -59,32 +69,34 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   for (std::size_t piece = 0; piece < pieces_of(length_in(summary)); ++piece) {
     bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
   }
+  const int publisher = publisher_in(store.get_blocking(prefix + "publisher", deadline));
+  const std::string other = "rank " + std::to_string(publisher);
   const std::optional<ModelDescription> theirs = parse_description(bytes);
   if (!theirs) {
-    return "rank " + std::to_string(rank) +
-           " cannot read the model description of rank 0; do both run the same program?";
+    return "rank " + std::to_string(rank) + " cannot read the model description of " + other +
+           "; do both run the same program?";
   }
-  return first_difference(mine, rank, *theirs, 0)
-      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's");
+  return first_difference(mine, rank, *theirs, publisher)
+      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than " + other + "'s");
 }
 
 }  // namespace detail
 
 /// Collective, blocking. Rank 0 publishes its description, the others compare: O(1) messages a rank where all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank in the group whose ranks compare
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks. Error (limit) for a model whose description is beyond max_description_bytes.
 template <class Store>
-void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, const FailureContext& context,
-                    Deadline deadline) {
+void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, int rank,
+                    const FailureContext& context, Deadline deadline) {
   const std::string bytes = serialise(mine);
   if (bytes.size() > max_description_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
                                  std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
   }
   try {
-    if (context.rank == 0) {
-      detail::publish(store, prefix, bytes, deadline);
+    if (rank == 0) {
+      detail::publish(store, prefix, bytes, context.rank, deadline);
     } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
                summary != detail::summary_of(bytes)) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,

@@ -23,7 +23,7 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
   }
   typename Communicator::Stream::Event arrived;
   stream.record(arrived);
-  backend::block_until_complete(arrived, communicator, *context.latch, context.timeout);
+  backend::block_until_complete(arrived, communicator, *context.latch, context.timeout, context.rank);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

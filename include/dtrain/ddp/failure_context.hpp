@@ -15,9 +15,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Given by the group.
 struct FailureContext {
   std::shared_ptr<FailureLatch> latch;  ///< never null
-  int rank = 0;
-  std::string host;                    ///< this rank's, for causes
-  std::chrono::nanoseconds timeout{};  ///< of one collective
+  int rank = 0;                         ///< in the job, as causes name it
+  std::string host;                     ///< this rank's, for causes
+  std::chrono::nanoseconds timeout{};   ///< of one collective
   /// Called when a step is destroyed unfinished, with whether an exception is under way; it must not throw. The group
   /// waits a moment for whoever catches that exception and knows its text. Without it the job is told at once.
   std::function<void(bool unwinding)> step_abandoned{};

@@ -90,7 +90,7 @@ class Reducer final : public Step::Target {
     if (under_way_ && !ledger_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
-    backend::throw_if_failed(communicator_, *context_.latch);
+    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
                   ledger_.is_open()
@@ -129,10 +129,11 @@ class Reducer final : public Step::Target {
     if (!ledger_.end_step()) {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
-    backend::throw_if_failed(communicator_, *context_.latch);
+    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
     throw_if_not_launched();
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      backend::block_until_complete(buckets_[bucket].reduced, communicator_, *context_.latch, context_.timeout);
+      auto& reduced = buckets_[bucket].reduced;
+      backend::block_until_complete(reduced, communicator_, *context_.latch, context_.timeout, context_.rank);
       for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
         gradients_[parameter].unpack();
       }

@@ -13,6 +13,7 @@
 
 #include "dtrain/rendezvous/control.hpp"
 #include "dtrain/rendezvous/exchange.hpp"
+#include "dtrain/rendezvous/party_barrier.hpp"
 #include "dtrain/rendezvous/request_bounds.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -59,6 +60,13 @@ class Store {
     return store;
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
+
+  /// The same store, whose barriers are of so many ranks that know each other by the prefix, not of the whole job.
+  Store with_parties(int parties) const {
+    Store store = *this;
+    store.parties_ = parties;
+    return store;
+  }
 
   /// Sets or replaces a value.
   Task<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
@@ -155,9 +163,12 @@ class Store {
     block(wait(keys, by(deadline)), deadline, "waiting for keys of the store");
   }
 
-  /// Collective: waits until every rank of the job has come to the barrier of this name; then the name is free for the
-  /// next round. A rank is in a barrier of one name once at a time.
+  /// Collective: waits until every rank of the job (or all parties) has come to the barrier of this name; then the name
+  /// is free for the next round. A rank is in a barrier of one name once at a time.
   Task<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
+    if (parties_ > 0) {
+      return party_barrier(*this, std::move(name), parties_, by(deadline));
+    }
     return nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
   }
   void barrier_blocking(const std::string& name, OptionalDeadline deadline = {}) const {
@@ -270,6 +281,7 @@ class Store {
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
   std::string prefix_;
+  int parties_ = 0;  ///< 0: all ranks of the job
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 

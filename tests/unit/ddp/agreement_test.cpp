@@ -37,7 +37,7 @@ std::vector<std::string> agree(const std::shared_ptr<FakeJob>& job, const std::v
       const FailureContext context{job->latch(number), number, "host-" + std::to_string(rank),
                                    std::chrono::seconds(20)};
       try {
-        agree_blocking(FakeStore(job, number), prefix, models[rank], context,
+        agree_blocking(FakeStore(job, number), prefix, models[rank], number, context,
                        Deadline::after(std::chrono::seconds(20)));
       } catch (const dtrain::JobFailed& failed) {
         results[rank] = std::string("JobFailed ") + failed.what();
@@ -101,7 +101,7 @@ TEST_CASE("what another program published under rank 0's key is refused") {
     const auto fresh = std::make_shared<FakeJob>(2);
     FakeStore(fresh, 0).set_blocking("ddp/1/summary", summary, deadline);
     const FailureContext here{fresh->latch(1), 1, "host-1", std::chrono::seconds(20)};
-    CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(fresh, 1), "ddp/1/", layers(1), here, deadline),
+    CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(fresh, 1), "ddp/1/", layers(1), 1, here, deadline),
                          doctest::Contains("cannot read the model description of rank 0"), dtrain::Error);
   }
 }
@@ -109,7 +109,7 @@ TEST_CASE("what another program published under rank 0's key is refused") {
 TEST_CASE("a rank that never comes ends the wait at the deadline") {
   const auto job = std::make_shared<FakeJob>(2);
   const FailureContext context{job->latch(0), 0, "host-0", std::chrono::seconds(1)};
-  CHECK_THROWS_WITH_AS(
-      agree_blocking(FakeStore(job, 0), "ddp/1/", layers(1), context, Deadline::after(std::chrono::milliseconds(50))),
-      doctest::Contains("ddp/1/agreed"), dtrain::Error);
+  CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(job, 0), "ddp/1/", layers(1), 0, context,
+                                      Deadline::after(std::chrono::milliseconds(50))),
+                       doctest::Contains("ddp/1/agreed"), dtrain::Error);
 }

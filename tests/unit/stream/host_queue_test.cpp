@@ -204,7 +204,7 @@ TEST_CASE("work that is never run gives up what it holds") {
 TEST_CASE("enqueueing, recording, waiting and looking for work that nobody runs allocate nothing") {
   CommunicationStream stream;
   const auto set = std::make_shared<dtrain::stream::host::StreamSet>();
-  stream.join(set);
+  stream.enter(set);
   ExternalEvent signalled;
   signalled.signal();
   int ran = 0;

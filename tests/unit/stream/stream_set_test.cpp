@@ -50,7 +50,7 @@ struct Meeting {
 struct Rank {
   explicit Rank(std::size_t count) : streams(count) {
     for (CommunicationStream& stream : streams)
-      stream.join(set);
+      stream.enter(set);
   }
 
   void enqueue(std::size_t stream, Meeting& meeting) {
@@ -154,11 +154,11 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
   const auto set = std::make_shared<StreamSet>();
   CommunicationStream empty;
   CommunicationStream helped;
-  empty.join(set);
-  helped.join(set);
+  empty.enter(set);
+  helped.enter(set);
   helped.start_helper();
   CommunicationStream running;
-  running.join(set);
+  running.enter(set);
   std::atomic<bool> inside{false};
   std::atomic<bool> may_end{false};
   running.ref().enqueue([&]() noexcept {
@@ -184,7 +184,7 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
 TEST_CASE("a rescuing thread runs what is there, takes no signals, and one that comes later starts anew") {
   const auto set = std::make_shared<StreamSet>();
   CommunicationStream stream;
-  stream.join(set);
+  stream.enter(set);
   std::atomic<int> ran{0};
   std::atomic<int> signals_blocked{0};
   for (int round = 1; round <= 20; ++round) {
@@ -211,7 +211,7 @@ TEST_CASE("a stream that goes while its work is rescued lets that end and drops 
   std::atomic<int> ran{0};
   {
     CommunicationStream stream;
-    stream.join(set);
+    stream.enter(set);
     for (int i = 0; i < 2; ++i) {
       stream.ref().enqueue([&]() noexcept {
         inside = true;

@@ -32,7 +32,7 @@ class CommunicationStream {
   void stop_helper() noexcept { state_->helper.reset(); }
 
   /// One of the rank's streams from now on: its work is run in the background where the rank is stalled elsewhere.
-  void join(std::shared_ptr<StreamSet> set) { state_->place.emplace(std::move(set), state_->queue); }
+  void enter(std::shared_ptr<StreamSet> set) { state_->place.emplace(std::move(set), state_->queue); }
 
   bool has_helper() const noexcept { return state_->helper.has_value(); }
 

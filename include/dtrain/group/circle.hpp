@@ -1,0 +1,152 @@
+#pragma once
+/// @file
+/// group::Circle: the ranks of one group, and what this rank has of its own among them.
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/group/job.hpp"
+#include "dtrain/rendezvous/delete_off_loop.hpp"
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Shared by the handles of one group. Its end closes the group's channel; the job ends with its last circle. Where an
+/// exception unwinds, the channel stays with the job: the peers are to end with that exception's text, and not because
+/// this rank's channel closed. Threads: collectives from one at a time; the rest from any.
+template <backend::Backend Backend>
+class Circle final : private Job::Closable {
+ public:
+  using Communicator = typename Backend::Communicator;
+  using StreamOwner = typename Backend::StreamOwner;
+
+  /// Collective, blocking: all ranks of the job.
+  static std::shared_ptr<Circle> whole(std::shared_ptr<Job> job) {
+    rendezvous::Membership members = job->participant.membership();
+    std::shared_ptr<Circle> circle = make(std::move(job), std::move(members), "");
+    circle->ends_->communicator.emplace(circle->open("group"));
+    return circle;
+  }
+
+  Circle(const Circle&) = delete;
+  Circle& operator=(const Circle&) = delete;
+  ~Circle() {
+    job_->remove(*this);
+    if (std::uncaught_exceptions() > exceptions_) {
+      job_->outlive(std::move(ends_));
+    }
+  }
+
+  const std::shared_ptr<Job>& job() const noexcept { return job_; }
+  const rendezvous::Membership& members() const noexcept { return members_; }
+  bool is_whole() const noexcept { return prefix_.empty(); }
+  auto stream() const { return ends_->stream.ref(); }
+
+  /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
+  Communicator& live() {
+    job_->require_may_block();
+    if (!ends_->communicator) {
+      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+    }
+    return *ends_->communicator;
+  }
+
+  /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
+  rendezvous::Store store() const {
+    rendezvous::Store store = job_->participant.store().with_timeout(job_->timeout);
+    return is_whole() ? store : store.with_prefix(prefix_).with_parties(members_.world_size);
+  }
+
+  /// Collective, blocking: a channel of its own for the ranks of this circle.
+  Communicator open_channel(const std::string& purpose) {
+    job_->require_may_block();
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)));
+  }
+
+  /// Collective, blocking: a circle of the ranks that give the same color, ordered by key, then by rank.
+  std::shared_ptr<Circle> split_blocking(int color, int key) {
+    if (color < 0) {
+      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
+                                              "; every rank gives a color of at least 0");
+    }
+    Communicator& whole = live();
+    job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
+    Communicator part = whole.split_blocking(color, key, Deadline::after(job_->timeout));
+    rendezvous::Membership members = members_;
+    members.job_rank = members_.rank_in_job();
+    members.rank = part.rank();
+    members.world_size = part.size();
+    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
+    std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix));
+    circle->ends_->communicator.emplace(std::move(part));
+    return circle;
+  }
+
+  /// A stream of this rank: where the rank is stalled in another one, its work is run in the background.
+  StreamOwner open_stream() const {
+    StreamOwner stream;
+    enlist(stream);
+    return stream;
+  }
+
+  /// Later collectives are refused, and peers that wait in one are told. Not while one runs.
+  void close() noexcept override { ends_->communicator.reset(); }
+
+  rendezvous::ControlTasks& tasks;  ///< the job's; for DeleteOffLoop
+
+ private:
+  /// What an exception leaves with the job. The communicator goes before its stream.
+  struct Ends {
+    StreamOwner stream;
+    std::optional<Communicator> communicator;  ///< nothing once this rank has left
+  };
+
+  Circle(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix)
+      : tasks(job->tasks),
+        job_(std::move(job)),
+        members_(std::move(members)),
+        prefix_(std::move(prefix)),
+        ends_(std::make_shared<Ends>()) {
+    enlist(ends_->stream);
+    job_->add(*this);
+  }
+
+  static std::shared_ptr<Circle> make(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix) {
+    return {new Circle(std::move(job), std::move(members), std::move(prefix)), rendezvous::DeleteOffLoop()};
+  }
+
+  void enlist(StreamOwner& stream) const {
+    if constexpr (requires { stream.enter(job_->streams); }) {
+      stream.enter(job_->streams);
+    }
+  }
+
+  Communicator open(const std::string& purpose) const {
+    const std::string name = prefix_ + purpose;
+    job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
+    const backend::ChannelContext context{members_,
+                                          name,
+                                          job_->participant.store().with_prefix(name + "/"),
+                                          job_->participant.failure(),
+                                          job_->timeout,
+                                          [streams = job_->streams] { streams->run_what_nobody_runs(); }};
+    return Backend::open_blocking(context, Deadline::after(job_->timeout));
+  }
+
+  std::shared_ptr<Job> job_;
+  const rendezvous::Membership members_;
+  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  std::shared_ptr<Ends> ends_;
+  std::atomic<int> channels_opened_{0};
+  int splits_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group

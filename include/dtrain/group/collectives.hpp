@@ -1,0 +1,125 @@
+#pragma once
+/// @file
+/// The collectives of a process group.
+
+#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/group/buffers.hpp"
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns; what ends in
+/// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
+/// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
+/// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
+/// std::span, std::vector, std::array or array of a dtrain::Element.
+///
+/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
+/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
+/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
+/// types, ranks or addresses do not fit; the job's first cause.
+template <class Group, class Communicator, class Topology>
+class Collectives {
+ public:
+  using Stream = typename Communicator::Stream;
+
+  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+    backend::check_all_reduce(input, output);
+    Topology::all_reduce(live(), input, output, op, stream);
+  }
+  void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
+  void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+    all_reduce(input, output, op, stream());
+    wait();
+  }
+  void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
+
+  /// `buffer` gets rank `root`'s content.
+  void broadcast(WriteBuffer buffer, int root, Stream stream) const {
+    Communicator& channel = live();
+    backend::check_broadcast(buffer, root, channel.size());
+    channel.broadcast(buffer, root, stream);
+  }
+  void broadcast_blocking(WriteBuffer buffer, int root) const {
+    broadcast(buffer, root, stream());
+    wait();
+  }
+
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has a block for each rank.
+  /// Disjoint.
+  void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    Communicator& channel = live();
+    backend::check_reduce_scatter(input, output, channel.size());
+    channel.reduce_scatter(input, output, op, stream);
+  }
+  void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
+                               ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+    reduce_scatter(input, output, op, stream());
+    wait();
+  }
+
+  /// Block r of `output`, which has one for each rank, gets rank r's `input`. Disjoint.
+  void all_gather(ReadBuffer input, WriteBuffer output,
+                  Stream stream) const requires backend::CanAllGather<Communicator> {
+    Communicator& channel = live();
+    backend::check_all_gather(input, output, channel.size());
+    channel.all_gather(input, output, stream);
+  }
+  void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
+    all_gather(input, output, stream());
+    wait();
+  }
+
+  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
+  void send(ReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("send", input, peer, channel.rank(), channel.size());
+    channel.send(input, peer, stream);
+  }
+  void send_blocking(ReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+    send(input, peer, stream());
+    wait();
+  }
+
+  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
+  void recv(WriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("recv", output, peer, channel.rank(), channel.size());
+    channel.recv(output, peer, stream);
+  }
+  void recv_blocking(WriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+    recv(output, peer, stream());
+    wait();
+  }
+
+  /// Both at once, so that ranks in a ring need not take turns. `input` and `output` are disjoint.
+  void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
+                 Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_send_recv(input, to, output, from, channel.rank(), channel.size());
+    channel.send_recv(input, to, output, from, stream);
+  }
+  void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,
+                          int from) const requires backend::CanSendRecv<Communicator> {
+    send_recv(input, to, output, from, stream());
+    wait();
+  }
+
+  /// Completes when every rank's stream has come to it.
+  void barrier(Stream stream) const { live().barrier(stream); }
+  void barrier_blocking() const {
+    barrier(stream());
+    wait();
+  }
+
+ private:
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().circle_->live(); }
+  Stream stream() const { return self().stream(); }
+  void wait() const { self().wait(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
