@@ -89,7 +89,7 @@ class AllReduceBench {
     for (const std::uint64_t bytes : sizes) {
       most = std::max(most, bench::buffer_stride(bytes) * static_cast<std::size_t>(buffers_of(bytes)));
     }
-    Team dtrain("dtrain", ranks, bench::dtrain_command(ranks, most, bench::rank_word));
+    Team dtrain("dtrain", ranks, bench::dtrain_command(ranks, most));
     std::vector<std::unique_ptr<Team>> openmpi;
     const std::vector<bench::PeerSettings> settings = bench::openmpi_settings(ranks);
     for (const bench::PeerSettings& one : settings) {
@@ -237,7 +237,7 @@ class AllReduceBench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (std::any_of(argv + 1, argv + argc, [](const char* word) { return std::strcmp(word, bench::rank_word) == 0; })) {
+  if (bench::is_launched(argc, argv)) {
     return bench::run_rank(argc, argv);
   }
   return bench::run_benchmark(bench_name, [&] {

@@ -22,6 +22,17 @@
 
 namespace bench {
 
+/// The file that this program was started from. @throws Error (posix)
+inline std::string own_path() {
+  std::string path(4096, '\0');
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) {
+    throw dtrain::errno_error("reading the name of this program");
+  }
+  path.resize(static_cast<std::size_t>(length));
+  return path;
+}
+
 struct CommandOutput {
   dtrain::Deadline::Clock::time_point begin;  ///< when it was started
   std::string text;                           ///< of its stdout

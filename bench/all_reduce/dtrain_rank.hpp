@@ -13,11 +13,10 @@
 
 #include "bench/all_reduce/limit.hpp"
 #include "bench/all_reduce/measure.hpp"
+#include "bench/launched.hpp"
 #include "dtrain/dtrain.hpp"
 
 namespace bench {
-
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 /// Memory as any program has it, from the system.
 class ForeignMemory {
@@ -109,10 +108,7 @@ class DtrainRank {
   std::uint64_t iteration_ = 0;
 };
 
-/// What tells this program that it is to be a rank or its launcher: then follow the socket and the bytes.
-inline constexpr const char* rank_word = "measured-rank";
-
-/// main() of such a process.
+/// main() of such a process, whose further arguments are the socket and the bytes.
 inline int run_rank(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     if (arguments.size() < 4) {

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "bench/all_reduce/team.hpp"
+#include "bench/command.hpp"
+#include "bench/launched.hpp"
 #include "bench/peer_python.hpp"
-#include "dtrain/core/error.hpp"
 
 namespace bench {
 
@@ -51,14 +52,9 @@ inline TeamCommand gloo_command(const std::string& python, int ranks) {
 }
 
 /// This program again. @param bytes the most that a request's buffers take together
-inline TeamCommand dtrain_command(int ranks, std::size_t bytes, const char* word) {
-  std::string self(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", self.data(), self.size());
-  if (length <= 0) {
-    throw dtrain::errno_error("reading the name of this program");
-  }
-  self.resize(static_cast<std::size_t>(length));
-  return {{self, "--nproc-per-node=" + std::to_string(ranks), word, "{socket}", std::to_string(bytes)}, {}};
+inline TeamCommand dtrain_command(int ranks, std::size_t bytes) {
+  return {{own_path(), "--nproc-per-node=" + std::to_string(ranks), launched_word, "{socket}", std::to_string(bytes)},
+          {}};
 }
 
 }  // namespace bench

@@ -2,33 +2,21 @@
 /// @file
 /// Real ranks: this program started again as a launch::PerNode program, from its start to every rank's group.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <set>
 #include <sstream>
 #include <string>
 
 #include "bench/command.hpp"
+#include "bench/launched.hpp"
 #include "dtrain/dtrain.hpp"
 
 namespace bench {
 
-/// What tells this program that it is to be a rank or its launcher.
-inline constexpr const char* launched_word = "launched-rank";
-
-inline bool is_launched(int argc, char** argv) {
-  return std::any_of(argv + 1, argv + argc,
-                     [](const char* argument) { return std::strcmp(argument, launched_word) == 0; });
-}
-
 /// main() of such a process: says when its group was there.
 inline int run_launched(int argc, char** argv) {
-  using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     const auto now = dtrain::Deadline::Clock::now().time_since_epoch();
     double sum = group.rank();
@@ -41,13 +29,7 @@ inline int run_launched(int argc, char** argv) {
 
 /// @param port 0: one that the system chooses @throws Error where a rank is missing or its sum is wrong
 inline double time_launched_job(int ranks, int port = 0) {
-  std::string self(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", self.data(), self.size());
-  if (length <= 0) {
-    throw dtrain::errno_error("reading the name of this program");
-  }
-  self.resize(static_cast<std::size_t>(length));
-  std::vector<std::string> command{self, "--nproc-per-node=" + std::to_string(ranks), launched_word};
+  std::vector<std::string> command{own_path(), "--nproc-per-node=" + std::to_string(ranks), launched_word};
   if (port != 0) {
     command.insert(command.begin() + 1, "--master-port=" + std::to_string(port));
   }

@@ -1,0 +1,54 @@
+#pragma once
+/// @file
+/// A model that is nothing but its parameters: what dtrain sees of a real one.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/dtrain.hpp"
+
+namespace bench {
+
+/// Its gradients live where dtrain places them.
+class ShapeModel {
+ public:
+  /// @param sizes of the parameters, in elements, in the order of the forward pass
+  explicit ShapeModel(const std::vector<std::int64_t>& sizes) {
+    std::size_t elements = 0;
+    for (const std::int64_t size : sizes) {
+      elements += static_cast<std::size_t>(size);
+    }
+    values_.resize(elements);
+    gradients_.resize(elements);
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      parameters_.push_back({"parameter" + std::to_string(i), dtrain::tensor_view(&values_[offset], {sizes[i]}),
+                             dtrain::tensor_view(&gradients_[offset], {sizes[i]})});
+      offset += static_cast<std::size_t>(sizes[i]);
+    }
+  }
+
+  std::vector<dtrain::Parameter>& parameters() noexcept { return parameters_; }
+  void bind_gradient(std::size_t i, const dtrain::TensorView& gradient) { parameters_[i].gradient = gradient; }
+
+  std::span<float> gradient(std::size_t i) { return parameters_[i].gradient.as<float>(); }
+  std::size_t elements() const noexcept { return values_.size(); }
+
+  /// Announces every gradient, the last parameter's first, as a backward pass does.
+  template <class Ready>
+  void announce(const Ready& ready) const {
+    for (std::size_t i = parameters_.size(); i > 0; --i) {
+      ready(i - 1);
+    }
+  }
+
+ private:
+  std::vector<float> values_;
+  std::vector<float> gradients_;
+  std::vector<dtrain::Parameter> parameters_;
+};
+
+}  // namespace bench
