@@ -47,7 +47,7 @@ class DistributedDataParallel {
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
   /// element type that the backend does not reduce; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : group_(std::move(group)), driver_(std::make_shared<Driver>(group_.open_stream())) {
+      : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
       try {
         construct(model, options);
@@ -113,7 +113,7 @@ class DistributedDataParallel {
 
   /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
   struct Driver {
-    explicit Driver(typename Backend::StreamOwner on) : stream(std::move(on)) {}
+    explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
     std::unique_ptr<Reducer> reducer;
   };

@@ -2,6 +2,7 @@
 /// @file
 /// The preconditions of collectives, checked at the call, in one sentence each, for every backend.
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -26,25 +27,25 @@ inline void check_memory(const char* operation, const ConstBufferView& view) {
   }
 }
 
-inline void check_apart(const char* operation, const ConstBufferView& input, const ConstBufferView& output) {
+inline bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
   const std::less<const std::byte*> before;
-  if (before(input.data, output.data + output.bytes()) && before(output.data, input.data + input.bytes())) {
-    refuse("the input and output of " + std::string(operation) + " overlap; give it disjoint memory");
-  }
+  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
 }
 
-/// `whole` has one block of the size of `part` for each rank.
-inline void check_blocks(const char* operation, const ConstBufferView& whole, const char* whole_is,
-                         const ConstBufferView& part, const char* part_is, int size) {
-  if (whole.dtype != part.dtype || whole.count % static_cast<std::size_t>(size) != 0 ||
-      whole.count / static_cast<std::size_t>(size) != part.count) {
-    refuse(std::string(operation) + " on " + std::to_string(size) + " ranks with an " + whole_is + " of " +
-           amount(whole) + " and an " + part_is + " of " + amount(part) + "; the " + whole_is +
-           " has as many for each rank as the " + part_is + ", of the same type");
+/// `whole` has one block of the size of `part` for each rank; in place `part` is the rank's own.
+inline void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
+                         const ConstBufferView& part, int rank, int size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
+    refuse(std::string(operation) + " on " + std::to_string(size) + " ranks with " + whole_is + " of " + amount(whole) +
+           " and " + part_is + " of " + amount(part) + "; the first has a block like the second for each rank");
   }
   check_memory(operation, whole);
   check_memory(operation, part);
-  check_apart(operation, whole, part);
+  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
+    refuse("the input and output of " + std::string(operation) +
+           " overlap; give disjoint memory, or this rank's block of the longer one as the shorter");
+  }
 }
 
 }  // namespace detail
@@ -57,26 +58,26 @@ inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView
   }
   detail::check_memory("all_reduce", input);
   detail::check_memory("all_reduce", output);
-  if (input.data != output.data) {
-    detail::check_apart("all_reduce", input, output);
+  if (input.data != output.data && detail::overlap(input, output)) {
+    detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
   }
 }
 
 /// @throws Error (invalid_argument) unless `input` is `size` blocks as long as `output`.
-inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int size) {
-  detail::check_blocks("reduce_scatter", input, "input", output, "output", size);
+inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
 }
 
 /// @throws Error (invalid_argument) unless `output` is `size` blocks as long as `input`.
-inline void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int size) {
-  detail::check_blocks("all_gather", output, "output", input, "input", size);
+inline void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
 }
 
 /// @throws Error (invalid_argument) for a root that is no rank of the channel, and memory that is not there.
 inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
   if (root < 0 || root >= size) {
-    detail::refuse("broadcast from rank " + std::to_string(root) + " among " + std::to_string(size) +
-                   " ranks; ranks begin at 0");
+    detail::refuse("broadcast from rank " + std::to_string(root) + " of " + std::to_string(size) +
+                   "; ranks are counted from 0");
   }
   detail::check_memory("broadcast", buffer);
 }
@@ -85,18 +86,22 @@ inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
 inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
   if (peer < 0 || peer >= size || peer == rank) {
     detail::refuse(std::string(operation) + " between rank " + std::to_string(rank) + " and rank " +
-                   std::to_string(peer) + " among " + std::to_string(size) +
-                   " ranks; a peer is another rank, counted from 0");
+                   std::to_string(peer) + " of " + std::to_string(size) + "; a peer is another rank, counted from 0");
   }
   detail::check_memory(operation, buffer);
 }
 
-/// @throws Error (invalid_argument) as check_message, and for memory that overlaps.
-inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int rank,
-                            int size) {
-  check_message("send_recv", input, to, rank, size);
-  check_message("send_recv", output, from, rank, size);
-  detail::check_apart("send_recv", input, output);
+/// @throws Error (invalid_argument) for ranks that are not of the channel, and memory that is not there or overlaps.
+inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
+  if (to < 0 || to >= size || from < 0 || from >= size) {
+    detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +
+                   std::to_string(size) + "; ranks are counted from 0");
+  }
+  detail::check_memory("send_recv", input);
+  detail::check_memory("send_recv", output);
+  if (detail::overlap(input, output)) {
+    detail::refuse("the input and output of send_recv overlap; give it disjoint memory");
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -25,10 +25,9 @@ struct ChannelContext {
   /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
   /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
-  /// This rank's number in the job, which failures are reported under; -1: the same as in the channel.
-  int job_rank = -1;
 
-  int reporting_rank() const noexcept { return job_rank >= 0 ? job_rank : members.rank; }
+  /// This rank's number in the job, which failures are reported under.
+  int reporting_rank() const noexcept { return members.rank_in_job(); }
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -50,7 +50,8 @@ concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
 };
 
-/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements); disjoint.
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements); in place
+/// where `output` is that block of `input`, else disjoint.
 template <class C>
 concept CanReduceScatter =
     HasRanks<C> &&
@@ -58,15 +59,16 @@ concept CanReduceScatter =
       { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
     };
 
-/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements); disjoint.
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements); in place where
+/// `input` is that block of `output`, else disjoint.
 template <class C>
 concept CanAllGather =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
-/// Point to point: not collective, only the two ranks named call it. `peer`, `to` and `from` are other ranks of the
-/// channel. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv counted as one of each; both
+/// Point to point: not collective, only the two ranks named call it. `peer` is another rank of the channel, `to` and
+/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv counted as one of each; both
 /// give the same count and dtype, else a disagreement. A send may complete before its recv was called, or not: code that
 /// is right counts on neither. `send_recv` does both at once, so that a ring in which every rank sends to the next and
 /// receives from the one before goes round whatever the size; with a send before a recv on every rank it would wait for

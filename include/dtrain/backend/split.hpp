@@ -88,7 +88,7 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
   const auto choices = split_choices_from(context.store.get_blocking(split + "/all", deadline), ranks);
   const std::vector<int> members = ranks_of_color(choices, context.members.rank);
   ChannelContext made = context;
-  made.job_rank = context.reporting_rank();
+  made.members.job_rank = context.reporting_rank();
   made.name = split + "-color-" + std::to_string(color);
   made.members.rank =
       static_cast<int>(std::find(members.begin(), members.end(), context.members.rank) - members.begin());

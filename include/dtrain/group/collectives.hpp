@@ -52,7 +52,7 @@ class Collectives {
   void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();
-    backend::check_reduce_scatter(input, output, channel.size());
+    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
     channel.reduce_scatter(input, output, op, stream);
   }
   void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
@@ -61,11 +61,12 @@ class Collectives {
     wait();
   }
 
-  /// Block r of `output`, which has one for each rank, gets rank r's `input`. Disjoint.
+  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
+  /// disjoint.
   void all_gather(ReadBuffer input, WriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
-    backend::check_all_gather(input, output, channel.size());
+    backend::check_all_gather(input, output, channel.rank(), channel.size());
     channel.all_gather(input, output, stream);
   }
   void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
@@ -95,11 +96,12 @@ class Collectives {
     wait();
   }
 
-  /// Both at once, so that ranks in a ring need not take turns. `input` and `output` are disjoint.
+  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
+  /// disjoint.
   void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
-    backend::check_send_recv(input, to, output, from, channel.rank(), channel.size());
+    backend::check_send_recv(input, to, output, from, channel.size());
     channel.send_recv(input, to, output, from, stream);
   }
   void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,

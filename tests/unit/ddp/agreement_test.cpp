@@ -99,10 +99,11 @@ TEST_CASE("what another program published under rank 0's key is refused") {
   for (const char* summary : {"", "nonsense", "abc 99999999999999999999", "abc -1", "abc 0"}) {
     CAPTURE(summary);
     const auto fresh = std::make_shared<FakeJob>(2);
+    FakeStore(fresh, 0).set_blocking("ddp/1/publisher", "7", deadline);
     FakeStore(fresh, 0).set_blocking("ddp/1/summary", summary, deadline);
     const FailureContext here{fresh->latch(1), 1, "host-1", std::chrono::seconds(20)};
     CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(fresh, 1), "ddp/1/", layers(1), 1, here, deadline),
-                         doctest::Contains("cannot read the model description of rank 0"), dtrain::Error);
+                         doctest::Contains("cannot read the model description of rank 7"), dtrain::Error);
   }
 }
 
@@ -112,4 +113,25 @@ TEST_CASE("a rank that never comes ends the wait at the deadline") {
   CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(job, 0), "ddp/1/", layers(1), 0, context,
                                       Deadline::after(std::chrono::milliseconds(50))),
                        doctest::Contains("ddp/1/agreed"), dtrain::Error);
+}
+
+TEST_CASE("ranks of a part of the job are named by their numbers in the job") {
+  const auto job = std::make_shared<FakeJob>(2);
+  std::vector<std::string> results(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const FailureContext context{job->latch(rank), rank + 5, "host", std::chrono::seconds(20)};
+      try {
+        agree_blocking(FakeStore(job, rank), "part/", layers(1, rank == 0 ? "a" : "b"), rank, context,
+                       Deadline::after(std::chrono::seconds(20)));
+      } catch (const dtrain::Error& error) {
+        results[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks)
+    rank.join();
+  CHECK(results[0] == "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]");
+  CHECK(results[1] == results[0]);
 }
