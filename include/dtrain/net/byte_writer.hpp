@@ -42,6 +42,8 @@ class ByteWriter {
 
   std::span<const std::byte> view() const noexcept { return bytes_; }
   std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
+  /// Empty again, with its memory.
+  void clear() noexcept { bytes_.clear(); }
 
  private:
   ByteWriter& little_endian(std::uint64_t value, int count) {

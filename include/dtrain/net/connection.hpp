@@ -101,6 +101,7 @@ class Connection {
 
   /// `co_await connection.readable(deadline)`: as EventLoop::readable.
   async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
+  async::DescriptorAwaiter writable(Deadline deadline) noexcept { return loop_->writable(socket_.get(), deadline); }
 
   /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
   /// answer.

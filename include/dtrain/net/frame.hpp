@@ -43,36 +43,47 @@ class FrameReader {
   /// The next frame.
   async::Task<FrameResult> read_frame(Deadline deadline) {
     FrameResult result;
-    for (;;) {
-      if (auto frame = parser_.next()) {
-        result.payload = std::move(*frame);
-        co_return std::move(result);
+    while (!try_read_frame(result)) {
+      const async::Ready ready = co_await connection_->readable(deadline);
+      if (ready == async::Ready::timed_out) {
+        end(result, IoResult{IoStatus::timed_out, 0, 0});
+        break;
       }
+    }
+    co_return std::move(result);
+  }
+
+  /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
+  /// again: a line that beats allocates nothing.
+  bool try_read_frame(FrameResult& result) {
+    while (!parser_.next(result.payload)) {
       if (parser_.spoilt()) {
         result.status = FrameStatus::too_long;
         result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
                         " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
-        co_return std::move(result);
+        return true;
       }
       const IoResult io = receive();
       if (io.status == IoStatus::timed_out) {
-        const async::Ready ready = co_await connection_->readable(deadline);
-        if (ready == async::Ready::ready) {
-          continue;
-        }
+        return false;
       }
       if (!io.ok()) {
-        const bool inside = parser_.buffered() > 0;
-        result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
-                        : inside                         ? FrameStatus::cut_short
-                                                         : FrameStatus::closed;
-        result.reason = io.reason() + (inside ? " inside a frame" : "");
-        co_return std::move(result);
+        end(result, io);
+        return true;
       }
     }
+    return true;
   }
 
  private:
+  void end(FrameResult& result, const IoResult& io) const {
+    const bool inside = parser_.buffered() > 0;
+    result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
+                    : inside                         ? FrameStatus::cut_short
+                                                     : FrameStatus::closed;
+    result.reason = io.reason() + (inside ? " inside a frame" : "");
+  }
+
   /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
@@ -115,6 +126,20 @@ class FrameWriter {
 
   /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
   async::Task<IoResult> flush(Deadline deadline) {
+    IoResult total = try_flush();
+    while (total.status == IoStatus::timed_out) {
+      const async::Ready ready = co_await connection_->writable(deadline);
+      if (ready == async::Ready::timed_out) {
+        break;
+      }
+      const IoResult more = try_flush();
+      total = IoResult{more.status, total.bytes + more.bytes, more.error};
+    }
+    co_return total;
+  }
+
+  /// Writes what goes without waiting: timed_out where some of it does not. Allocates nothing.
+  IoResult try_flush() {
     IoResult total;
     while (queued_bytes() > 0) {
       if (written_ == writing_.size()) {
@@ -122,7 +147,8 @@ class FrameWriter {
         written_ = 0;
         writing_.swap(queue_);
       }
-      const IoResult io = co_await connection_->write_all(std::span(writing_).subspan(written_), deadline);
+      const IoResult io = connection_->try_write(std::span<const std::byte>(writing_).subspan(written_))
+                              .value_or(IoResult{IoStatus::timed_out, 0, 0});
       written_ += io.bytes;
       total.bytes += io.bytes;
       if (!io.ok()) {
@@ -131,7 +157,7 @@ class FrameWriter {
         break;
       }
     }
-    co_return total;
+    return total;
   }
 
   /// queue and flush. @throws Error (limit) also where the queue is full

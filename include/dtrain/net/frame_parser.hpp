@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -41,12 +42,21 @@ class FrameParser {
 
   /// The next whole frame's payload, if there is one.
   std::optional<std::vector<std::byte>> next() {
+    std::vector<std::byte> frame;
+    return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
+  }
+
+  /// The same in memory that is used again: small frames allocate nothing.
+  bool next(std::vector<std::byte>& frame) {
     if (spoilt_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
-      return std::nullopt;
+      return false;
     }
     const std::span<const std::byte> payload =
         std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
-    std::vector<std::byte> frame(payload.begin(), payload.end());
+    if (frame.capacity() > kept_capacity) {
+      std::vector<std::byte>().swap(frame);
+    }
+    frame.assign(payload.begin(), payload.end());
     taken_ += frame_header_bytes + frame.size();
     if (taken_ == buffer_.size()) {
       buffer_.clear();
@@ -56,7 +66,7 @@ class FrameParser {
       }
     }
     check_length();
-    return frame;
+    return true;
   }
 
   /// Whether a length above the bound has been seen, and which.

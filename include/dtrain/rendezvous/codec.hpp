@@ -100,13 +100,21 @@ std::optional<Any> decode_as(FieldReader& reader) {
 
 }  // namespace detail
 
+/// The frame of a message, in the memory of `writer`, which is used again.
+template <class Message>
+std::span<const std::byte> encode(Message message, FieldWriter& writer) {
+  writer.clear();
+  const MessageKind kind = detail::kind_of(&message);
+  writer.choice(kind, kind, kind);
+  detail::fields(writer, message);
+  return writer.view();
+}
+
 /// The frame of a message. @pre keys and values within their bounds: they would be cut
 template <class Message>
 Frame encode(Message message) {
   FieldWriter writer;
-  const MessageKind kind = detail::kind_of(&message);
-  writer.choice(kind, kind, kind);
-  detail::fields(writer, message);
+  static_cast<void>(encode(std::move(message), writer));
   return writer.take();
 }
 

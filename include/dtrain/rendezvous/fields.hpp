@@ -51,6 +51,8 @@ class FieldWriter {
   }
 
   std::vector<std::byte> take() { return out_.take(); }
+  std::span<const std::byte> view() const noexcept { return out_.view(); }
+  void clear() noexcept { out_.clear(); }
 
  private:
   net::ByteWriter out_;

@@ -77,7 +77,8 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
   /// under way that the peer hears anyway.
   void beat() {
-    if (link_ && link_->writer.queued_bytes() < batch_bytes && link_->writer.queue(encode(Heartbeat{received_}))) {
+    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
+        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
       unacknowledged_bytes_ = 0;
       to_write_.set();
     }
@@ -110,10 +111,14 @@ class Line : public std::enable_shared_from_this<Line> {
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
+  bool lacks_room() const noexcept {
+    return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
+  }
+
   /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
   /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
   async::Task<void> room() {
-    while (options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16) {
+    while (lacks_room()) {
       is_crowded_ = true;
       co_await taken_.wait(a_day());
     }
@@ -147,10 +152,13 @@ class Line : public std::enable_shared_from_this<Line> {
   }
 
   async::Task<std::string> read_all(Link& link) {
+    net::FrameResult frame;
     for (;;) {
-      co_await room();
-      const net::FrameResult frame = co_await link.reader.read_frame(a_day());
-      if (frame.status == net::FrameStatus::timed_out) {
+      if (lacks_room()) {
+        co_await room();
+      }
+      if (!link.reader.try_read_frame(frame)) {
+        co_await link.connection.readable(a_day());
         continue;
       }
       if (!frame.ok()) {
@@ -190,7 +198,12 @@ class Line : public std::enable_shared_from_this<Line> {
         static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
       }
       if (link.writer.queued_bytes() > 0) {
-        const net::IoResult result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
+        net::IoResult result = link.writer.try_flush();
+        if (result.status == net::IoStatus::timed_out) {
+          const std::size_t at_once = result.bytes;
+          result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
+          result.bytes += at_once;
+        }
         taken_.set();
         if (result.status == net::IoStatus::closed) {
           co_return result.reason();
@@ -223,6 +236,7 @@ class Line : public std::enable_shared_from_this<Line> {
   Deadline::Clock::time_point last_heard_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
+  FieldWriter heartbeat_;
   bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
   bool closing_ = false;
   async::Spawned reading_;
