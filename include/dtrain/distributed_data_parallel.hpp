@@ -131,6 +131,7 @@ class DistributedDataParallel {
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
     check_options(options);
     check_reducible(parameters);
+    group_.run_enqueued();  // other ranks may wait for it before they come here
     ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 

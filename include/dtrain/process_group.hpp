@@ -108,6 +108,10 @@ class ProcessGroup
   /// Lifetime: outlives the work and, like the group's own, is no longer used after leave_blocking.
   StreamOwner open_stream() const { return circle_->open_stream(); }
 
+  /// What is enqueued on this rank's streams begins to run, in the background where no thread runs it: before a long
+  /// wait that is no collective, if other ranks may wait for it meanwhile. Blocking: no.
+  void run_enqueued() const noexcept { job().streams->run_what_nobody_runs(); }
+
   /// Collective, blocking: passes when every rank has come here and none has failed. Before a checkpoint is written.
   void throw_if_failed() const { this->barrier_blocking(); }
 

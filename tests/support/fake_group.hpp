@@ -80,6 +80,7 @@ class ProcessGroup<support::FakePolicy> {
   }
   void outlive(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
   void require_may_block() const noexcept {}
+  void run_enqueued() const noexcept {}
   void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 
  private:

@@ -117,13 +117,14 @@ class StoreChannel {
   /// In short turns, because the store does not know of an abort of this channel alone.
   std::string patiently(const std::string& wanted) {
     for (;;) {
-      const dtrain::Deadline turn = dtrain::Deadline::after(std::chrono::milliseconds(100));
+      const dtrain::Deadline turn = dtrain::Deadline::after(std::chrono::milliseconds(20));
       try {
         return context_.store.get_blocking(wanted, earlier(turn, deadline_));
       } catch (const dtrain::Error& error) {
         if (error.code() != dtrain::make_error_code(dtrain::Errc::timeout) || deadline_.passed()) throw;
       }
       if (const std::optional<dtrain::Cause> cause = failure()) dtrain::throw_cause(*cause);
+      if (context_.on_stall) context_.on_stall();
     }
   }
 

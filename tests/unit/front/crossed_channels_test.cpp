@@ -1,0 +1,142 @@
+// Channels never wait for each other, with ranks as threads; integration/crossed_channels_test.cpp has processes.
+// ctest: TIMEOUT 120
+
+#include "support/crossed_channels.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/store_backend.hpp"
+#include "support/thread_group.hpp"
+
+using dtrain::stream::host::Progress;
+using support::RankEnd;
+
+namespace {
+
+template <class Backend>
+using PolicyOf = dtrain::Policy<dtrain::launch::PerProcess, Backend>;
+using Policy = PolicyOf<dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+template <class P>
+void expect_no_deadlock(int ranks, support::Crossing crossing, Progress progress, std::size_t size) {
+  std::atomic<int> right{0};
+  const std::vector<RankEnd> ends = support::run_groups<P>(ranks, [&](const dtrain::ProcessGroup<P>& group) {
+    right += support::train_crossed(group, crossing, progress, size) ? 1 : 0;
+  });
+  CHECK(ends == std::vector<RankEnd>(static_cast<std::size_t>(ranks)));
+  CHECK(right == ranks);
+}
+
+}  // namespace
+
+TEST_CASE("two wrappers and the group's collectives, in another order on one rank, end on every rank") {
+  for (const int ranks : {2, 3}) {
+    for (const Progress progress : {Progress::inline_, Progress::thread}) {
+      for (const auto& [name, crossing] : support::crossings) {
+        for (const std::size_t size : {std::size_t{3}, std::size_t{100'000}}) {
+          CAPTURE(ranks);
+          CAPTURE(static_cast<int>(progress));
+          CAPTURE(name);
+          CAPTURE(size);
+          expect_no_deadlock<Policy>(ranks, crossing, progress, size);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("so do they on another backend, which calls the same hook") {
+  expect_no_deadlock<PolicyOf<support::StoreBackend>>(2, support::Crossing::both, Progress::inline_, 3);
+}
+
+TEST_CASE("the wrappers and the group may make progress differently on different ranks") {
+  std::atomic<int> right{0};
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(3, [&](const Group& group) {
+    const Progress progress = group.rank() == 1 ? Progress::thread : Progress::inline_;
+    right += support::train_crossed(group, support::Crossing::both, progress, 1000) ? 1 : 0;
+  });
+  CHECK(ends == std::vector<RankEnd>(3));
+  CHECK(right == 3);
+}
+
+TEST_CASE("collectives inside backward may come at other moments on other ranks") {
+  for (const Progress progress : {Progress::inline_, Progress::thread}) {
+    std::atomic<int> wrong{0};
+    const std::vector<RankEnd> ends = support::run_groups<Policy>(3, [&](const Group& group) {
+      support::CrossedModel model(1, 1000);
+      dtrain::DistributedDataParallel ddp{
+          model, group, {.bucket_bytes = 0, .reduce_op = dtrain::ReduceOp::sum, .progress = progress}};
+      for (int step = 0; step < 5; ++step) {
+        ddp.backward([&](dtrain::Ready ready) {
+          const std::size_t moment = static_cast<std::size_t>(group.rank() + step) % support::CrossedModel::count;
+          for (std::size_t i = support::CrossedModel::count; i-- > 0;) {
+            model.fill(i, group.rank(), step);
+            ready(i);
+            if (i == moment) {
+              std::vector<float> loss{static_cast<float>(group.rank())};
+              group.all_reduce_blocking(loss, dtrain::ReduceOp::average);
+              wrong += loss[0] == 1.0F ? 0 : 1;
+            }
+          }
+        });
+        wrong += model.is_reduced(3, step) ? 0 : 1;
+      }
+    });
+    CHECK(ends == std::vector<RankEnd>(3));
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a wrapper can be made while another one's step is open, whose gradients other ranks wait for") {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [&](const Group& group) {
+    support::CrossedModel one(1, 10);
+    support::CrossedModel two(2, 10);
+    const dtrain::DdpOptions options{.reduce_op = dtrain::ReduceOp::sum, .progress = Progress::inline_};
+    dtrain::DistributedDataParallel first{one, group, options};
+    auto step = first.begin();
+    for (std::size_t i = 0; i < support::CrossedModel::count; ++i) {
+      one.fill(i, group.rank(), 0);
+      step.ready(i);
+    }
+    if (group.rank() == 1) step.finish();
+    const dtrain::DistributedDataParallel second{two, group, options};
+    if (group.rank() == 0) step.finish();
+    CHECK(one.is_reduced(2, 0));
+  });
+  CHECK(ends == std::vector<RankEnd>(2));
+}
+
+TEST_CASE("a stream of the user's own that the group knows is run where the rank is stalled") {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [&](const Group& group) {
+    auto channel = group.open_channel("own");
+    auto stream = group.open_stream();
+    std::vector<float> mine{1};
+    std::vector<float> all{2};
+    const auto view = dtrain::buffer_view(std::span<float>(mine));
+    const auto wait = [&] {
+      dtrain::stream::host::Event done;
+      stream.ref().record(done);
+      CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) ==
+            dtrain::stream::WaitResult::complete);
+    };
+    channel.all_reduce(view, view, dtrain::ReduceOp::sum, stream.ref());
+    if (group.rank() == 0) {
+      wait();
+      group.all_reduce_blocking(all, dtrain::ReduceOp::sum);
+    } else {
+      group.all_reduce_blocking(all, dtrain::ReduceOp::sum);
+      wait();
+    }
+    CHECK(mine[0] == 2);
+    CHECK(all[0] == 4);
+  });
+  CHECK(ends == std::vector<RankEnd>(2));
+}
