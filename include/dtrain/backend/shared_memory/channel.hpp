@@ -140,7 +140,7 @@ class Channel {
       if (on_stall_) {
         on_stall_();
       }
-      if (const std::optional<Cause> spoilt = awaited.spoilt(present())) {
+      if (const std::optional<Cause> spoilt = awaited.spoilt([this] { return present(); })) {
         fail(*spoilt);
       } else if (deadline_->passed()) {
         const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);

@@ -30,8 +30,10 @@ struct Meeting {
   Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
 
   /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
-  /// for may itself wait for such a peer. Who came first and then left spoils nothing.
-  std::optional<Cause> spoilt(const std::string& present) const {
+  /// for may itself wait for such a peer. Who came first and then left spoils nothing. @param present names the
+  /// operation, where that is wanted: a sentence costs memory
+  template <class Present>
+  std::optional<Cause> spoilt(const Present& present) const {
     for (int rank = 0; rank < ranks; ++rank) {
       const Slot& slot = control.slot(rank);
       const SlotState state = slot.state.load();
@@ -39,9 +41,9 @@ struct Meeting {
         return slot.cause.load();
       }
       if (state == SlotState::closed && !has_arrived(slot, number)) {
-        return Cause{
-            CauseKind::disagreement, -1, "",
-            present + " cannot be finished: rank " + std::to_string(rank) + " has left the channel without calling it"};
+        return Cause{CauseKind::disagreement, -1, "",
+                     present() + " cannot be finished: rank " + std::to_string(rank) +
+                         " has left the channel without calling it"};
       }
     }
     return std::nullopt;

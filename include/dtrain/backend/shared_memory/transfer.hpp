@@ -70,7 +70,8 @@ struct Transfer {
     bool may_sleep() const noexcept { return !done() && !left(work_.to) && !left(work_.from); }
     Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
 
-    std::optional<Cause> spoilt(const std::string& present) const {
+    template <class Present>
+    std::optional<Cause> spoilt(const Present& present) const {
       for (int rank = 0; rank < channel_.size(); ++rank) {
         const Slot& slot = channel_.control().slot(rank);
         if (slot.state.load() == SlotState::failed) {
@@ -80,7 +81,7 @@ struct Transfer {
       const int gone = unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
       if (gone >= 0 && !done()) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present + " cannot be finished: rank " + std::to_string(gone) +
+                     present() + " cannot be finished: rank " + std::to_string(gone) +
                          " has left the channel without its part of it"};
       }
       return std::nullopt;
