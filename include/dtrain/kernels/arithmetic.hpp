@@ -7,6 +7,7 @@
 /// NaN is compared as an integer: no flag can fold that.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
@@ -73,6 +74,19 @@ DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexce
   fill<typename Bits::Lane, Width>(canonical, Bits::nan);
   replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
   value = (Vector<Float, Width>)bits;
+}
+
+/// The same for two 16-bit floats in each word, whose magnitude is NaN's beyond `infinity`.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
 }
 
 struct Add {

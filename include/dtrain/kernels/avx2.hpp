@@ -22,7 +22,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// A function of its own with an explicit target: inlined into nothing that is compiled for less.
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const Work& work) noexcept {
-  reduce_strips<Arithmetic>(work);
+  reduce_strips<Strip<Arithmetic>>(work);
 }
 
 /// Null where the baseline's is as good.

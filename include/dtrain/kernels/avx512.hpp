@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
     const Work& work) noexcept {
-  reduce_strips<Arithmetic>(work);
+  reduce_strips<Strip<Arithmetic>>(work);
 }
 
 /// Null where the baseline's is as good.

@@ -20,7 +20,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 template <class Arithmetic>
 DTRAIN_OPTIMIZED void baseline_kernel(const Work& work) noexcept {
-  reduce_strips<Arithmetic>(work);
+  reduce_strips<Strip<Arithmetic>>(work);
 }
 
 /// Sum and average of a floating-point type (Add), or the product (Multiply); null for integers.

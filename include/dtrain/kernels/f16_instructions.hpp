@@ -7,34 +7,49 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
+#include "dtrain/kernels/arithmetic.hpp"
 #include "dtrain/kernels/vector.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {
 
 #if DTRAIN_X86_64
-/// One vector of halves becomes one of twice its width. An asm and not an intrinsic: <immintrin.h> costs every user
-/// compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways.
+/// Halves become two vectors of f32, of the whole width each. An asm and not an intrinsic: <immintrin.h> costs every
+/// user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways.
 struct F16c {
   static constexpr std::size_t width = 32;
   using Floats = Vector<float, width>;
-  using Halves = Vector<std::uint16_t, width / 2>;
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const Halves& from) noexcept {
-    asm("vcvtph2ps %1, %0" : "=x"(to) : "x"(from));
+  using Half = Vector<std::uint16_t, width / 2>;
+  using Packed = Vector<std::uint16_t, width>;
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const Half& from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "x"(from));
   }
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void narrow(Halves& to, const Floats& from) noexcept {
-    asm("vcvtps2ph $0, %1, %0" : "=x"(to) : "x"(from));
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
+    Half upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(to), "=&x"(upper)
+        : "x"(first), "x"(second));
   }
 };
 
 struct F16Avx512 {
   static constexpr std::size_t width = 64;
   using Floats = Vector<float, width>;
-  using Halves = Vector<std::uint16_t, width / 2>;
-  DTRAIN_TARGET_HELPER("avx512f") static void widen(Floats& to, const Halves& from) noexcept {
-    asm("vcvtph2ps %1, %0" : "=v"(to) : "v"(from));
+  using Half = Vector<std::uint16_t, width / 2>;
+  using Packed = Vector<std::uint16_t, width>;
+  DTRAIN_TARGET_HELPER("avx512f") static void widen(Floats& to, const Half& from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=v"(to) : "v"(from));
   }
-  DTRAIN_TARGET_HELPER("avx512f") static void narrow(Halves& to, const Floats& from) noexcept {
-    asm("vcvtps2ph $0, %1, %0" : "=v"(to) : "v"(from));
+  DTRAIN_TARGET_HELPER("avx512f")
+  static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
+    Half upper;
+    asm("{vcvtps2ph $0, %2, %t0|vcvtps2ph %t0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti64x4 $1, %1, %0, %0|vinserti64x4 %0, %0, %1, 1}"
+        : "=&v"(to), "=&v"(upper)
+        : "v"(first), "v"(second));
   }
 };
 
@@ -43,26 +58,20 @@ template <class Instructions>
 struct F16Native {
   static constexpr std::size_t bytes = Instructions::width;
   using Floats = typename Instructions::Floats;
-  using Halves = typename Instructions::Halves;
-  struct Packed {
-    Halves first, second;
-  };
+  using Packed = typename Instructions::Packed;
 
   DTRAIN_ALWAYS_INLINE static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    Halves halves;
-    load(halves, from);
-    Instructions::widen(first, halves);
-    load(halves, from + bytes / 2);
-    Instructions::widen(second, halves);
+    typename Instructions::Half half;
+    load(half, from);
+    Instructions::widen(first, half);
+    load(half, from + bytes / 2);
+    Instructions::widen(second, half);
   }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    Instructions::narrow(packed.first, first);
-    Instructions::narrow(packed.second, second);
+    Instructions::narrow(packed, first, second);
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
   }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept {
-    store(to, packed.first);
-    store(to + bytes / 2, packed.second);
-  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 };
 #endif
 

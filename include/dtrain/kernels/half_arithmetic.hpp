@@ -18,6 +18,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Format, class Operation>
 class HalfArithmetic {
  public:
+  using Single = HalfArithmetic;
   static constexpr std::size_t bytes = Format::bytes;
   using Floats = typename Format::Floats;
   struct Partial {
@@ -28,6 +29,7 @@ class HalfArithmetic {
   DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept {
     fill<float, sizeof(Floats)>(factor_, static_cast<float>(work.factor));
   }
+  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return *this; }
   DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
     Format::widen(partial.first, partial.second, from);
   }
@@ -40,8 +42,6 @@ class HalfArithmetic {
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
     multiply(partial.first, factor_);
     multiply(partial.second, factor_);
-    make_nan_canonical<float, sizeof(Floats)>(partial.first);
-    make_nan_canonical<float, sizeof(Floats)>(partial.second);
     Format::narrow(result, partial.first, partial.second);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
@@ -68,6 +68,7 @@ struct Bf16Words {
     round(low, lower);
     round(high, upper);
     packed = (low >> 16U) | (high & 0xffff0000U);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 
@@ -98,6 +99,7 @@ struct F16Words {
     narrow(low, lower);
     narrow(high, upper);
     packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 

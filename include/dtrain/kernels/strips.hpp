@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
@@ -17,57 +18,82 @@ namespace DTRAIN_NAMESPACE::kernels {
 ///   combine(Partial&, from)          and another's
 ///   finish(Result&, Partial&)        what is stored
 ///   put(to, Result const&)
-/// Everything of a strip is read before anything is written, so that a target may be a source.
+/// Twice is one for twice the bytes. Named members and no array: g++ 12 leaves an array of vectors in memory.
+template <class Arithmetic>
+class Twice {
+ public:
+  using Single = typename Arithmetic::Single;
+  static constexpr std::size_t bytes = 2 * Arithmetic::bytes;
+  struct Partial {
+    typename Arithmetic::Partial first, second;
+  };
+  struct Result {
+    typename Arithmetic::Result first, second;
+  };
+
+  DTRAIN_ALWAYS_INLINE explicit Twice(const Work& work) noexcept : arithmetic_(work) {}
+  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return arithmetic_.single(); }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+    arithmetic_.start(partial.first, from);
+    arithmetic_.start(partial.second, from + Arithmetic::bytes);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    arithmetic_.combine(partial.first, from);
+    arithmetic_.combine(partial.second, from + Arithmetic::bytes);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    arithmetic_.finish(result.first, partial.first);
+    arithmetic_.finish(result.second, partial.second);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept {
+    arithmetic_.put(to, result.first);
+    arithmetic_.put(to + Arithmetic::bytes, result.second);
+  }
+
+ private:
+  Arithmetic arithmetic_;
+};
+
+template <class Arithmetic>
+using Strip = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
+                                 Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
+
+/// Everything of a strip is read before anything of it is written, so that a target may be a source.
 template <class Arithmetic>
 DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
-  constexpr std::size_t bytes = Arithmetic::bytes;
+  using Single = typename Arithmetic::Single;
   const Arithmetic arithmetic(work);
   const std::byte* const* const sources = work.sources;
   const std::byte* const* const sources_end = sources + work.source_count;
   std::byte* const* const targets = work.targets;
   std::byte* const* const targets_end = targets + work.target_count;
   std::size_t i = 0;
-  for (; i + 4 * bytes <= work.bytes; i += 4 * bytes) {
-    typename Arithmetic::Partial first, second, third, fourth;
-    const std::byte* const start = *sources + i;
-    arithmetic.start(first, start);
-    arithmetic.start(second, start + bytes);
-    arithmetic.start(third, start + 2 * bytes);
-    arithmetic.start(fourth, start + 3 * bytes);
-    for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
-      const std::byte* const from = *source + i;
-      arithmetic.combine(first, from);
-      arithmetic.combine(second, from + bytes);
-      arithmetic.combine(third, from + 2 * bytes);
-      arithmetic.combine(fourth, from + 3 * bytes);
-    }
-    typename Arithmetic::Result results[4];
-    arithmetic.finish(results[0], first);
-    arithmetic.finish(results[1], second);
-    arithmetic.finish(results[2], third);
-    arithmetic.finish(results[3], fourth);
-    for (std::byte* const* target = targets; target != targets_end; ++target) {
-      std::byte* const to = *target + i;
-      arithmetic.put(to, results[0]);
-      arithmetic.put(to + bytes, results[1]);
-      arithmetic.put(to + 2 * bytes, results[2]);
-      arithmetic.put(to + 3 * bytes, results[3]);
-    }
-  }
-  for (; i < work.bytes; i += bytes) {  // the last is padded: the same instructions on every element
-    const std::size_t part = work.bytes - i < bytes ? work.bytes - i : bytes;
-    std::byte padded[bytes] = {};
-    const auto whole = [&](const std::byte* from) noexcept -> const std::byte* {
-      return part == bytes ? from : static_cast<const std::byte*>(std::memcpy(padded, from, part));
-    };
+  for (; i + Arithmetic::bytes <= work.bytes; i += Arithmetic::bytes) {
     typename Arithmetic::Partial partial;
-    arithmetic.start(partial, whole(*sources + i));
+    arithmetic.start(partial, *sources + i);
     for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
-      arithmetic.combine(partial, whole(*source + i));
+      arithmetic.combine(partial, *source + i);
     }
     typename Arithmetic::Result result;
     arithmetic.finish(result, partial);
-    arithmetic.put(padded, result);
+    for (std::byte* const* target = targets; target != targets_end; ++target) {
+      arithmetic.put(*target + i, result);
+    }
+  }
+  for (; i < work.bytes; i += Single::bytes) {  // the last is padded: the same instructions on every element
+    const std::size_t part = work.bytes - i < Single::bytes ? work.bytes - i : Single::bytes;
+    std::byte padded[Single::bytes] = {};
+    const auto whole = [&](const std::byte* from) noexcept -> const std::byte* {
+      return part == Single::bytes ? from : static_cast<const std::byte*>(std::memcpy(padded, from, part));
+    };
+    typename Single::Partial partial;
+    arithmetic.single().start(partial, whole(*sources + i));
+    for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
+      arithmetic.single().combine(partial, whole(*source + i));
+    }
+    typename Single::Result result;
+    arithmetic.single().finish(result, partial);
+    arithmetic.single().put(padded, result);
     for (std::byte* const* target = targets; target != targets_end; ++target) {
       std::memcpy(*target + i, padded, part);
     }

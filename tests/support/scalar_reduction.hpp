@@ -1,0 +1,186 @@
+#pragma once
+// What a reduction of host memory is to give, bit by bit: element after element, from dtrain's documentation alone.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/reduce_op.hpp"
+
+namespace support {
+
+/// Bits of a floating-point element and the type it is accumulated in.
+struct F64 {
+  using Bits = std::uint64_t;
+  using Value = double;
+  static constexpr Bits nan = 0x7ff8000000000000;
+  static Value value(Bits bits) {
+    Value value = 0;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+  static Bits bits(Value value) {
+    Bits bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits;
+  }
+};
+
+struct F32 {
+  using Bits = std::uint32_t;
+  using Value = float;
+  static constexpr Bits nan = 0x7fc00000;
+  static Value value(Bits bits) {
+    Value value = 0;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+  static Bits bits(Value value) {
+    Bits bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits;
+  }
+};
+
+/// A sign, `exponent_bits`, `digit_bits`: through powers of two in double, where every step is exact.
+template <int exponent_bits, int digit_bits, std::uint16_t canonical_nan>
+struct Half {
+  using Bits = std::uint16_t;
+  using Value = float;
+  static constexpr Bits nan = canonical_nan;
+  static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
+  static constexpr int infinite_exponent = (1 << exponent_bits) - 1;
+
+  static Value value(Bits bits) {
+    const int exponent = bits >> digit_bits & infinite_exponent;
+    const int digits = bits & ((1 << digit_bits) - 1);
+    double magnitude = 0;
+    if (exponent == infinite_exponent) {
+      magnitude = digits == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    } else if (exponent == 0) {
+      magnitude = std::ldexp(digits, 1 - bias - digit_bits);
+    } else {
+      magnitude = std::ldexp(digits + (1 << digit_bits), exponent - bias - digit_bits);
+    }
+    return static_cast<Value>((bits & 0x8000) != 0 ? -magnitude : magnitude);
+  }
+
+  static Bits bits(Value value) {
+    const unsigned sign = std::signbit(value) ? 0x8000 : 0;
+    const double magnitude = std::fabs(static_cast<double>(value));
+    int exponent = magnitude == 0 || std::isinf(magnitude) ? 1 - bias : std::ilogb(magnitude);
+    exponent = exponent < 1 - bias ? 1 - bias : exponent;
+    // In units of the last digit; the default rounding is to nearest even.
+    const double units = std::nearbyint(std::ldexp(magnitude, digit_bits - exponent));
+    const double rounded = std::ldexp(units, exponent - digit_bits);
+    if (rounded >= std::ldexp(1, bias + 1)) {
+      return static_cast<Bits>(sign | static_cast<unsigned>(infinite_exponent) << digit_bits);
+    }
+    // A subnormal has exponent 0 and no implicit one; where rounding carried, the digits' carry raises the exponent.
+    const unsigned whole = static_cast<unsigned>(units) + (static_cast<unsigned>(exponent + bias - 1) << digit_bits);
+    return static_cast<Bits>(sign | whole);
+  }
+};
+using F16 = Half<5, 10, 0x7e00>;
+using Bf16 = Half<8, 7, 0x7fc0>;
+
+template <class Format>
+typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typename Format::Bits>& ranks) {
+  using Value = typename Format::Value;
+  bool nan = false;
+  Value result = Format::value(ranks[0]);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Value value = Format::value(ranks[rank]);
+    nan = nan || std::isnan(value);
+    if (rank == 0) {
+      continue;
+    }
+    switch (op) {
+      case dtrain::ReduceOp::sum:
+      case dtrain::ReduceOp::average: result = result + value; break;
+      case dtrain::ReduceOp::product: result = result * value; break;
+      case dtrain::ReduceOp::min:
+        result = value < result || (value == result && std::signbit(value)) ? value : result;
+        break;
+      case dtrain::ReduceOp::max:
+        result = value > result || (value == result && std::signbit(result)) ? value : result;
+        break;
+    }
+  }
+  if (op == dtrain::ReduceOp::average) {
+    result = result * static_cast<Value>(1.0 / static_cast<double>(ranks.size()));
+  }
+  return nan || std::isnan(result) ? Format::nan : Format::bits(result);
+}
+
+template <class T>
+T reduce_integer(dtrain::ReduceOp op, const std::vector<T>& ranks) {
+  __extension__ typedef __int128 Wide;
+  Wide sum = 0;
+  std::uint64_t product = 1;
+  T least = ranks[0];
+  T greatest = ranks[0];
+  for (const T value : ranks) {
+    sum += value;
+    product *= static_cast<std::uint64_t>(value);
+    least = value < least ? value : least;
+    greatest = value > greatest ? value : greatest;
+  }
+  switch (op) {
+    case dtrain::ReduceOp::sum: return static_cast<T>(sum);
+    case dtrain::ReduceOp::average: return static_cast<T>(sum / static_cast<Wide>(ranks.size()));
+    case dtrain::ReduceOp::product: return static_cast<T>(product);
+    case dtrain::ReduceOp::min: return least;
+    case dtrain::ReduceOp::max: return greatest;
+  }
+  return least;
+}
+
+/// One element type: its bits, and what they reduce to.
+template <class Format>
+struct FloatElement {
+  using Bits = typename Format::Bits;
+  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks) { return reduce_float<Format>(op, ranks); }
+};
+template <class T>
+struct IntegerElement {
+  using Bits = T;
+  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks) { return reduce_integer(op, ranks); }
+};
+
+template <class Visit>
+void with_element(dtrain::DType dtype, Visit visit) {
+  switch (dtype) {
+    case dtrain::DType::f64: return visit(FloatElement<F64>());
+    case dtrain::DType::f32: return visit(FloatElement<F32>());
+    case dtrain::DType::f16: return visit(FloatElement<F16>());
+    case dtrain::DType::bf16: return visit(FloatElement<Bf16>());
+    case dtrain::DType::i64: return visit(IntegerElement<std::int64_t>());
+    case dtrain::DType::i32: return visit(IntegerElement<std::int32_t>());
+    case dtrain::DType::u8: return visit(IntegerElement<std::uint8_t>());
+  }
+}
+
+/// Element by element over `ranks[rank]`, which are all equally long. One rank is copied.
+inline std::vector<std::byte> scalar_reduction(dtrain::DType dtype, dtrain::ReduceOp op,
+                                               const std::vector<std::vector<std::byte>>& ranks) {
+  std::vector<std::byte> result(ranks[0].size());
+  with_element(dtype, [&](auto element) {
+    using Bits = typename decltype(element)::Bits;
+    std::vector<Bits> values(ranks.size());
+    for (std::size_t i = 0; i < result.size(); i += sizeof(Bits)) {
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        std::memcpy(&values[rank], ranks[rank].data() + i, sizeof(Bits));
+      }
+      const Bits reduced = values.size() == 1 ? values[0] : decltype(element)::reduce(op, values);
+      std::memcpy(result.data() + i, &reduced, sizeof(Bits));
+    }
+  });
+  return result;
+}
+
+}  // namespace support

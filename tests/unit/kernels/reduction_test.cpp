@@ -1,0 +1,71 @@
+#include "dtrain/kernels/reduction.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "support/element_bytes.hpp"
+#include "support/kernel_call.hpp"
+#include "support/scalar_reduction.hpp"
+
+using dtrain::DType;
+using dtrain::ReduceOp;
+using dtrain::kernels::Isa;
+using dtrain::kernels::Reduction;
+using support::Ranks;
+
+namespace {
+
+Ranks awkward_ranks(DType dtype, std::size_t ranks, std::size_t count, std::uint64_t seed) {
+  Ranks values;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    values.push_back(support::awkward_bytes(dtype, count, seed * 1000 + rank));
+  }
+  return values;
+}
+
+void check_all(std::size_t ranks, std::size_t count, std::size_t offset, std::uint64_t seed) {
+  CAPTURE(ranks);
+  CAPTURE(count);
+  for (const DType dtype : support::all_dtypes) {
+    const Ranks inputs = awkward_ranks(dtype, ranks, count, seed);
+    for (const ReduceOp op : support::all_ops) {
+      const std::vector<std::byte> expected = support::scalar_reduction(dtype, op, inputs);
+      for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+        if (dtrain::kernels::runs_on_this_machine(isa)) {
+          INFO(dtrain::name(dtype), " ", dtrain::name(op), " ", dtrain::kernels::name(isa));
+          CHECK((support::reduce_bytes(Reduction::of(dtype, op, isa), inputs, count, offset) == expected));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every element type, operation and instruction set gives the documented bits, for 1 to 256 ranks") {
+  for (const unsigned ranks : {1U, 2U, 3U, 4U, 7U, 64U, 256U}) {
+    check_all(ranks, 523, 0, ranks);
+  }
+}
+
+TEST_CASE("every length from 0 to 130 gives the same bits, and nothing beside the targets changes") {
+  for (std::size_t count = 0; count <= 130; ++count) {
+    check_all(2, count, 0, count);
+  }
+}
+
+TEST_CASE("operands at any address give the same bits") {
+  for (std::size_t offset = 0; offset < 33; ++offset) {
+    CAPTURE(offset);
+    check_all(3, 77, offset, offset);
+  }
+}
+
+TEST_CASE("many random values give the documented bits") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    check_all(2 + seed, 10'000, 0, 7000 + seed);
+  }
+}
