@@ -1,0 +1,215 @@
+#include "dtrain/group/collectives.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/store_backend.hpp"
+#include "support/thread_group.hpp"
+
+using dtrain::ReduceOp;
+using dtrain::group::ReadBuffer;
+using dtrain::group::WriteBuffer;
+using support::RankEnd;
+
+namespace {
+
+template <class Backend>
+using GroupOf = dtrain::ProcessGroup<dtrain::Policy<dtrain::launch::PerProcess, Backend>>;
+using Group = GroupOf<dtrain::backend::SharedMemory>;
+
+template <class Body>
+void run_well(int ranks, Body body) {
+  const std::vector<RankEnd> ends = support::run_groups<Group::Policy>(ranks, body);
+  for (const RankEnd& end : ends) {
+    CHECK(end.text == "");
+  }
+}
+
+void wait(const Group& group) {
+  Group::Stream::Event done;
+  group.stream().record(done);
+  CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) == dtrain::stream::WaitResult::complete);
+}
+
+/// Whether a group of that backend has the operation at all.
+template <class G>
+constexpr bool can_reduce_scatter = requires(const G group, std::span<float> values) {
+  group.reduce_scatter_blocking(values, values, ReduceOp::sum);
+};
+template <class G>
+constexpr bool can_all_gather = requires(const G group, std::span<float> values) {
+  group.all_gather_blocking(values, values);
+};
+template <class G>
+constexpr bool can_send = requires(const G group, std::span<float> values) {
+  group.send_blocking(values, 1);
+};
+template <class G>
+constexpr bool can_split = requires(const G group) {
+  group.split_blocking(0, 0);
+};
+
+}  // namespace
+
+TEST_CASE(
+    "spans of any extent, vectors and arrays are buffers; what is constant is only read, a temporary not written") {
+  std::vector<float> floats(3);
+  std::array<std::int64_t, 2> longs{};
+  std::uint8_t bytes[5] = {};
+  const std::vector<double> constant(4);
+  CHECK(WriteBuffer(floats).count == 3);
+  CHECK(WriteBuffer(longs).dtype == dtrain::DType::i64);
+  CHECK(WriteBuffer(bytes).bytes() == 5);
+  CHECK(WriteBuffer(std::span<float, 2>(floats.data(), 2)).count == 2);
+  CHECK(WriteBuffer(std::span(floats).subspan(1)).data == reinterpret_cast<std::byte*>(floats.data() + 1));
+  CHECK(ReadBuffer(constant).dtype == dtrain::DType::f64);
+  CHECK(ReadBuffer(floats).data == reinterpret_cast<std::byte*>(floats.data()));
+  CHECK(ReadBuffer(std::span<const std::int64_t, 2>(longs)).count == 2);
+  CHECK(ReadBuffer(WriteBuffer(bytes)).count == 5);
+  static_assert(!std::is_constructible_v<WriteBuffer, const std::vector<double>&>);
+  static_assert(!std::is_constructible_v<WriteBuffer, std::span<const float>>);
+  static_assert(!std::is_constructible_v<WriteBuffer, std::vector<float>>);
+  static_assert(!std::is_constructible_v<WriteBuffer, std::array<float, 2>>);
+  static_assert(!std::is_constructible_v<ReadBuffer, std::vector<std::string>&>);
+  static_assert(!std::is_constructible_v<ReadBuffer, int>);
+}
+
+TEST_CASE("a group has the collectives that its backend's communicator is able to do, and no others") {
+  static_assert(can_reduce_scatter<Group> && can_all_gather<Group> && can_send<Group> && can_split<Group>);
+  using StoreGroup = GroupOf<support::StoreBackend>;
+  static_assert(!can_reduce_scatter<StoreGroup> && !can_all_gather<StoreGroup> && !can_send<StoreGroup>);
+}
+
+TEST_CASE("every collective gives what it is to give, blocking, for 1, 2, 3 and 4 ranks") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    run_well(ranks, [&](const Group& group) {
+      const std::size_t n = static_cast<std::size_t>(ranks);
+      const auto me = static_cast<float>(group.rank());
+      const float sum = static_cast<float>(ranks * (ranks - 1)) / 2;
+
+      std::vector<float> out(2);
+      group.all_reduce_blocking(std::array<float, 2>{me, 1}, out, ReduceOp::sum);
+      CHECK(out == std::vector<float>{sum, static_cast<float>(ranks)});
+      group.all_reduce_blocking(out, ReduceOp::average);
+      CHECK(out == std::vector<float>{sum, static_cast<float>(ranks)});
+
+      std::vector<std::int32_t> number{group.rank() + 5};
+      group.broadcast_blocking(number, ranks - 1);
+      CHECK(number[0] == ranks + 4);
+
+      std::vector<double> blocks(2 * n);
+      for (std::size_t i = 0; i < blocks.size(); ++i)
+        blocks[i] = static_cast<double>(i) + me;
+      std::array<double, 2> block{};
+      group.reduce_scatter_blocking(blocks, block, ReduceOp::sum);
+      CHECK(block[0] == 2 * group.rank() * ranks + static_cast<double>(sum));
+      CHECK(block[1] == (2 * group.rank() + 1) * ranks + static_cast<double>(sum));
+
+      std::vector<float> all(n);
+      group.all_gather_blocking(std::span<const float>(&me, 1), all);
+      for (int rank = 0; rank < ranks; ++rank)
+        CHECK(all[static_cast<std::size_t>(rank)] == static_cast<float>(rank));
+
+      const int next = (group.rank() + 1) % ranks;
+      const int before = (group.rank() + ranks - 1) % ranks;
+      std::vector<std::int64_t> mine(100'000, group.rank());  // more than anybody buffers
+      std::vector<std::int64_t> theirs(mine.size(), -1);
+      group.send_recv_blocking(mine, next, theirs, before);
+      CHECK(theirs == std::vector<std::int64_t>(mine.size(), before));
+
+      if (group.rank() == 0 && ranks > 1) group.send_blocking(mine, ranks - 1);
+      if (group.rank() == ranks - 1 && ranks > 1) {
+        group.recv_blocking(theirs, 0);
+        CHECK(theirs == std::vector<std::int64_t>(mine.size(), 0));
+      }
+      group.barrier_blocking();
+    });
+  }
+}
+
+TEST_CASE("what is enqueued runs in its order when somebody waits, and no sooner than that is it waited for") {
+  run_well(2, [](const Group& group) {
+    const int other = 1 - group.rank();
+    std::vector<float> values{1, 2};
+    std::vector<float> got(2);
+    std::vector<float> gathered(4);
+    std::array<float, 1> part{};
+    const auto stream = group.stream();
+    group.all_reduce(values, ReduceOp::sum, stream);
+    group.send_recv(values, other, got, other, stream);
+    group.all_gather(got, gathered, stream);
+    group.reduce_scatter(got, part, ReduceOp::product, stream);
+    if (group.rank() == 0) {
+      group.send(values, 1, stream);
+    } else {
+      group.recv(values, 0, stream);
+    }
+    group.broadcast(got, 1, stream);
+    group.barrier(stream);
+    CHECK(values == std::vector<float>{1, 2});
+    wait(group);
+    CHECK(values == std::vector<float>{2, 4});
+    CHECK(gathered == std::vector<float>{2, 4, 2, 4});
+    CHECK(part[0] == (group.rank() == 0 ? 4.0F : 16.0F));
+  });
+}
+
+TEST_CASE("a reduce_scatter and an all_gather may work in place on the rank's own block") {
+  run_well(3, [](const Group& group) {
+    std::vector<float> values{1, 2, 3};
+    const std::span<float> own = std::span(values).subspan(static_cast<std::size_t>(group.rank()), 1);
+    group.reduce_scatter_blocking(values, own, ReduceOp::sum);
+    group.all_gather_blocking(own, values);
+    CHECK(values == std::vector<float>{3, 6, 9});
+  });
+}
+
+TEST_CASE("what does not fit is refused with a sentence before anything is enqueued, and the group serves on") {
+  run_well(2, [](const Group& group) {
+    std::vector<float> three(3);
+    std::vector<float> four(4);
+    std::vector<double> doubles(2);
+    const auto refused = [](const std::string& text) { return doctest::Contains(text.c_str()); };
+    CHECK_THROWS_WITH_AS(group.all_reduce_blocking(three, four, ReduceOp::sum), refused("3 f32 into 4 f32"),
+                         dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.reduce_scatter_blocking(three, four, ReduceOp::sum),
+                         refused("reduce_scatter on 2 ranks"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.reduce_scatter_blocking(four, doubles, ReduceOp::sum), refused("2 f64"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.all_gather_blocking(four, three), refused("all_gather on 2 ranks"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.broadcast_blocking(three, 2), refused("rank 2 of 2"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.send_blocking(three, group.rank()), refused("another rank"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.recv_blocking(three, -1), refused("another rank"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.send_recv_blocking(three, 0, three, 1), refused("overlap"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.split_blocking(-1), refused("at least 0"), dtrain::Error);
+    std::vector<float> one{1};
+    group.all_reduce_blocking(one, ReduceOp::sum);
+    CHECK(one[0] == 2);
+  });
+}
+
+TEST_CASE("a message of another length or type than is received is every rank's end, with both named") {
+  const std::vector<RankEnd> ends = support::run_groups<Group::Policy>(2, [](const Group& group) {
+    std::vector<float> two(2);
+    std::vector<float> three(3);
+    if (group.rank() == 0) {
+      group.send_blocking(two, 1);
+      group.barrier_blocking();
+    } else {
+      group.recv_blocking(three, 0);
+    }
+  });
+  for (const RankEnd& end : ends) {
+    CAPTURE(end.text);
+    CHECK(end.text.find("2 f32") != std::string::npos);
+    CHECK(end.text.find("3 f32") != std::string::npos);
+  }
+}
