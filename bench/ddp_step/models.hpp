@@ -1,0 +1,71 @@
+#pragma once
+/// @file
+/// The gradients of two published models, in elements and in the order of the forward pass.
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+struct ModelShapes {
+  std::string name;
+  std::vector<std::int64_t> sizes;
+
+  std::int64_t elements() const noexcept {
+    std::int64_t sum = 0;
+    for (const std::int64_t size : sizes) {
+      sum += size;
+    }
+    return sum;
+  }
+};
+
+/// He et al., arXiv:1512.03385, as torchvision.models.resnet50: 161 gradients of 25,557,032 elements.
+inline ModelShapes resnet50() {
+  ModelShapes model{"resnet50", {}};
+  const auto convolution = [&](std::int64_t in, std::int64_t out, std::int64_t kernel) {
+    model.sizes.insert(model.sizes.end(), {out * in * kernel * kernel, out, out});  // and its normalisation's two
+  };
+  convolution(3, 64, 7);
+  std::int64_t in = 64;
+  const struct {
+    int blocks;
+    std::int64_t planes;
+  } layers[] = {{3, 64}, {4, 128}, {6, 256}, {3, 512}};
+  for (const auto& layer : layers) {
+    for (int block = 0; block < layer.blocks; ++block) {
+      convolution(in, layer.planes, 1);
+      convolution(layer.planes, layer.planes, 3);
+      convolution(layer.planes, 4 * layer.planes, 1);
+      if (block == 0) {
+        convolution(in, 4 * layer.planes, 1);  // of the shortcut
+      }
+      in = 4 * layer.planes;
+    }
+  }
+  model.sizes.insert(model.sizes.end(), {in * 1000, 1000});
+  return model;
+}
+
+/// Radford et al. 2019, as the "gpt2" that OpenAI published: 148 gradients of 124,439,808 elements; the output layer
+/// is the token embedding.
+inline ModelShapes gpt2() {
+  constexpr std::int64_t width = 768;
+  ModelShapes model{"gpt2-124m", {50257 * width, 1024 * width}};
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const std::int64_t size : {width, width,                  // normalisation
+                                    width * 3 * width, 3 * width,  // attention
+                                    width * width, width,          //
+                                    width, width,                  // normalisation
+                                    width * 4 * width, 4 * width,  // the two layers
+                                    4 * width * width, width}) {
+      model.sizes.push_back(size);
+    }
+  }
+  model.sizes.insert(model.sizes.end(), {width, width});
+  return model;
+}
+
+}  // namespace bench

@@ -1,0 +1,204 @@
+// What a step adds to the reduction of its bytes: the backward pass only announces the gradients of a published model,
+// so nothing overlaps; beside it one all-reduce of as many bytes in one arena, in turns.
+//   ddp_step_bench [--ranks=2,4] [--samples=N] [--json=FILE]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "bench/all_reduce/protocol.hpp"
+#include "bench/command.hpp"
+#include "bench/ddp_step/models.hpp"
+#include "bench/goal.hpp"
+#include "bench/launched.hpp"
+#include "bench/options.hpp"
+#include "bench/result_rows.hpp"
+#include "bench/shape_model.hpp"
+#include "dtrain/backend/shared_memory/available_memory.hpp"
+
+namespace {
+
+constexpr const char* bench_name = "ddp_step_bench";
+constexpr int usual_samples = 15;
+
+/// One rank: its lines go to the benchmark.
+class StepRank {
+ public:
+  StepRank(dtrain::ProcessGroup<bench::Policy> group, const std::vector<std::int64_t>& sizes)
+      : group_(std::move(group)),
+        model_(sizes),
+        ddp_(model_, group_),
+        channel_(group_.open_channel("bench")),
+        memory_(channel_.allocate_blocking(bytes(), dtrain::Deadline::after(group_.timeout()))) {}
+
+  /// The first sample of each is a warm-up.
+  void measure(int samples) {
+    for (int sample = 0; sample <= samples; ++sample) {
+      fill(sample);
+      for (const bool step_first : {sample % 2 == 0, sample % 2 != 0}) {
+        group_.barrier_blocking();
+        const std::int64_t begin = bench::now_nanoseconds();
+        step_first ? step() : reduce_at_once();
+        const std::int64_t end = bench::now_nanoseconds();
+        if (sample > 0) {
+          std::printf("interval %s %d %lld %lld\n", step_first ? "step" : "whole", sample,
+                      static_cast<long long>(begin), static_cast<long long>(end));
+        }
+      }
+      check(sample);
+    }
+    std::printf("buckets %zu\n", ddp_.statistics().buckets);
+  }
+
+ private:
+  std::size_t bytes() const noexcept { return model_.elements() * sizeof(float); }
+  std::span<float> whole() const { return {reinterpret_cast<float*>(memory_.data()), model_.elements()}; }
+
+  void step() {
+    ddp_.backward([this](dtrain::Ready ready) { model_.announce(ready); });
+  }
+
+  void reduce_at_once() {
+    const dtrain::BufferView view = dtrain::buffer_view(whole());
+    channel_.all_reduce(view, view, dtrain::ReduceOp::average, group_.stream());
+    dtrain::stream::host::Event event;
+    group_.stream().record(event);
+    const auto result = event.block_until_complete(dtrain::Deadline::after(group_.timeout()));
+    group_.failure()->throw_if_failed(group_.rank());
+    if (result != dtrain::stream::WaitResult::complete || channel_.failure()) {
+      throw dtrain::Error(dtrain::Errc::closed, "a reduction of the benchmark has failed");
+    }
+  }
+
+  void fill(int sample) {
+    for (std::size_t i = 0; i < model_.parameters().size(); ++i) {
+      std::ranges::fill(model_.gradient(i), value(sample, i, static_cast<float>(group_.rank())));
+    }
+    std::ranges::fill(whole(), value(sample, 0, static_cast<float>(group_.rank())));
+  }
+
+  void check(int sample) {
+    const float mean_rank = static_cast<float>(group_.world_size() - 1) / 2;
+    bool right = true;
+    for (std::size_t i = 0; i < model_.parameters().size(); ++i) {
+      right = right && consists_of(model_.gradient(i), value(sample, i, mean_rank));
+    }
+    if (!right || !consists_of(whole(), value(sample, 0, mean_rank))) {
+      throw dtrain::Error(dtrain::Errc::protocol, "a reduced gradient is wrong");
+    }
+  }
+
+  static float value(int sample, std::size_t gradient, float rank) noexcept {
+    return rank + static_cast<float>(sample % 5) + static_cast<float>(gradient % 7);
+  }
+  static bool consists_of(std::span<const float> values, float wanted) {
+    return std::ranges::all_of(values,
+                               [wanted](float value) { return value > wanted - 1e-4F && value < wanted + 1e-4F; });
+  }
+
+  dtrain::ProcessGroup<bench::Policy> group_;
+  bench::ShapeModel model_;
+  dtrain::DistributedDataParallel<bench::ShapeModel, bench::Policy> ddp_;
+  bench::Policy::Backend::Communicator channel_;
+  bench::Policy::Backend::Communicator::Allocation memory_;
+};
+
+bench::ModelShapes model_named(const std::string& name) {
+  for (bench::ModelShapes& model : std::vector<bench::ModelShapes>{bench::resnet50(), bench::gpt2()}) {
+    if (model.name == name) {
+      return std::move(model);
+    }
+  }
+  throw dtrain::Error(dtrain::Errc::usage, "no model is called " + name);
+}
+
+/// What all ranks said.
+struct StepTimes {
+  std::vector<double> step;
+  std::vector<double> whole;
+  std::size_t buckets = 0;
+};
+
+StepTimes run_job(const bench::ModelShapes& model, int ranks, int samples) {
+  const bench::CommandOutput output =
+      bench::run_command({bench::own_path(), "--nproc-per-node=" + std::to_string(ranks), bench::launched_word,
+                          model.name, std::to_string(samples)},
+                         dtrain::Deadline::after(std::chrono::seconds(240)));
+  std::map<std::pair<std::string, int>, bench::Interval> intervals;
+  StepTimes times;
+  int seen = 0;
+  std::istringstream words(output.text);
+  for (std::string word; words >> word;) {
+    std::string kind;
+    int sample = 0;
+    bench::Interval own;
+    if (word == "interval" && words >> kind >> sample >> own.begin >> own.end) {
+      bench::Interval& interval = intervals.try_emplace({kind, sample}, own).first->second;
+      interval = {std::min(interval.begin, own.begin), std::max(interval.end, own.end)};
+    } else if (word == "buckets" && words >> times.buckets) {
+      ++seen;
+    }
+  }
+  if (!output.succeeded || seen != ranks) {
+    throw dtrain::Error(dtrain::Errc::protocol, "a job of " + std::to_string(ranks) + " ranks failed");
+  }
+  for (const auto& [key, interval] : intervals) {
+    (key.first == "step" ? times.step : times.whole)
+        .push_back(static_cast<double>(interval.end - interval.begin) * 1e-9);
+  }
+  return times;
+}
+
+void measure(const bench::ModelShapes& model, int ranks, int samples, bench::ResultRows& rows) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(model.elements()) * sizeof(float);
+  if (static_cast<std::uint64_t>(ranks) * bytes * 4 > dtrain::backend::shared_memory::available_memory_bytes()) {
+    std::printf("%d ranks with %s: left out, because the host has too little memory\n", ranks, model.name.c_str());
+    return;
+  }
+  const StepTimes times = run_job(model, ranks, samples);
+  const double step = bench::median(times.step);
+  const double whole = bench::median(times.whole);
+  const auto row_of = [&](const char* system, const char* what, double seconds, std::size_t count) {
+    bench::Row row{bench_name, system, what, ranks, 1, bytes, seconds, count};
+    return row.with("model", model.name);
+  };
+  rows.add(row_of("dtrain", "step without overlap", step, times.step.size())
+               .with("plan", std::to_string(times.buckets) + " buckets")
+               .with("gradients", static_cast<double>(model.sizes.size()))
+               .with("times_limit", step / whole));
+  rows.add(row_of("limit", "one all_reduce", whole, times.whole.size()).with("ratio", whole / step));
+  bench::print_goal("a step at most 1.05 times one all_reduce of the same bytes", step <= 1.05 * whole,
+                    bench::text_of(step / whole, " times"));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (bench::is_launched(argc, argv)) {
+    return dtrain::run<bench::Policy>(
+        argc, argv, [](dtrain::ProcessGroup<bench::Policy> group, dtrain::Arguments arguments) {
+          if (arguments.size() < 4) {
+            return 2;
+          }
+          StepRank(std::move(group), model_named(arguments[2]).sizes).measure(std::stoi(arguments[3]));
+          return 0;
+        });
+  }
+  return bench::run_benchmark(bench_name, [&] {
+    const bench::Options options = bench::Options::parse(argc, argv, {2, 4});
+    const int samples = options.samples > 0 ? options.samples : usual_samples;
+    bench::ResultRows rows;
+    for (const int ranks : options.ranks) {
+      for (const bench::ModelShapes& model : {bench::resnet50(), bench::gpt2()}) {
+        measure(model, ranks, samples, rows);
+      }
+    }
+    if (!options.json.empty()) {
+      rows.write_json(options.json);
+    }
+  });
+}
