@@ -3,6 +3,7 @@
 /// group::Circle: the ranks of one group, and what this rank has of its own among them.
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/group/job.hpp"
@@ -78,7 +80,7 @@ class Circle final : private Job::Closable {
     }
     Communicator& whole = live();
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
-    Communicator part = whole.split_blocking(color, key, Deadline::after(job_->timeout));
+    Communicator part = told([&] { return whole.split_blocking(color, key, Deadline::after(job_->timeout)); });
     rendezvous::Membership members = members_;
     members.job_rank = members_.rank_in_job();
     members.rank = part.rank();
@@ -125,6 +127,24 @@ class Circle final : private Job::Closable {
   void enlist(StreamOwner& stream) const {
     if constexpr (requires { stream.enter(job_->streams); }) {
       stream.enter(job_->streams);
+    }
+  }
+
+  /// What goes wrong on one rank while a channel is made is told to the job: the others would wait for this one.
+  /// Blocking: 2 s at most beyond `make`. @throws the job's first cause
+  template <class Make>
+  Communicator told(Make make) const {
+    try {
+      return make();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const std::shared_ptr<FailureLatch>& failure = job_->participant.failure();
+      const int self = members_.rank_in_job();
+      failure->report({CauseKind::exception, self, members_.host, error.what()});
+      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+      failure->throw_if_failed(self);
+      throw;
     }
   }
 

@@ -1,0 +1,252 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/crossed_channels.hpp"
+#include "support/store_backend.hpp"
+#include "support/thread_group.hpp"
+
+using dtrain::ReduceOp;
+using support::RankEnd;
+
+namespace {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+template <class Body>
+void run_well(int ranks, Body body) {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(ranks, body);
+  for (const RankEnd& end : ends) {
+    CHECK(end.text == "");
+  }
+}
+
+double sum_of(const Group& group, double value) {
+  std::array<double, 1> sum{value};
+  group.all_reduce_blocking(sum, ReduceOp::sum);
+  return sum[0];
+}
+
+}  // namespace
+
+TEST_CASE("a split gives each color a group of its own, ordered by key and then by rank") {
+  run_well(5, [](const Group& group) {
+    const int me = group.rank();
+    const Group part = group.split_blocking(me % 2, -me);  // 4, 2, 0 and 3, 1
+    CHECK(part.world_size() == (me % 2 == 0 ? 3 : 2));
+    CHECK(part.rank() == (me % 2 == 0 ? (4 - me) / 2 : (3 - me) / 2));
+    CHECK(part.members().rank_in_job() == me);
+    CHECK(group.members().rank_in_job() == me);
+    CHECK(part.local_rank() == group.local_rank());
+    CHECK(part.local_world_size() == 5);
+    CHECK(part.timeout() == group.timeout());
+    CHECK(sum_of(part, me) == (me % 2 == 0 ? 6 : 4));
+    CHECK(sum_of(group, me) == 10);
+    const Group tied = group.split_blocking(7);
+    CHECK(tied.rank() == me);
+  });
+}
+
+TEST_CASE("a part can be split again, and a rank can be alone") {
+  run_well(4, [](const Group& group) {
+    const int me = group.rank();
+    const Group half = group.split_blocking(me / 2);
+    const Group alone = half.split_blocking(half.rank());
+    const Group whole = half.split_blocking(0);
+    CHECK(alone.world_size() == 1);
+    CHECK(alone.rank() == 0);
+    CHECK(alone.members().rank_in_job() == me);
+    CHECK(sum_of(alone, me) == me);
+    CHECK(sum_of(whole, me) == (me < 2 ? 1 : 5));
+    CHECK(sum_of(half, me) == (me < 2 ? 1 : 5));
+  });
+}
+
+TEST_CASE("a part has its own part of the store, and barriers of its own ranks") {
+  run_well(4, [](const Group& group) {
+    const int me = group.rank();
+    const Group part = group.split_blocking(me % 2);
+    if (part.rank() == 0) part.store().set_blocking("color", std::to_string(me % 2));
+    CHECK(part.store().get_blocking("color") == std::to_string(me % 2));
+    CHECK(!group.store().try_get_blocking("color").has_value());
+
+    for (int round = 0; round < 3; ++round) {  // one color alone, and a name that is used again
+      if (me % 2 == 0) {
+        const std::int64_t before = part.store().add_blocking("came", 1);
+        CHECK(before <= 2 * (round + 1));
+        part.store().barrier_blocking("here");
+        CHECK(part.store().add_blocking("came", 0) >= 2 * (round + 1));
+        part.store().barrier_blocking("there");
+      }
+    }
+    group.store().barrier_blocking("all");
+    const bool waited = part.run_blocking([&]() -> dtrain::Task<bool> {
+      co_await part.store().barrier("in a coroutine");
+      co_return true;
+    });
+    CHECK(waited);
+  });
+}
+
+TEST_CASE("a barrier of a part that a rank does not come to ends at its deadline") {
+  run_well(2, [](const Group& group) {
+    const Group part = group.split_blocking(0);
+    if (group.rank() == 0) {
+      const auto soon = dtrain::Deadline::after(std::chrono::milliseconds(50));
+      CHECK_THROWS_AS(part.store().barrier_blocking("lonely", soon), dtrain::Error);
+    }
+    group.barrier_blocking();
+  });
+}
+
+TEST_CASE("models are trained on parts, each with its own, while the whole goes on") {
+  for (const auto progress : {dtrain::stream::host::Progress::inline_, dtrain::stream::host::Progress::thread}) {
+    std::atomic<int> right{0};
+    run_well(4, [&](const Group& group) {
+      const Group part = group.split_blocking(group.rank() / 2);
+      right += support::train_crossed(part, support::Crossing::both, progress, 100) ? 1 : 0;
+      right += support::train_crossed(part, support::Crossing::collective, progress, 100) ? 1 : 0;
+      right += support::train_crossed(group, support::Crossing::ready, progress, 100) ? 1 : 0;
+    });
+    CHECK(right == 12);
+  }
+}
+
+TEST_CASE("models that differ within a part are told by their ranks' numbers in the job") {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
+    const Group part = group.split_blocking(group.rank() / 2);
+    support::CrossedModel model(1, group.rank() == 3 ? 7 : 8);
+    const dtrain::DistributedDataParallel ddp{model, part};
+    group.barrier_blocking();
+  });
+  for (const RankEnd& end : ends) {
+    CAPTURE(end.text);
+    CHECK(end.text.find("rank 3's parameter 0 'p0' is f32 [7], rank 2's is f32 [8]") != std::string::npos);
+  }
+}
+
+TEST_CASE("the same color everywhere is the group once more, for another thread") {
+  run_well(3, [](const Group& group) {
+    const Group twin = group.split_blocking(0);
+    std::thread beside([&] {
+      for (int round = 0; round < 200; ++round)
+        CHECK(sum_of(twin, 1) == 3);
+    });
+    for (int round = 0; round < 200; ++round)
+      CHECK(sum_of(group, 2) == 6);
+    beside.join();
+  });
+}
+
+TEST_CASE("collectives of a part and of the whole may come in another order on another rank, if enqueued") {
+  run_well(3, [](const Group& group) {
+    const Group twin = group.split_blocking(0);
+    std::vector<float> a{1};
+    std::vector<float> b{2};
+    const auto wait = [&](const Group& one) {
+      Group::Stream::Event done;
+      one.stream().record(done);
+      CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) ==
+            dtrain::stream::WaitResult::complete);
+    };
+    group.all_reduce(a, ReduceOp::sum, group.stream());
+    twin.all_reduce(b, ReduceOp::sum, twin.stream());
+    wait(group.rank() == 1 ? twin : group);
+    wait(group.rank() == 1 ? group : twin);
+    CHECK(a[0] == 3);
+    CHECK(b[0] == 6);
+  });
+}
+
+TEST_CASE("the end of a part, or leaving it, does not leave the job; the job ends with the last handle") {
+  run_well(2, [](const Group& group) {
+    { const Group part = group.split_blocking(0); }
+    const Group part = group.split_blocking(0);
+    const Group same = part;
+    part.leave_blocking();
+    CHECK_THROWS_WITH_AS(same.barrier_blocking(), doctest::Contains("has left"), dtrain::Error);
+    CHECK(sum_of(group, 1) == 2);
+  });
+
+  rendezvous_test::StoreProcess store(2);
+  support::run_thread_ranks(2, [&](support::RankThread& self) {
+    dtrain::launch::Worker worker;
+    worker.identity.rank = self.rank();
+    worker.identity.world_size = 2;
+    worker.identity.master_addr = "127.0.0.1";
+    worker.identity.master_port = store.port();
+    worker.timeout = std::chrono::seconds(20);
+    std::optional<Group> group = Group::join(worker);
+    const Group part = group->split_blocking(0);
+    group.reset();
+    CHECK(sum_of(part, 1) == 2);
+    CHECK(!part.failure()->failed());
+  });
+  CHECK(store.all_left(rendezvous_test::soon()));
+}
+
+TEST_CASE("a rank that leaves the job leaves its parts, and ranks that wait there are told") {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [](const Group& group) {
+    const Group part = group.split_blocking(0);
+    if (group.rank() == 0) {
+      group.leave_blocking();
+      CHECK_THROWS_WITH_AS(part.barrier_blocking(), doctest::Contains("has left"), dtrain::Error);
+      return;
+    }
+    part.barrier_blocking();
+  });
+  CHECK(ends[1].text.find("rank 0 has left the channel") != std::string::npos);
+}
+
+TEST_CASE("an exception that unwinds through a part is every rank's end, with its text") {
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
+      const Group part = group.split_blocking(group.rank() % 2);
+      for (int round = 0; round < 1000; ++round) {
+        if (group.rank() == 3 && round == 3) throw std::runtime_error("the disk is full");
+        sum_of(part, 1);
+      }
+      group.barrier_blocking();
+    });
+    CHECK(ends[3] == RankEnd{"the disk is full", false});
+    for (const std::size_t rank : {0U, 1U, 2U}) {
+      CAPTURE(ends[rank].text);
+      CHECK(ends[rank].job_failed);
+      CHECK(ends[rank].text.find("rank 3 on host ") == 0);
+      CHECK(ends[rank].text.find("the disk is full") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("what a rank of a part reports is known by its number in the job, and thrown as its own there alone") {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
+    const Group part = group.split_blocking(group.rank() / 2);
+    if (group.rank() == 3) {
+      part.failure()->block_until_failed(dtrain::Deadline::after(std::chrono::seconds(25)));
+      return;
+    }
+    if (group.rank() == 2) {
+      part.report_exception("rank 2 of the job speaks");
+      part.barrier_blocking();
+    }
+    group.barrier_blocking();
+  });
+  CHECK_FALSE(ends[2].job_failed);  // it comes from there
+  CHECK(ends[2].text.find("rank 2 of the job speaks") != std::string::npos);
+  for (const std::size_t rank : {0U, 1U}) {
+    CHECK(ends[rank].job_failed);
+    CHECK(ends[rank].text.find("rank 2 on host ") == 0);
+  }
+}
