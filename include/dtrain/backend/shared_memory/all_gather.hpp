@@ -8,6 +8,7 @@
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/exchange.hpp"
 #include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -32,10 +33,10 @@ struct AllGather {
  private:
   /// One meeting.
   void small(Channel& channel, std::size_t block) const noexcept {
-    kernels::copy_bytes(channel.small_of(channel.rank()), input, block);
+    kernels::copy_bytes(channel.small_of(channel.rank(), block), input, block);
     if (channel.meet_and_compare()) {
       for_each_peer(channel, [&](int peer) {
-        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_of(peer), block);
+        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_of(peer, block), block);
       });
     }
   }
@@ -54,8 +55,8 @@ struct AllGather {
           });
         },
         [&](std::size_t chunk) {
-          kernels::copy_bytes(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                              chunks.length(chunk));
+          kernels::stream_bytes(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                chunks.length(chunk));
         },
         [&](std::size_t chunk) {
           for_each_peer(channel, [&](int peer) {

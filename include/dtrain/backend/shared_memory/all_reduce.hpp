@@ -2,7 +2,7 @@
 /// @file
 /// The three ways of an all-reduce in shared memory; all give the same bits.
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -12,6 +12,7 @@
 #include "dtrain/backend/shared_memory/sources.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
+#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -52,9 +53,9 @@ struct AllReduce {
    private:
     /// Every rank shows its input and reduces everything: one meeting.
     void small() noexcept {
-      kernels::copy_bytes(channel_.small_of(channel_.rank()), work_.input, count_ * element_);
+      kernels::copy_bytes(channel_.small_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
       if (channel_.meet_and_compare()) {
-        const Sources sources(channel_.size(), [&](int rank) { return channel_.small_of(rank); });
+        const Sources sources(channel_.size(), [&](int rank) { return channel_.small_of(rank, count_ * element_); });
         reduction_(sources, std::span(&work_.output, 1), count_);
       }
     }
@@ -89,19 +90,26 @@ struct AllReduce {
       std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
       const std::size_t length = chunks_.length(chunk);
       const Slice own = slice_of(length, channel_.size(), channel_.rank());
-      kernels::copy_bytes(to, from, own.begin * element_);
-      kernels::copy_bytes(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
+      kernels::stream_bytes(to, from, own.begin * element_);
+      kernels::stream_bytes(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
     }
 
+    /// Into the own output, and from there, while it is in the cache, to where the others take it.
     void reduce_slice(std::size_t chunk) const noexcept {
       const Slice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
-      const std::size_t own_offset = (chunks_.begin(chunk) + own.begin) * element_;
-      const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
-        return rank == channel_.rank() ? work_.input + own_offset
-                                       : channel_.control().staged_input(rank, chunk) + own.begin * element_;
-      });
-      const std::array targets{work_.output + own_offset, channel_.control().staged_result(channel_.rank(), chunk)};
-      reduction_(sources, targets, own.size());
+      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
+      constexpr std::size_t cached_bytes = 8192;
+      for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
+        const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
+        const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
+        const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
+          return rank == channel_.rank() ? work_.input + offset
+                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
+        });
+        std::byte* const target = work_.output + offset;
+        reduction_(sources, std::span(&target, 1), length);
+        kernels::stream_bytes(result + (begin - own.begin) * element_, target, length * element_);
+      }
     }
 
     void copy_out(std::size_t chunk) const noexcept {

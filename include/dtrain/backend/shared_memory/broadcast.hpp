@@ -8,6 +8,7 @@
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/exchange.hpp"
 #include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -33,10 +34,10 @@ struct Broadcast {
   void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
     const bool is_root = channel.rank() == operation.root;
     if (is_root) {
-      kernels::copy_bytes(channel.small_of(operation.root), buffer, bytes);
+      kernels::copy_bytes(channel.small_of(operation.root, bytes), buffer, bytes);
     }
     if (channel.meet_and_compare() && !is_root) {
-      kernels::copy_bytes(buffer, channel.small_of(operation.root), bytes);
+      kernels::copy_bytes(buffer, channel.small_of(operation.root, bytes), bytes);
     }
   }
 
@@ -56,8 +57,8 @@ struct Broadcast {
         },
         [&](std::size_t chunk) {
           if (is_root) {
-            kernels::copy_bytes(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
-                                chunks.length(chunk));
+            kernels::stream_bytes(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+                                  chunks.length(chunk));
           }
         },
         [&](std::size_t chunk) {

@@ -78,17 +78,18 @@ class Channel {
       fail(out_of_order(operation));
       return;
     }
-    if (done_.load() + 1 != turn && !aborted()) {
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
     } else if (!aborted()) {
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
-        own_slot().operations[operation.sequence % 2] = operation;
+        opening(rank_).operation = operation;
       }
       work();
     }
-    done_.store(std::max(done_.load(), turn));
+    done_.store(std::max(done, turn), std::memory_order_release);
     in_operation_.store(0);
     if (closing_.load()) {
       futex_wake_all(in_operation_, FutexScope::process);
@@ -98,16 +99,15 @@ class Channel {
   /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
   bool meet() noexcept {
     own_slot().arrived.set(++meetings_);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer})) {
-        return false;
-      }
-    }
-    return !aborted();
+    return wait_for_all([this](int peer) -> auto& { return control_.slot(peer).arrived.count; });
   }
 
   /// The first meeting of an operation: also compares what everybody calls.
-  bool meet_and_compare() noexcept { return meet() && all_agree(); }
+  bool meet_and_compare() noexcept {
+    opening(rank_).meeting.store(++meetings_, std::memory_order_release);
+    own_slot().arrived.set(meetings_);
+    return wait_for_all([this](int peer) -> auto& { return opening(peer).meeting; }) && all_agree();
+  }
 
   /// Waits until `awaited.done()`: first in the hope that the peer runs on another core, then in case it waits for this
   /// one, at last without a core. @returns false where the channel has failed meanwhile.
@@ -155,11 +155,10 @@ class Channel {
   std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
 
   /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
-  const Operation& operation_of(int rank) const noexcept {
-    return control_.slot(rank).operations[operation_.sequence % 2];
-  }
+  const Operation& operation_of(int rank) const noexcept { return opening(rank).operation; }
 
-  std::byte* small_of(int rank) const noexcept { return control_.slot(rank).small[operation_.sequence % 2].data(); }
+  /// Where a rank shows a small input of the present operation.
+  std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
 
   /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
@@ -218,13 +217,16 @@ class Channel {
   static constexpr int yields = 50;
 
   Slot& own_slot() const noexcept { return control_.slot(rank_); }
+  Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
 
-  static std::optional<Cause> copy_of(const Cause& cause) noexcept {
-    try {
-      return cause;
-    } catch (...) {
-      return Cause{cause.kind, cause.rank, {}, {}};  // no memory for its text
+  template <class Sign>
+  bool wait_for_all(Sign sign) noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer, sign(peer)})) {
+        return false;
+      }
     }
+    return !aborted();
   }
 
   /// Says that this rank comes to no further meeting, takes and sends nothing more.

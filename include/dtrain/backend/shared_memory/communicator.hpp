@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/backend/arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/shared_memory/all_gather.hpp"
 #include "dtrain/backend/shared_memory/all_reduce.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
-#include "dtrain/backend/shared_memory/arguments.hpp"
 #include "dtrain/backend/shared_memory/broadcast.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/reduce_scatter.hpp"
@@ -66,7 +66,8 @@ class Communicator {
   /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
   /// the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_pair("all_reduce", input, output, 1, 1, rank());
+    check_host(input, output);
+    check_all_reduce(input, output);
     const ArenaTable::Place place =
         input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
     Operation operation = next(OperationKind::all_reduce, output, place);
@@ -76,8 +77,8 @@ class Communicator {
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
-    check_memory(buffer);
-    check_peer("broadcast from", root, size());
+    check_host(buffer, buffer);
+    check_broadcast(buffer, root, size());
     const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
     Operation operation = next(OperationKind::broadcast, buffer, place);
     operation.root = root;
@@ -87,7 +88,8 @@ class Communicator {
   /// See CanReduceScatter. `output` may be this rank's block of `input`; where every rank's input lies in one
   /// allocation nothing is copied.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_pair("reduce_scatter", input, output, static_cast<std::size_t>(size()), 1, rank());
+    check_host(input, output);
+    check_reduce_scatter(input, output, rank(), size());
     const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
     Operation operation = next(OperationKind::reduce_scatter, output, place);
     operation.op = op;
@@ -97,26 +99,23 @@ class Communicator {
   /// See CanAllGather. `input` may be this rank's block of `output`; where every rank's input lies in one allocation it
   /// is copied once for each reader.
   void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_pair("all_gather", input, output, 1, static_cast<std::size_t>(size()), rank());
+    check_host(input, output);
+    check_all_gather(input, output, rank(), size());
     const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
     enqueue(next(OperationKind::all_gather, input, place), AllGather{input.data, output.data, place.arena}, stream);
   }
 
   /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver while no other is under way.
   void send(ConstBufferView input, int peer, Stream stream) {
-    check_other_peer("send to", peer);
+    check_message("send", input, peer, rank(), size());
     transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
   }
   void recv(BufferView output, int peer, Stream stream) {
-    check_other_peer("recv from", peer);
+    check_message("recv", output, peer, rank(), size());
     transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_peer("send_recv to", to, size());
-    check_peer("send_recv from", from, size());
-    if (overlap(input, output)) {
-      throw Error(Errc::invalid_argument, "the input and output of send_recv overlap; give disjoint memory");
-    }
+    check_send_recv(input, to, output, from, size());
     transfer(OperationKind::send_recv, input, to, output, from, stream);
   }
 
@@ -220,8 +219,7 @@ class Communicator {
   }
 
   void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_memory(input);
-    check_memory(output);
+    check_host(input, output);
     const bool sends = to >= 0;
     Operation operation;
     operation.kind = kind;
@@ -232,11 +230,12 @@ class Communicator {
             Transfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from}, stream);
   }
 
-  void check_other_peer(const char* what, int peer) const {
-    check_peer(what, peer, size());
-    if (peer == rank()) {
-      throw Error(Errc::invalid_argument,
-                  std::string(what) + " the rank itself, which would wait for itself; use send_recv");
+  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+    for (const Device device : {input.device, output.device}) {
+      if (device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
+                                           "; use backend::Nccl for it");
+      }
     }
   }
 

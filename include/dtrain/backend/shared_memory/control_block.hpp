@@ -32,6 +32,18 @@ inline constexpr int max_ranks = 256;
 
 enum class SlotState : std::uint32_t { serving = 0, closed, failed };
 
+/// What a rank brings to the first meeting of a collective: who sees `meeting` has the rest, most of it in the same
+/// cache line.
+struct alignas(64) Opening {
+  std::atomic<std::uint32_t> meeting{0};  ///< written last
+  Operation operation{};
+  std::array<std::byte, 16> few{};  ///< an input that fits
+  alignas(64) std::array<std::byte, slot_bytes> many{};
+
+  std::byte* input(std::size_t bytes) noexcept { return bytes <= few.size() ? few.data() : many.data(); }
+};
+static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few bytes are one cache line");
+
 /// What one rank shows the others. Only that rank writes it; all ring its bells. Zeroed memory is a valid slot.
 struct alignas(64) Slot {
   Doorbell arrived{};  ///< meetings this rank has come to
@@ -39,10 +51,9 @@ struct alignas(64) Slot {
   alignas(64) Doorbell mail{};          ///< rung by whoever sends to this rank, or takes what it sent
   alignas(64) std::uint64_t nonce = 0;  ///< proves that all ranks map the same memory
   /// Two, by parity: one is written while a slow peer still reads the other.
-  alignas(64) std::array<Operation, 2> operations{};
+  std::array<Opening, 2> openings{};
   alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
   std::array<OutboxPart, outbox_parts> outbox{};
-  alignas(64) std::array<std::array<std::byte, slot_bytes>, 2> small{};
 };
 
 /// Where everything is, as a function of the number of ranks alone.

@@ -2,6 +2,7 @@
 /// @file
 /// A meeting of all ranks of a channel: what one waits for, and what it says where the others do not come.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -14,8 +15,13 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
+/// Whether a count of meetings has come to `meeting`; it may wrap.
+inline bool has_come_to(const std::atomic<std::uint32_t>& count, std::uint32_t meeting) noexcept {
+  return static_cast<std::int32_t>(count.load() - meeting) >= 0;
+}
+
 inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
-  return static_cast<std::int32_t>(slot.arrived.count.load() - meeting) >= 0;  // the count may wrap
+  return has_come_to(slot.arrived.count, meeting);
 }
 
 /// The wait for one peer at a meeting; see Channel::wait.
@@ -23,9 +29,10 @@ struct Meeting {
   ControlBlock control;
   int ranks;
   std::uint32_t number;
-  int peer;  ///< the one that is waited for now
+  int peer;                                ///< the one that is waited for now
+  const std::atomic<std::uint32_t>& sign;  ///< of the peer: shows that it has come, with what it brings
 
-  bool done() const noexcept { return has_arrived(control.slot(peer), number); }
+  bool done() const noexcept { return has_come_to(sign, number); }
   bool may_sleep() const noexcept { return !done() && control.slot(peer).state.load() == SlotState::serving; }
   Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
 

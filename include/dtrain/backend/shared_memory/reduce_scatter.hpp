@@ -11,6 +11,7 @@
 #include "dtrain/backend/shared_memory/sources.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
+#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -23,12 +24,11 @@ struct ReduceScatter {
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
-    const std::size_t all_bytes = layout.block_bytes() * static_cast<std::size_t>(layout.ranks);
     if (layout.ranks == 1) {
       if (input != output) {
-        kernels::copy_bytes(output, input, all_bytes);
+        kernels::copy_bytes(output, input, layout.all_bytes());
       }
-    } else if (all_bytes <= small_bytes(layout.ranks)) {
+    } else if (layout.all_bytes() <= small_bytes(layout.ranks)) {
       small(channel, operation, layout);
     } else {
       large(channel, operation, layout);
@@ -44,6 +44,7 @@ struct ReduceScatter {
     int rank;
 
     std::size_t block_bytes() const noexcept { return count * element; }
+    std::size_t all_bytes() const noexcept { return block_bytes() * static_cast<std::size_t>(ranks); }
     std::size_t block(int of) const noexcept { return static_cast<std::size_t>(of) * block_bytes(); }
   };
 
@@ -53,10 +54,11 @@ struct ReduceScatter {
 
   /// One meeting.
   void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
-    kernels::copy_bytes(channel.small_of(layout.rank), input,
-                        layout.block_bytes() * static_cast<std::size_t>(layout.ranks));
+    kernels::copy_bytes(channel.small_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
     if (channel.meet_and_compare()) {
-      const Sources sources(layout.ranks, [&](int rank) { return channel.small_of(rank) + layout.block(layout.rank); });
+      const Sources sources(layout.ranks, [&](int rank) {
+        return channel.small_of(rank, layout.all_bytes()) + layout.block(layout.rank);
+      });
       reduction(channel, operation)(sources, std::span(&output, 1), layout.count);
     }
   }
@@ -83,9 +85,9 @@ struct ReduceScatter {
         [&](std::size_t chunk) {
           for (int rank = 0; rank < layout.ranks; ++rank) {
             if (rank != layout.rank) {
-              kernels::copy_bytes(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
-                                  input + layout.block(rank) + chunks.begin(chunk) * layout.element,
-                                  chunks.length(chunk) * layout.element);
+              kernels::stream_bytes(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
+                                    input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                    chunks.length(chunk) * layout.element);
             }
           }
         },

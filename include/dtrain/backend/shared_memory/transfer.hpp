@@ -12,6 +12,7 @@
 #include "dtrain/backend/shared_memory/outbox_part.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -126,7 +127,8 @@ struct Transfer {
     void send_piece(OutboxPart& part) noexcept {
       const std::size_t bytes = work_.input_count * size_bytes(work_.input_dtype);
       const std::size_t piece = std::min(outbox_part_bytes, bytes - sent_bytes_);
-      kernels::copy_bytes(payload(channel_.rank(), part), work_.input + sent_bytes_, piece);
+      const auto copy = piece <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+      copy(payload(channel_.rank(), part), work_.input + sent_bytes_, piece);
       part.message = sent_number_;
       part.offset = sent_bytes_;
       part.count = work_.input_count;
