@@ -25,7 +25,7 @@ struct F16c {
   }
   DTRAIN_TARGET_HELPER("avx2,f16c")
   static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
-    Half upper;
+    [[maybe_unused]] Half upper;
     asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
         "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
         "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
@@ -44,7 +44,7 @@ struct F16Avx512 {
   }
   DTRAIN_TARGET_HELPER("avx512f")
   static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
-    Half upper;
+    [[maybe_unused]] Half upper;
     asm("{vcvtps2ph $0, %2, %t0|vcvtps2ph %t0, %2, 0}\n\t"
         "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
         "{vinserti64x4 $1, %1, %0, %0|vinserti64x4 %0, %0, %1, 1}"
