@@ -1,4 +1,4 @@
-// The examples hello_all_reduce, store_coroutines and whoami do what their first lines say.
+// The examples hello_all_reduce, collectives, store_coroutines and whoami do what their first lines say.
 
 #include <doctest/doctest.h>
 
@@ -34,6 +34,42 @@ TEST_CASE("every rank of hello_all_reduce prints the sum of all ranks, for 1, 2,
       const std::string line = "[" + std::to_string(rank) + "] rank " + std::to_string(rank) + " of " +
                                std::to_string(ranks) + ": sum " + std::to_string(ranks * (ranks - 1) / 2) + "\n";
       CHECK(result.output.find(line) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2, 3 and 4 ranks") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    const Result result = support::run(examples + "collectives", {"--nproc-per-node=" + std::to_string(ranks)});
+    CAPTURE(result.output);
+    CHECK(result.exit_code == 0);
+    CHECK(result.error == "");
+    CHECK(count_lines(result.output) == static_cast<std::size_t>(8 * ranks - 1));  // rank 0 receives nothing
+    std::string squares;
+    int product = 1;
+    for (int rank = 0; rank < ranks; ++rank) {
+      squares += " " + std::to_string(rank * rank);
+      product *= rank + 1;
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto printed = [&](const std::string& what) {
+        const std::string number = std::to_string(rank);
+        return result.output.find("[" + number + "] rank " + number + ": " + what + "\n") != std::string::npos;
+      };
+      const int before = (rank + ranks - 1) % ranks;
+      int half = 0;
+      for (int other = rank % 2; other < ranks; other += 2) {
+        half += other;
+      }
+      CHECK(printed("all_reduce " + std::to_string(ranks * (ranks - 1) / 2) + " " + std::to_string(ranks)));
+      CHECK(printed("broadcast " + std::to_string(10 * (ranks - 1))));
+      CHECK(printed("reduce_scatter " + std::to_string(product)));
+      CHECK(printed("all_gather" + squares));
+      CHECK(printed("send_recv " + std::to_string(before * before)));
+      CHECK(printed("recv 4 " + std::to_string(rank)) == (rank > 0));
+      CHECK(printed("all_reduce of its half " + std::to_string(half)));
+      CHECK(printed("all_reduce on a stream 1"));
     }
   }
 }
