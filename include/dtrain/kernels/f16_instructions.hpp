@@ -20,8 +20,8 @@ struct F16c {
   using Floats = Vector<float, width>;
   using Half = Vector<std::uint16_t, width / 2>;
   using Packed = Vector<std::uint16_t, width>;
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const Half& from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "x"(from));
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
   }
   DTRAIN_TARGET_HELPER("avx2,f16c")
   static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
@@ -39,8 +39,8 @@ struct F16Avx512 {
   using Floats = Vector<float, width>;
   using Half = Vector<std::uint16_t, width / 2>;
   using Packed = Vector<std::uint16_t, width>;
-  DTRAIN_TARGET_HELPER("avx512f") static void widen(Floats& to, const Half& from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=v"(to) : "v"(from));
+  DTRAIN_TARGET_HELPER("avx512f") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=v"(to) : "m"(*reinterpret_cast<const std::byte(*)[32]>(from)));
   }
   DTRAIN_TARGET_HELPER("avx512f")
   static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
@@ -61,11 +61,8 @@ struct F16Native {
   using Packed = typename Instructions::Packed;
 
   DTRAIN_ALWAYS_INLINE static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    typename Instructions::Half half;
-    load(half, from);
-    Instructions::widen(first, half);
-    load(half, from + bytes / 2);
-    Instructions::widen(second, half);
+    Instructions::widen(first, from);
+    Instructions::widen(second, from + bytes / 2);
   }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
     Instructions::narrow(packed, first, second);

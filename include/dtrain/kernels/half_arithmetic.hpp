@@ -116,15 +116,17 @@ struct F16Words {
     to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
   }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // what SSE2 can compare
     const Packed bits = (Packed)value;
-    const Packed magnitude = bits & 0x7fffffffU;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
     // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
-    Floats small = (Floats)magnitude;
+    Floats small = (Floats)positive;
     add(small, Floats{} + 0.5F);
-    Packed half = (magnitude - (112U << 23U) + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U;
-    replace_where(half, (Packed)(magnitude < (113U << 23U)), (Packed)small - (126U << 23U));
-    replace_where(half, (Packed)(magnitude >= (143U << 23U)), Packed{} + 0x7c00U);
-    replace_where(half, (Packed)(magnitude > (255U << 23U)), Packed{} + 0x7e00U);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
     to = half | ((bits & 0x80000000U) >> 16U);
   }
 };
