@@ -8,7 +8,6 @@
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/exchange.hpp"
 #include "dtrain/kernels/copy.hpp"
-#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -44,7 +43,7 @@ struct AllGather {
   void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
     const Chunks chunks(block, channel.control().chunk_bytes());
     exchange(
-        channel, operation, chunks.number(),
+        channel, operation, chunks.number(), block,
         [&] {
           for_each_peer(channel, [&](int peer) {
             const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
@@ -55,8 +54,8 @@ struct AllGather {
           });
         },
         [&](std::size_t chunk) {
-          kernels::stream_bytes(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                                chunks.length(chunk));
+          channel.staging().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                 chunks.length(chunk));
         },
         [&](std::size_t chunk) {
           for_each_peer(channel, [&](int peer) {

@@ -12,7 +12,6 @@
 #include "dtrain/backend/shared_memory/sources.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
-#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -62,7 +61,8 @@ struct AllReduce {
 
     void large() noexcept {
       const Exchanged ended = exchange(
-          channel_, operation_, chunks_.number(), [&] { in_place(); }, [&](std::size_t chunk) { copy_in(chunk); },
+          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
+          [&](std::size_t chunk) { copy_in(chunk); },
           [&](std::size_t chunk) {
             if (chunk > 0) {
               copy_out(chunk - 1);
@@ -90,8 +90,8 @@ struct AllReduce {
       std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
       const std::size_t length = chunks_.length(chunk);
       const Slice own = slice_of(length, channel_.size(), channel_.rank());
-      kernels::stream_bytes(to, from, own.begin * element_);
-      kernels::stream_bytes(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
+      channel_.staging().copy(to, from, own.begin * element_);
+      channel_.staging().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
     }
 
     /// Into the own output, and from there, while it is in the cache, to where the others take it.
@@ -108,7 +108,7 @@ struct AllReduce {
         });
         std::byte* const target = work_.output + offset;
         reduction_(sources, std::span(&target, 1), length);
-        kernels::stream_bytes(result + (begin - own.begin) * element_, target, length * element_);
+        channel_.staging().copy(result + (begin - own.begin) * element_, target, length * element_);
       }
     }
 

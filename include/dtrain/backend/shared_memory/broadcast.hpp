@@ -8,7 +8,6 @@
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/exchange.hpp"
 #include "dtrain/kernels/copy.hpp"
-#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46,7 +45,7 @@ struct Broadcast {
     const bool is_root = channel.rank() == root;
     const Chunks chunks(bytes, channel.control().chunk_bytes());
     exchange(
-        channel, operation, chunks.number(),
+        channel, operation, chunks.number(), bytes,
         [&] {
           const std::byte* from = arena.buffer(root, channel.operation_of(root));
           if (!is_root) {
@@ -57,8 +56,8 @@ struct Broadcast {
         },
         [&](std::size_t chunk) {
           if (is_root) {
-            kernels::stream_bytes(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
-                                  chunks.length(chunk));
+            channel.staging().copy(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+                                   chunks.length(chunk));
           }
         },
         [&](std::size_t chunk) {

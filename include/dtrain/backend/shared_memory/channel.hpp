@@ -21,6 +21,7 @@
 #include "dtrain/backend/shared_memory/doorbell.hpp"
 #include "dtrain/backend/shared_memory/meeting.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
+#include "dtrain/backend/shared_memory/staging_meter.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
@@ -62,6 +63,7 @@ class Channel {
   const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
   const ControlBlock& control() const noexcept { return control_; }
   kernels::Isa isa() const noexcept { return isa_; }
+  StagingMeter& staging() noexcept { return staging_; }
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -99,14 +101,14 @@ class Channel {
   /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
   bool meet() noexcept {
     own_slot().arrived.set(++meetings_);
-    return wait_for_all([this](int peer) -> auto& { return control_.slot(peer).arrived.count; });
+    return wait_for_all([this](int peer) { return sign_of(control_.slot(peer)); });
   }
 
   /// The first meeting of an operation: also compares what everybody calls.
   bool meet_and_compare() noexcept {
     opening(rank_).meeting.store(++meetings_, std::memory_order_release);
     own_slot().arrived.set(meetings_);
-    return wait_for_all([this](int peer) -> auto& { return opening(peer).meeting; }) && all_agree();
+    return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
   }
 
   /// Waits until `awaited.done()`: first in the hope that the peer runs on another core, then in case it waits for this
@@ -278,6 +280,7 @@ class Channel {
   const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
 
   std::atomic<std::int64_t> references_{1};
+  StagingMeter staging_;
   std::uint32_t meetings_ = 0;
   std::vector<std::uint64_t> sent_to_;
   std::vector<std::uint64_t> received_from_;

@@ -62,11 +62,17 @@ enum class Exchanged { in_place, staged, failed };
 /// that before the last meeting. Which of the two is known only after the first meeting; a rank whose buffer is in no
 /// arena knows before that it is staged, and saves the others a meeting.
 template <class Direct, class Show, class Take>
-Exchanged exchange(Channel& channel, const Operation& operation, std::size_t chunks, Direct direct, Show show,
-                   Take take) noexcept {
-  const bool bound = operation.allocation != 0;
-  if (!bound && chunks > 0) {
+Exchanged exchange(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
+                   Direct direct, Show show, Take take) noexcept {
+  StagingMeter& meter = channel.staging();
+  meter.begin(staged_bytes);
+  const auto show_first = [&]() noexcept {
     show(0);
+    return true;
+  };
+  const bool bound = operation.allocation != 0;
+  if (!bound) {
+    meter.time(show_first);
   }
   if (!channel.meet_and_compare()) {
     return Exchanged::failed;
@@ -77,23 +83,29 @@ Exchanged exchange(Channel& channel, const Operation& operation, std::size_t chu
     return !channel.aborted() && channel.meet() ? Exchanged::in_place : Exchanged::failed;
   }
   if (any_in_arena(channel)) {
-    if (bound && chunks > 0) {
-      show(0);
+    if (bound) {
+      meter.time(show_first);
     }
     if (!channel.meet()) {
       return Exchanged::failed;
     }
   }
-  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    take(chunk);
-    if (chunk + 1 < chunks) {
-      show(chunk + 1);
+  const bool all_taken = meter.time([&]() noexcept {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      take(chunk);
+      if (chunk + 1 < chunks) {
+        show(chunk + 1);
+      }
+      if (!channel.meet()) {
+        return false;
+      }
     }
-    if (!channel.meet()) {
-      return Exchanged::failed;
-    }
+    return true;
+  });
+  if (all_taken) {
+    meter.end();
   }
-  return Exchanged::staged;
+  return all_taken ? Exchanged::staged : Exchanged::failed;
 }
 
 /// Calls `work(begin, length)` for pieces of a run of elements until it is done or the channel has failed.

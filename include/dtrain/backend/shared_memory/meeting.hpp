@@ -24,15 +24,34 @@ inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
   return has_come_to(slot.arrived.count, meeting);
 }
 
+/// What shows that a peer has come, and what is read right after: fetched meanwhile, both take one way, not two.
+struct Sign {
+  const std::atomic<std::uint32_t>* count;
+  const void* beside;
+};
+
+inline Sign sign_of(const Slot& slot) noexcept {
+  return {&slot.arrived.count, &slot.arrived.count};
+}
+inline Sign sign_of(const Opening& opening) noexcept {
+  return {&opening.meeting, opening.many.data()};
+}
+
 /// The wait for one peer at a meeting; see Channel::wait.
 struct Meeting {
   ControlBlock control;
   int ranks;
   std::uint32_t number;
-  int peer;                                ///< the one that is waited for now
-  const std::atomic<std::uint32_t>& sign;  ///< of the peer: shows that it has come, with what it brings
+  int peer;   ///< the one that is waited for now
+  Sign sign;  ///< the peer's
 
-  bool done() const noexcept { return has_come_to(sign, number); }
+  bool done() const noexcept {
+    if (has_come_to(*sign.count, number)) {
+      return true;
+    }
+    __builtin_prefetch(sign.beside);
+    return false;
+  }
   bool may_sleep() const noexcept { return !done() && control.slot(peer).state.load() == SlotState::serving; }
   Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
 

@@ -11,7 +11,6 @@
 #include "dtrain/backend/shared_memory/sources.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
-#include "dtrain/kernels/stream_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -71,7 +70,7 @@ struct ReduceScatter {
       return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
     };
     exchange(
-        channel, operation, chunks.number(),
+        channel, operation, chunks.number(), layout.all_bytes(),
         [&] {
           in_pieces(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
             const Sources sources(layout.ranks, [&](int rank) {
@@ -85,9 +84,9 @@ struct ReduceScatter {
         [&](std::size_t chunk) {
           for (int rank = 0; rank < layout.ranks; ++rank) {
             if (rank != layout.rank) {
-              kernels::stream_bytes(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
-                                    input + layout.block(rank) + chunks.begin(chunk) * layout.element,
-                                    chunks.length(chunk) * layout.element);
+              channel.staging().copy(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
+                                     input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                     chunks.length(chunk) * layout.element);
             }
           }
         },

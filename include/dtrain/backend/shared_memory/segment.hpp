@@ -81,6 +81,11 @@ class Segment {
     if (count == 0) {
       return;  // which the system would refuse
     }
+    if (bytes_ >= huge_page_bytes) {
+      // Reserved through the descriptor pages are small, written through the advised mapping huge where the system
+      // allows. What cannot be had here (an old kernel, no memory) the reservation below finds.
+      static_cast<void>(::madvise(base_ + offset, count, populate_write));
+    }
     int result = 0;
     do {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
@@ -97,6 +102,8 @@ class Segment {
   void close_descriptor() noexcept { memory_.reset(); }
 
  private:
+  static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
+
   /// The base is aligned for huge pages where the segment is large enough to have some.
   Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
     const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
