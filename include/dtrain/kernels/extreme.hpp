@@ -20,7 +20,6 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Lane, std::size_t Width>
 class Extreme {
  public:
-  using Single = Extreme;
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Lane, Width>;
   using Result = Partial;
@@ -32,7 +31,6 @@ class Extreme {
     fill<Lane, Width>(greatest_, static_cast<Lane>(work.key.greatest));
     fill<Lane, Width>(greatest_key_, greatest_key);
   }
-  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return *this; }
   DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
     Partial value;
     load(value, from);

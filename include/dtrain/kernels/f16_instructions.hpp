@@ -14,7 +14,9 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 #if DTRAIN_X86_64
 /// Halves become two vectors of f32, of the whole width each. An asm and not an intrinsic: <immintrin.h> costs every
-/// user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways.
+/// user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The
+/// operand is the memory itself: a load before it costs as much as the conversion. (ThreadSanitizer does not see these
+/// reads; it sees the stores, and those of all other kernels.)
 struct F16c {
   static constexpr std::size_t width = 32;
   using Floats = Vector<float, width>;

@@ -17,7 +17,6 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Float, std::size_t Width, class Operation>
 class FloatArithmetic {
  public:
-  using Single = FloatArithmetic;
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Float, Width>;
   using Result = Partial;
@@ -25,7 +24,6 @@ class FloatArithmetic {
   DTRAIN_ALWAYS_INLINE explicit FloatArithmetic(const Work& work) noexcept {
     fill<Float, Width>(factor_, static_cast<Float>(work.factor));
   }
-  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return *this; }
   DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
   DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
     Partial value;

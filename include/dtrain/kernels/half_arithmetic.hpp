@@ -18,7 +18,6 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Format, class Operation>
 class HalfArithmetic {
  public:
-  using Single = HalfArithmetic;
   static constexpr std::size_t bytes = Format::bytes;
   using Floats = typename Format::Floats;
   struct Partial {
@@ -29,7 +28,6 @@ class HalfArithmetic {
   DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept {
     fill<float, sizeof(Floats)>(factor_, static_cast<float>(work.factor));
   }
-  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return *this; }
   DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
     Format::widen(partial.first, partial.second, from);
   }

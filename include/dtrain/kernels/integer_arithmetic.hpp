@@ -16,13 +16,11 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// The sum modulo 2^bits: `Lane` is unsigned, and stands for the signed type too.
 template <class Lane, std::size_t Width>
 struct IntegerSum {
-  using Single = IntegerSum;
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Lane, Width>;
   using Result = Partial;
 
   DTRAIN_ALWAYS_INLINE explicit IntegerSum(const Work& /*nothing varies*/) noexcept {}
-  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return *this; }
   DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
   DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
     Partial value;

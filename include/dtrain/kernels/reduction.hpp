@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "dtrain/core/dtype.hpp"
@@ -34,6 +35,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// flushed subnormals or another rounding, which are set to the default meanwhile.
 class Reduction {
  public:
+  static constexpr std::size_t max_sources = 256;
+
   /// `isa` is one that runs on this machine.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
     Kernel kernel = nullptr;
@@ -45,8 +48,9 @@ class Reduction {
     return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
   }
 
-  /// Reduces `count` elements at any alignment. A target is one of the sources (the same address) or disjoint from all
-  /// of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is a value without state.
+  /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
+  /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
+  /// a value without state.
   void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
                   std::size_t count) const noexcept {
     const std::size_t bytes = count * size_bytes(dtype_);
@@ -62,14 +66,44 @@ class Reduction {
       return;
     }
     const DefaultFloatEnvironment environment;
-    Work work{sources.data(), sources.size(), targets.data(), targets.size(), bytes, 1, key_};
+    const std::size_t whole = bytes - bytes % Work::granularity;
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, key_};
     if (op_ == ReduceOp::average) {
       work.factor = reciprocal(sources.size());
     }
-    kernel_(work);
+    if (whole > 0) {
+      kernel_(work);
+    }
+    if (whole < bytes) {
+      reduce_rest(kernel_, work, bytes - whole);
+    }
   }
 
  private:
+  /// What is behind the last whole multiple, padded with zeros: the same instructions on every element, and nothing of
+  /// it compiled into every kernel. A function of its own, because its memory is needed only here.
+  __attribute__((noinline)) static void reduce_rest(Kernel kernel, Work work, std::size_t bytes) noexcept {
+    std::byte padded[max_sources][Work::granularity];
+    const std::byte* sources[max_sources];
+    for (std::size_t source = 0; source < work.source_count; ++source) {
+      std::memcpy(padded[source], work.sources[source] + work.bytes, bytes);
+      std::memset(padded[source] + bytes, 0, Work::granularity - bytes);
+      sources[source] = padded[source];
+    }
+    const std::size_t begin = work.bytes;
+    std::byte* const* const targets = work.targets;
+    const std::size_t target_count = work.target_count;
+    std::byte* const result = padded[0];
+    work.sources = sources;
+    work.targets = &result;
+    work.target_count = 1;
+    work.bytes = Work::granularity;
+    kernel(work);
+    for (std::size_t target = 0; target < target_count; ++target) {
+      std::memcpy(targets[target] + begin, result, bytes);
+    }
+  }
+
   Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept
       : kernel_(kernel), key_(key_bits(dtype, op == ReduceOp::min)), dtype_(dtype), op_(op) {}
 

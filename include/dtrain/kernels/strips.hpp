@@ -3,7 +3,6 @@
 /// The loop that all kernels share: strip after strip, from every source, through registers, to every target.
 
 #include <cstddef>
-#include <cstring>
 #include <type_traits>
 
 #include "dtrain/core/config.hpp"
@@ -22,7 +21,6 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Arithmetic>
 class Twice {
  public:
-  using Single = typename Arithmetic::Single;
   static constexpr std::size_t bytes = 2 * Arithmetic::bytes;
   struct Partial {
     typename Arithmetic::Partial first, second;
@@ -32,7 +30,6 @@ class Twice {
   };
 
   DTRAIN_ALWAYS_INLINE explicit Twice(const Work& work) noexcept : arithmetic_(work) {}
-  DTRAIN_ALWAYS_INLINE const Single& single() const noexcept { return arithmetic_.single(); }
   DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
     arithmetic_.start(partial.first, from);
     arithmetic_.start(partial.second, from + Arithmetic::bytes);
@@ -54,21 +51,21 @@ class Twice {
   Arithmetic arithmetic_;
 };
 
+/// What fills, and does not overflow, 16 registers: four vectors of partial results.
 template <class Arithmetic>
 using Strip = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                  Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
-/// Everything of a strip is read before anything of it is written, so that a target may be a source.
+/// Reduces whole strips. Everything of one is read before anything of it is written, so that a target may be a source.
 template <class Arithmetic>
 DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
-  using Single = typename Arithmetic::Single;
+  static_assert(Work::granularity % Arithmetic::bytes == 0);
   const Arithmetic arithmetic(work);
   const std::byte* const* const sources = work.sources;
   const std::byte* const* const sources_end = sources + work.source_count;
   std::byte* const* const targets = work.targets;
   std::byte* const* const targets_end = targets + work.target_count;
-  std::size_t i = 0;
-  for (; i + Arithmetic::bytes <= work.bytes; i += Arithmetic::bytes) {
+  for (std::size_t i = 0; i < work.bytes; i += Arithmetic::bytes) {
     typename Arithmetic::Partial partial;
     arithmetic.start(partial, *sources + i);
     for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
@@ -78,24 +75,6 @@ DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
     arithmetic.finish(result, partial);
     for (std::byte* const* target = targets; target != targets_end; ++target) {
       arithmetic.put(*target + i, result);
-    }
-  }
-  for (; i < work.bytes; i += Single::bytes) {  // the last is padded: the same instructions on every element
-    const std::size_t part = work.bytes - i < Single::bytes ? work.bytes - i : Single::bytes;
-    std::byte padded[Single::bytes] = {};
-    const auto whole = [&](const std::byte* from) noexcept -> const std::byte* {
-      return part == Single::bytes ? from : static_cast<const std::byte*>(std::memcpy(padded, from, part));
-    };
-    typename Single::Partial partial;
-    arithmetic.single().start(partial, whole(*sources + i));
-    for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
-      arithmetic.single().combine(partial, whole(*source + i));
-    }
-    typename Single::Result result;
-    arithmetic.single().finish(result, partial);
-    arithmetic.single().put(padded, result);
-    for (std::byte* const* target = targets; target != targets_end; ++target) {
-      std::memcpy(*target + i, padded, part);
     }
   }
 }

@@ -38,8 +38,10 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
   return {};
 }
 
-/// One reduction, checked: there are sources and targets, and something to reduce.
+/// One reduction, checked: there are sources and targets, and `bytes` is a multiple of `granularity`.
 struct Work {
+  static constexpr std::size_t granularity = 256;  ///< a multiple of what any kernel takes at a time
+
   const std::byte* const* sources = nullptr;
   std::size_t source_count = 0;
   std::byte* const* targets = nullptr;
