@@ -1,6 +1,7 @@
 // A topology that is written on send and recv, over a backend that has none.
 // expect: dtrain: this topology needs a backend with send and recv
 #include "dtrain/dtrain.hpp"
+#include "support/store_backend.hpp"
 
 struct Line {
   static constexpr std::string_view name() noexcept { return "Line"; }
@@ -19,4 +20,4 @@ struct Line {
   }
 };
 
-static_assert(dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, Line>::fits);
+static_assert(dtrain::Policy<dtrain::launch::PerNode, support::StoreBackend, Line>::fits);
