@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -86,6 +87,17 @@ class ChildProcess {
       ::kill(process_, SIGKILL);
       while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
       }
+    }
+  }
+
+  /// Blocking: until it has ended by itself, or until the deadline.
+  void await_end(dtrain::Deadline deadline) {
+    while (process_ > 0 && !deadline.passed()) {
+      if (::waitpid(process_, nullptr, WNOHANG) == process_) {
+        process_ = -1;
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
 

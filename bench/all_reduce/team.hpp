@@ -61,6 +61,11 @@ class Team {
     }
   }
   Team(Team&&) = delete;
+  /// Blocking: until its ranks have seen their sockets closed and have ended, 10 s at most.
+  ~Team() {
+    ranks_.clear();
+    child_.await_end(dtrain::Deadline::after(std::chrono::seconds(10)));
+  }
 
   /// What its ranks are told to do and how long it took. Blocking: until they have. @throws Error where it goes wrong
   Answer ask(const Request& request) {
@@ -182,7 +187,7 @@ class Team {
   std::string socket_name_;
   dtrain::async::Descriptor listener_;
   ChildProcess child_;
-  std::vector<Rank> ranks_;  ///< they end when their sockets close
+  std::vector<Rank> ranks_;
 };
 
 }  // namespace bench
