@@ -45,13 +45,20 @@
 #if defined(__clang__)
 /// For an inner loop that is to be fast in an unoptimised program too. clang has no such attribute.
 #define DTRAIN_OPTIMIZED
-/// Opens a block whose floating-point arithmetic is done as written, whatever -ffast-math allows.
-#define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
 /// A helper with instructions that the including program may not be compiled for. clang refuses to inline it always
 /// into a template without the same attribute, and inlines it all the same.
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((target(isa)))
 #else
 #define DTRAIN_OPTIMIZED __attribute__((optimize("O3")))
-#define DTRAIN_PRECISE_ARITHMETIC
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((always_inline))
+#endif
+
+/// Opens a block whose floating-point arithmetic is done as written, whatever -ffast-math allows; where there is no
+/// such pragma (g++; clang 14 on other processors), the code keeps its results apart by other means.
+#if defined(__clang__) && DTRAIN_X86_64
+#define DTRAIN_PRECISE_PRAGMA 1
+#define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
+#else
+#define DTRAIN_PRECISE_PRAGMA 0
+#define DTRAIN_PRECISE_ARITHMETIC
 #endif

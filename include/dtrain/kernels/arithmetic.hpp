@@ -2,8 +2,8 @@
 /// @file
 /// The floating-point instructions of the kernels: one rounding each, in the order they are written.
 ///
-/// -ffast-math may add in another order, fuse a product into a sum, and take NaN for impossible. clang is told by a
-/// pragma, which its vectors obey; g++ by an empty asm that needs each result in a register before the next step.
+/// -ffast-math may add in another order, fuse a product into a sum, and take NaN for impossible. clang on x86 is
+/// told by a pragma; others by an empty asm that needs each result in a register before the next step.
 /// NaN is compared as an integer: no flag can fold that.
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// What the compiler does not look through.
 template <class V>
 DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
-#if defined(__clang__)
+#if DTRAIN_PRECISE_PRAGMA
 #elif DTRAIN_X86_64
   asm("" : "+v"(value));
 #elif DTRAIN_ARM64
