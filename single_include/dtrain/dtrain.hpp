@@ -133,6 +133,35 @@
 #else
 #define DTRAIN_ARM64 0
 #endif
+#if defined(__x86_64__)
+#define DTRAIN_X86_64 1
+#else
+#define DTRAIN_X86_64 0
+#endif
+
+/// Inlined at -O0 too: for the pieces that an inner loop is put together from.
+#define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
+
+#if defined(__clang__)
+/// For an inner loop that is to be fast in an unoptimised program too. clang has no such attribute.
+#define DTRAIN_OPTIMIZED
+/// A helper with instructions that the including program may not be compiled for. clang refuses to inline it always
+/// into a template without the same attribute, and inlines it all the same.
+#define DTRAIN_TARGET_HELPER(isa) inline __attribute__((target(isa)))
+#else
+#define DTRAIN_OPTIMIZED __attribute__((optimize("O3")))
+#define DTRAIN_TARGET_HELPER(isa) inline __attribute__((always_inline))
+#endif
+
+/// Opens a block whose floating-point arithmetic is done as written, whatever -ffast-math allows; where there is no
+/// such pragma (g++; clang 14 on other processors), the code keeps its results apart by other means.
+#if defined(__clang__) && DTRAIN_X86_64
+#define DTRAIN_PRECISE_PRAGMA 1
+#define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
+#else
+#define DTRAIN_PRECISE_PRAGMA 0
+#define DTRAIN_PRECISE_ARITHMETIC
+#endif
 
 // ---- dtrain/core/version.hpp
 
@@ -302,6 +331,46 @@ concept Element = requires {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/bfloat16.hpp
+
+/// @file
+/// The upper half of a float, as gradients are stored: no arithmetic, exact conversions.
+
+namespace DTRAIN_NAMESPACE {
+
+/// For programs without a bfloat16 of their own; float16.hpp says how another type (c10::BFloat16, __nv_bfloat16,
+/// Eigen::bfloat16) is made known to dtrain.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  constexpr bfloat16() noexcept = default;
+
+  /// Rounds to nearest even; beyond the largest finite value to infinity. Every NaN becomes 0x7fc0.
+  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
+
+ private:
+  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
+    if ((value & 0x7fffffffU) > 0x7f800000U) {
+      return 0x7fc0;
+    }
+    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
+  }
+};
+
+template <>
+struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/buffer_view.hpp
 
 /// @file
@@ -346,6 +415,84 @@ template <Element T>
 ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
 }
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/float16.hpp
+
+/// @file
+/// IEEE 754's 16-bit float, as gradients are stored: no arithmetic, exact conversions.
+
+namespace DTRAIN_NAMESPACE {
+
+/// For programs without a half type of their own. One with another (c10::Half, __half, Eigen::half, _Float16) says once
+///
+///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
+///
+/// and passes spans of it; the type must hold the 16 bits and nothing else. The conversions are made of integers, so
+/// that they are the same at compile time, under -ffast-math and where subnormals are flushed.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  constexpr float16() noexcept = default;
+
+  /// Rounds to nearest even; beyond the largest finite value (65504) to infinity. Every NaN becomes 0x7e00.
+  constexpr explicit float16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr float16 from_bits(std::uint16_t bits) noexcept {
+    float16 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(widened(bits)); }
+
+ private:
+  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
+    const std::uint32_t sign = value >> 16U & 0x8000U;
+    const std::uint32_t magnitude = value & 0x7fffffffU;
+    const std::uint32_t exponent = magnitude >> 23U;
+    if (magnitude > 0x7f800000U) {
+      return 0x7e00;
+    }
+    std::uint32_t result = 0;
+    if (exponent >= 143) {  // 2^16 and more
+      result = 0x7c00U;
+    } else if (exponent >= 113) {  // normal; a carry out of the digits raises the exponent, as it must
+      result = shifted(magnitude - (112U << 23U), 13);
+    } else if (exponent >= 102) {  // a multiple of 2^-24
+      result = shifted((magnitude & 0x7fffffU) | 0x800000U, 126 - exponent);
+    }
+    return static_cast<std::uint16_t>(sign | result);
+  }
+
+  /// value / 2^digits, to nearest even.
+  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t digits) noexcept {
+    const std::uint32_t below_half = (1U << (digits - 1U)) - 1U;
+    return (value + below_half + (value >> digits & 1U)) >> digits;
+  }
+
+  static constexpr std::uint32_t widened(std::uint32_t half) noexcept {
+    const std::uint32_t sign = (half & 0x8000U) << 16U;
+    const std::uint32_t exponent = half >> 10U & 0x1fU;
+    const std::uint32_t digits = half & 0x3ffU;
+    if (exponent == 0x1f) {
+      return sign | 0x7f800000U | digits << 13U;
+    }
+    if (exponent != 0) {
+      return sign | (exponent + 112U) << 23U | digits << 13U;
+    }
+    if (digits == 0) {
+      return sign;
+    }
+    const auto shift = static_cast<std::uint32_t>(std::countl_zero(digits)) - 21U;  // to bit 10, the implicit one
+    return sign | (113U - shift) << 23U | (digits << shift & 0x3ffU) << 13U;
+  }
+};
+
+template <>
+struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1170,6 +1317,1121 @@ TensorView tensor_view(T* data, Shape shape) noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/kernels/float_environment.hpp
+
+/// @file
+/// The rounding and the subnormals of IEEE 754 for a scope, whatever the caller's thread has set.
+
+#if !DTRAIN_X86_64 && !DTRAIN_ARM64
+#include <cfenv>
+#endif
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// A program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user may have set
+/// another rounding or trap on inexact results. Where all is as a program finds it, nothing is written; then the flags
+/// that record exceptions may be raised, as by any arithmetic.
+class DefaultFloatEnvironment {
+ public:
+#if DTRAIN_X86_64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
+    set_ = (saved_ & ~recorded_exceptions) != standard;
+    if (set_) {
+      const std::uint32_t value = standard;
+      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
+    }
+  }
+#elif DTRAIN_ARM64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+    set_ = saved_ != standard;
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
+    }
+  }
+#else
+  DefaultFloatEnvironment() noexcept {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() {
+    std::fesetenv(&saved_);
+  }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if DTRAIN_X86_64
+  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
+  static constexpr std::uint32_t recorded_exceptions = 0x3f;
+  std::uint32_t saved_ = 0;
+  bool set_ = false;
+#elif DTRAIN_ARM64
+  static constexpr std::uint64_t standard = 0;
+  std::uint64_t saved_ = 0;
+  bool set_ = false;
+#else
+  std::fenv_t saved_{};
+#endif
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/isa.hpp
+
+/// @file
+/// Which of a processor's vector instructions a kernel is compiled for.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// In ascending order: a processor that runs one runs those before it. All give the same bits.
+enum class Isa : std::uint8_t {
+  baseline,  ///< generic vector code: every processor that the program itself runs on
+  avx2,      ///< AVX2 and F16C
+  avx512,    ///< AVX-512 F, BW, VL and DQ
+};
+
+constexpr const char* name(Isa isa) noexcept {
+  switch (isa) {
+    case Isa::baseline: return "baseline";
+    case Isa::avx2: return "avx2";
+    case Isa::avx512: return "avx512";
+  }
+  return "unknown instructions";
+}
+
+#if DTRAIN_X86_64
+/// What the instruction `cpuid` answers.
+struct ProcessorAnswer {
+  std::uint32_t a, b, c, d;
+};
+
+inline ProcessorAnswer ask_processor(std::uint32_t leaf) noexcept {
+  ProcessorAnswer answer{leaf, 0, 0, 0};
+  asm volatile("cpuid" : "+a"(answer.a), "=b"(answer.b), "+c"(answer.c), "=d"(answer.d));
+  return answer;
+}
+
+/// The registers that the operating system saves when it switches threads; meaningful only with OSXSAVE.
+inline std::uint32_t registers_saved_by_system() noexcept {
+  std::uint32_t low = 0;
+  asm volatile("xgetbv" : "=a"(low) : "c"(0) : "edx");
+  return low;
+}
+
+/// Source of the bits: Intel's Software Developer's Manual, volume 2, CPUID; volume 1, chapter 13 (XCR0).
+inline Isa isa_of_processor() noexcept {
+  if (ask_processor(0).a < 7) {
+    return Isa::baseline;
+  }
+  const auto all = [](std::uint32_t word, std::uint32_t bits) { return (word & bits) == bits; };
+  constexpr std::uint32_t osxsave_avx_f16c = 1U << 27 | 1U << 28 | 1U << 29;
+  const ProcessorAnswer features = ask_processor(1);
+  const ProcessorAnswer extended = ask_processor(7);
+  constexpr std::uint32_t ymm = 1U << 1 | 1U << 2;
+  constexpr std::uint32_t avx2 = 1U << 5;
+  if (!all(features.c, osxsave_avx_f16c) || !all(registers_saved_by_system(), ymm) || !all(extended.b, avx2)) {
+    return Isa::baseline;
+  }
+  constexpr std::uint32_t zmm = 1U << 5 | 1U << 6 | 1U << 7;
+  constexpr std::uint32_t f_dq_bw_vl = 1U << 16 | 1U << 17 | 1U << 30 | 1U << 31;
+  return all(registers_saved_by_system(), zmm) && all(extended.b, f_dq_bw_vl) ? Isa::avx512 : Isa::avx2;
+}
+#else
+inline Isa isa_of_processor() noexcept {
+  return Isa::baseline;
+}
+#endif
+
+/// The fastest that this machine runs. Asked once: in a virtual machine `cpuid` takes microseconds.
+inline Isa best_isa() noexcept {
+  static const Isa best = isa_of_processor();
+  return best;
+}
+
+inline bool runs_on_this_machine(Isa isa) noexcept {
+  return isa <= best_isa();
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/vector.hpp
+
+/// @file
+/// Vectors of any width, which the compiler makes from what the calling function's target has.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <class Lane, std::size_t Width>
+struct VectorOf {
+  typedef Lane type __attribute__((vector_size(Width)));
+};
+
+/// `Width` bytes of lanes. Passed by reference everywhere: by value a wide one has another ABI in every target.
+template <class Lane, std::size_t Width>
+using Vector = typename VectorOf<Lane, Width>::type;
+
+/// At any alignment.
+template <class V>
+DTRAIN_ALWAYS_INLINE void load(V& to, const std::byte* from) noexcept {
+  std::memcpy(&to, from, sizeof(V));
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void store(std::byte* to, const V& from) noexcept {
+  std::memcpy(to, &from, sizeof(V));
+}
+
+/// Puts `chosen` where the mask's lanes are all ones. Integer lanes.
+template <class V>
+DTRAIN_ALWAYS_INLINE void replace_where(V& value, const V& mask, const V& chosen) noexcept {
+  value = (value & ~mask) | (chosen & mask);
+}
+
+/// The same value in every lane.
+template <class Lane, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
+  to = Vector<Lane, Width>{} + value;
+}
+
+/// The integers as wide as a floating-point lane, and its bit patterns.
+template <class Float>
+struct BitsOf;
+template <>
+struct BitsOf<float> {
+  using Lane = std::int32_t;
+  static constexpr Lane magnitude = 0x7fffffff;
+  static constexpr Lane infinity = 0x7f800000;
+  static constexpr Lane nan = 0x7fc00000;
+};
+template <>
+struct BitsOf<double> {
+  using Lane = std::int64_t;
+  static constexpr Lane magnitude = 0x7fffffffffffffff;
+  static constexpr Lane infinity = 0x7ff0000000000000;
+  static constexpr Lane nan = 0x7ff8000000000000;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic.hpp
+
+/// @file
+/// The floating-point instructions of the kernels: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and take NaN for impossible. clang on x86 is
+/// told by a pragma; others by an empty asm that needs each result in a register before the next step.
+/// NaN is compared as an integer: no flag can fold that.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// What the compiler does not look through.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float it is float's rounded reciprocal: double has more than twice
+/// float's digits. Its caller has set the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// One NaN for all: which of two a sum takes its bits from, and its sign, differs between instructions.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+/// The same for two 16-bit floats in each word, whose magnitude is NaN's beyond `infinity`.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
+}
+
+struct Add {
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct Multiply {
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/copy.hpp
+
+/// @file
+/// Copies bytes at the same speed wherever they lie.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// As std::memcpy. Not std::memcpy, because glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`, which on AMD's Zen takes
+/// 15 times as long where the target begins a few bytes later in its page than the source in its own: so does a large
+/// vector (16 bytes) beside a mapping (0). Measured: 64 KiB in 21 us, here 1.4 us.
+DTRAIN_OPTIMIZED inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  using Block = Vector<std::uint64_t, 16>;
+  constexpr std::size_t width = sizeof(Block);
+  std::size_t i = 0;
+  for (; i + 4 * width <= bytes; i += 4 * width) {
+    Block first, second, third, fourth;
+    load(first, from + i);
+    load(second, from + i + width);
+    load(third, from + i + 2 * width);
+    load(fourth, from + i + 3 * width);
+    store(to + i, first);
+    store(to + i + width, second);
+    store(to + i + 2 * width, third);
+    store(to + i + 3 * width, fourth);
+  }
+  if (i < bytes) {
+    std::memcpy(to + i, from + i, bytes - i);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/f16_instructions.hpp
+
+/// @file
+/// f16 through the processor's own conversions.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// Halves become two vectors of f32, of the whole width each. An asm and not an intrinsic: <immintrin.h> costs every
+/// user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The
+/// operand is the memory itself: a load before it costs as much as the conversion. (ThreadSanitizer does not see these
+/// reads; it sees the stores, and those of all other kernels.)
+struct F16c {
+  static constexpr std::size_t width = 32;
+  using Floats = Vector<float, width>;
+  using Half = Vector<std::uint16_t, width / 2>;
+  using Packed = Vector<std::uint16_t, width>;
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Half upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(to), "=&x"(upper)
+        : "x"(first), "x"(second));
+  }
+};
+
+struct F16Avx512 {
+  static constexpr std::size_t width = 64;
+  using Floats = Vector<float, width>;
+  using Half = Vector<std::uint16_t, width / 2>;
+  using Packed = Vector<std::uint16_t, width>;
+  DTRAIN_TARGET_HELPER("avx512f") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=v"(to) : "m"(*reinterpret_cast<const std::byte(*)[32]>(from)));
+  }
+  DTRAIN_TARGET_HELPER("avx512f")
+  static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Half upper;
+    asm("{vcvtps2ph $0, %2, %t0|vcvtps2ph %t0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti64x4 $1, %1, %0, %0|vinserti64x4 %0, %0, %1, 1}"
+        : "=&v"(to), "=&v"(upper)
+        : "v"(first), "v"(second));
+  }
+};
+
+/// A format for HalfArithmetic.
+template <class Instructions>
+struct F16Native {
+  static constexpr std::size_t bytes = Instructions::width;
+  using Floats = typename Instructions::Floats;
+  using Packed = typename Instructions::Packed;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    Instructions::widen(first, from);
+    Instructions::widen(second, from + bytes / 2);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    Instructions::narrow(packed, first, second);
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+};
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/stream_copy.hpp
+
+/// @file
+/// Copies bytes past the caches, for somebody else to read.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// As copy_bytes, for memory that another core read last and reads next: an ordinary store first fetches the line from
+/// that core's cache, and costs more than the detour through memory. Measured on two cores of a Zen 3 whose level-3
+/// cache they did not share: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. What was
+/// written is visible to whoever sees a later release of this thread.
+DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+#if DTRAIN_X86_64 && !DTRAIN_THREAD_SANITIZER
+  using Block = Vector<std::uint64_t, 16>;
+  constexpr std::size_t width = sizeof(Block);
+  constexpr std::size_t line = 64;
+  const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(to) % line) % line);
+  copy_bytes(to, from, head);
+  std::size_t i = head;
+  for (; i + line <= bytes; i += line) {
+    Block blocks[4];
+    for (std::size_t part = 0; part < 4; ++part) {
+      load(blocks[part], from + i + part * width);
+    }
+    for (std::size_t part = 0; part < 4; ++part) {
+      Block& target = *reinterpret_cast<Block*>(to + i + part * width);
+      __asm__ volatile("movntdq %1, %0" : "=m"(target) : "x"(blocks[part]));
+    }
+  }
+  copy_bytes(to + i, from + i, bytes - i);
+  __asm__ volatile("sfence" ::: "memory");  // these stores are not ordered by a release alone
+#else
+  copy_bytes(to, from, bytes);
+#endif
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/work.hpp
+
+/// @file
+/// What a kernel is called with.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The bits of which min and max make keys that are ordered as integers; see Extreme.
+struct KeyBits {
+  std::int64_t flip = 0;       ///< all ones for min: reverses the order
+  std::int64_t magnitude = 0;  ///< the bits below a floating-point sign, 0 for integers
+  std::int64_t infinity = 0;   ///< a magnitude beyond it is NaN
+  std::int64_t greatest = 0;   ///< the result whose key is the greatest: NaN, or the integer at the end
+};
+
+constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
+  const auto float_key = [minimum](std::int64_t magnitude, std::int64_t infinity, std::int64_t nan) {
+    return KeyBits{minimum ? -1 : 0, magnitude, infinity, nan};
+  };
+  const auto integer_key = [minimum](std::int64_t greatest, std::int64_t base) {
+    const std::int64_t flip = minimum ? ~base : base;
+    return KeyBits{flip, 0, greatest, greatest ^ flip};
+  };
+  switch (dtype) {
+    case DType::f64: return float_key(0x7fffffffffffffff, 0x7ff0000000000000, 0x7ff8000000000000);
+    case DType::f32: return float_key(0x7fffffff, 0x7f800000, 0x7fc00000);
+    case DType::f16: return float_key(0x7fff, 0x7c00, 0x7e00);
+    case DType::bf16: return float_key(0x7fff, 0x7f80, 0x7fc0);
+    case DType::i64: return integer_key(0x7fffffffffffffff, 0);
+    case DType::i32: return integer_key(0x7fffffff, 0);
+    case DType::u8: return integer_key(0x7f, -0x80);
+  }
+  return {};
+}
+
+/// One reduction, checked: there are sources and targets, and `bytes` is a multiple of `granularity`.
+struct Work {
+  static constexpr std::size_t granularity = 256;  ///< a multiple of what any kernel takes at a time
+
+  const std::byte* const* sources = nullptr;
+  std::size_t source_count = 0;
+  std::byte* const* targets = nullptr;
+  std::size_t target_count = 0;
+  std::size_t bytes = 0;
+  double factor = 1;  ///< what a floating-point result is multiplied by
+  KeyBits key;
+};
+
+using Kernel = void (*)(const Work&) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/extreme.hpp
+
+/// @file
+/// Minimum and maximum of every element type, by comparing integers.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Keys are ordered as signed integers: a negative floating-point value has the bits below its sign inverted, so that
+/// -0 < +0; NaN is the greatest key; for min all keys but NaN's are inverted. So one loop does min and max, and f16
+/// and bf16 share it without being converted. What differs is in Work::key. This is minimum and maximum of IEEE
+/// 754-2019. An unsigned integer becomes signed by inverting its highest bit.
+template <class Lane, std::size_t Width>
+class Extreme {
+ public:
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+
+  DTRAIN_ALWAYS_INLINE explicit Extreme(const Work& work) noexcept {
+    fill<Lane, Width>(flip_, static_cast<Lane>(work.key.flip));
+    fill<Lane, Width>(magnitude_, static_cast<Lane>(work.key.magnitude));
+    fill<Lane, Width>(infinity_, static_cast<Lane>(work.key.infinity));
+    fill<Lane, Width>(greatest_, static_cast<Lane>(work.key.greatest));
+    fill<Lane, Width>(greatest_key_, greatest_key);
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
+    replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    Partial value;
+    start(value, from);
+    replace_where(partial, (Partial)(value > partial), value);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    result = partial ^ flip_;
+    result = result ^ ((Partial)(result < Partial{}) & magnitude_);
+    replace_where(result, (Partial)(partial == greatest_key_), greatest_);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+
+ private:
+  static constexpr Lane greatest_key = std::numeric_limits<Lane>::max();
+
+  Partial flip_, magnitude_, infinity_, greatest_, greatest_key_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/float_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of f32 and f64.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// `Operation` is Add or Multiply. An average is the sum times the rounded reciprocal: a division for each element
+/// costs more than reading it. A sum is multiplied by one, which changes nothing but a NaN, and saves a loop.
+template <class Float, std::size_t Width, class Operation>
+class FloatArithmetic {
+ public:
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Float, Width>;
+  using Result = Partial;
+
+  DTRAIN_ALWAYS_INLINE explicit FloatArithmetic(const Work& work) noexcept {
+    fill<Float, Width>(factor_, static_cast<Float>(work.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    Partial value;
+    load(value, from);
+    Operation::apply(partial, value);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial, factor_);
+    make_nan_canonical<Float, Width>(partial);
+    result = partial;
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+
+ private:
+  Vector<Float, Width> factor_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/half_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Elements of `Format::bytes` bytes as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(work.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    Partial value;
+    Format::widen(value.first, value.second, from);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    Format::narrow(result, partial.first, partial.second);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+};
+
+/// The lower and the upper halves of 32-bit words. Not `vcvtneps2bf16`: it takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// To nearest even in the upper 16 bits; beyond the largest finite value the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// The same for f16, by integers and one exact or once rounded addition: what the instructions of F16C give, bit for
+/// bit. Source of the method: F. Giesen, "Float->half variants" (public domain), for subnormals as for all others.
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: the largest exponent again
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction takes away again.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // what SSE2 can compare
+    const Packed bits = (Packed)value;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)positive;
+    add(small, Floats{} + 0.5F);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/integer_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of integers.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The sum modulo 2^bits: `Lane` is unsigned, and stands for the signed type too.
+template <class Lane, std::size_t Width>
+struct IntegerSum {
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+
+  DTRAIN_ALWAYS_INLINE explicit IntegerSum(const Work& /*nothing varies*/) noexcept {}
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = partial + value;
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept { result = partial; }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+};
+
+/// At any alignment.
+template <class T>
+T element(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+/// The product modulo 2^bits, one element after the other: nobody trains with it.
+template <class Unsigned>
+DTRAIN_OPTIMIZED void integer_product(const Work& work) noexcept {
+  for (std::size_t i = 0; i < work.bytes; i += sizeof(Unsigned)) {
+    std::uint64_t product = 1;
+    for (std::size_t rank = 0; rank < work.source_count; ++rank) {
+      product *= element<Unsigned>(work.sources[rank] + i);
+    }
+    const auto result = static_cast<Unsigned>(product);
+    for (std::size_t target = 0; target < work.target_count; ++target) {
+      std::memcpy(work.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+/// The exact sum, for which `Wide` has room, divided by the number of sources and truncated toward zero.
+template <class Integer, class Wide>
+DTRAIN_OPTIMIZED void integer_average(const Work& work) noexcept {
+  for (std::size_t i = 0; i < work.bytes; i += sizeof(Integer)) {
+    Wide sum = 0;
+    for (std::size_t rank = 0; rank < work.source_count; ++rank) {
+      sum += element<Integer>(work.sources[rank] + i);
+    }
+    const auto result = static_cast<Integer>(sum / static_cast<Wide>(work.source_count));
+    for (std::size_t target = 0; target < work.target_count; ++target) {
+      std::memcpy(work.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+__extension__ typedef __int128 WideInteger;  // -Wpedantic calls it no standard type
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/strips.hpp
+
+/// @file
+/// The loop that all kernels share: strip after strip, from every source, through registers, to every target.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// An `Arithmetic` has types Partial and Result, `bytes` of elements that one of them stands for, and
+///   start(Partial&, from)            the first source's elements
+///   combine(Partial&, from)          and another's
+///   finish(Result&, Partial&)        what is stored
+///   put(to, Result const&)
+/// Twice is one for twice the bytes. Named members and no array: g++ 12 leaves an array of vectors in memory.
+template <class Arithmetic>
+class Twice {
+ public:
+  static constexpr std::size_t bytes = 2 * Arithmetic::bytes;
+  struct Partial {
+    typename Arithmetic::Partial first, second;
+  };
+  struct Result {
+    typename Arithmetic::Result first, second;
+  };
+
+  DTRAIN_ALWAYS_INLINE explicit Twice(const Work& work) noexcept : arithmetic_(work) {}
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+    arithmetic_.start(partial.first, from);
+    arithmetic_.start(partial.second, from + Arithmetic::bytes);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+    arithmetic_.combine(partial.first, from);
+    arithmetic_.combine(partial.second, from + Arithmetic::bytes);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    arithmetic_.finish(result.first, partial.first);
+    arithmetic_.finish(result.second, partial.second);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept {
+    arithmetic_.put(to, result.first);
+    arithmetic_.put(to + Arithmetic::bytes, result.second);
+  }
+
+ private:
+  Arithmetic arithmetic_;
+};
+
+/// What fills, and does not overflow, 16 registers: four vectors of partial results.
+template <class Arithmetic>
+using Strip = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
+                                 Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
+
+/// Reduces whole strips. Everything of one is read before anything of it is written, so that a target may be a source.
+template <class Arithmetic>
+DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
+  static_assert(Work::granularity % Arithmetic::bytes == 0);
+  const Arithmetic arithmetic(work);
+  const std::byte* const* const sources = work.sources;
+  const std::byte* const* const sources_end = sources + work.source_count;
+  std::byte* const* const targets = work.targets;
+  std::byte* const* const targets_end = targets + work.target_count;
+  for (std::size_t i = 0; i < work.bytes; i += Arithmetic::bytes) {
+    typename Arithmetic::Partial partial;
+    arithmetic.start(partial, *sources + i);
+    for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
+      arithmetic.combine(partial, *source + i);
+    }
+    typename Arithmetic::Result result;
+    arithmetic.finish(result, partial);
+    for (std::byte* const* target = targets; target != targets_end; ++target) {
+      arithmetic.put(*target + i, result);
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/avx2.hpp
+
+/// @file
+/// The kernels for AVX2 and F16C: what training asks for; the baseline has the rest.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A function of its own with an explicit target: inlined into nothing that is compiled for less.
+template <class Arithmetic>
+DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const Work& work) noexcept {
+  reduce_strips<Strip<Arithmetic>>(work);
+}
+
+/// Null where the baseline's is as good.
+inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
+  if (op == ReduceOp::sum || op == ReduceOp::average) {
+    switch (dtype) {
+      case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Add>>;
+      case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Add>>;
+      case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, Add>>;
+      case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Add>>;
+      default: return nullptr;
+    }
+  }
+  if (op == ReduceOp::product) {
+    return nullptr;
+  }
+  switch (size_bytes(dtype)) {
+    case 8: return &avx2_kernel<Extreme<std::int64_t, 32>>;
+    case 4: return &avx2_kernel<Extreme<std::int32_t, 32>>;
+    case 2: return &avx2_kernel<Extreme<std::int16_t, 32>>;
+    default: return nullptr;
+  }
+}
+#else
+inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
+  return nullptr;
+}
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/avx512.hpp
+
+/// @file
+/// The kernels for AVX-512: what training asks for; the baseline has the rest.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A function of its own with an explicit target: inlined into nothing that is compiled for less.
+template <class Arithmetic>
+DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
+    const Work& work) noexcept {
+  reduce_strips<Strip<Arithmetic>>(work);
+}
+
+/// Null where the baseline's is as good.
+inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
+  if (op == ReduceOp::sum || op == ReduceOp::average) {
+    switch (dtype) {
+      case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Add>>;
+      case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Add>>;
+      case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, Add>>;
+      case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Add>>;
+      default: return nullptr;
+    }
+  }
+  if (op == ReduceOp::product) {
+    return nullptr;
+  }
+  switch (size_bytes(dtype)) {
+    case 8: return &avx512_kernel<Extreme<std::int64_t, 64>>;
+    case 4: return &avx512_kernel<Extreme<std::int32_t, 64>>;
+    case 2: return &avx512_kernel<Extreme<std::int16_t, 64>>;
+    default: return nullptr;
+  }
+}
+#else
+inline Kernel avx512_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
+  return nullptr;
+}
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/baseline.hpp
+
+/// @file
+/// The kernels for any processor: 16-byte vectors, which every 64-bit one has.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <class Arithmetic>
+DTRAIN_OPTIMIZED void baseline_kernel(const Work& work) noexcept {
+  reduce_strips<Strip<Arithmetic>>(work);
+}
+
+/// Sum and average of a floating-point type (Add), or the product (Multiply); null for integers.
+template <class Operation>
+Kernel baseline_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &baseline_kernel<FloatArithmetic<double, 16, Operation>>;
+    case DType::f32: return &baseline_kernel<FloatArithmetic<float, 16, Operation>>;
+    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, Operation>>;
+    case DType::bf16: return &baseline_kernel<HalfArithmetic<Bf16Words<16>, Operation>>;
+    default: return nullptr;
+  }
+}
+
+inline Kernel baseline_extreme_kernel(DType dtype) noexcept {
+  switch (size_bytes(dtype)) {
+    case 8: return &baseline_kernel<Extreme<std::int64_t, 16>>;
+    case 4: return &baseline_kernel<Extreme<std::int32_t, 16>>;
+    case 2: return &baseline_kernel<Extreme<std::int16_t, 16>>;
+    default: return &baseline_kernel<Extreme<std::int8_t, 16>>;
+  }
+}
+
+inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
+  switch (dtype) {
+    case DType::i64:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint64_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint64_t>
+                                       : &integer_average<std::int64_t, WideInteger>;
+    case DType::i32:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint32_t>
+                                       : &integer_average<std::int32_t, std::int64_t>;
+    default:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint8_t>
+                                       : &integer_average<std::uint8_t, std::uint32_t>;
+  }
+}
+
+constexpr bool is_float(DType dtype) noexcept {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/// Never null.
+inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
+  if (op == ReduceOp::min || op == ReduceOp::max) {
+    return baseline_extreme_kernel(dtype);
+  }
+  if (!is_float(dtype)) {
+    return baseline_integer_kernel(dtype, op);
+  }
+  return op == ReduceOp::product ? baseline_float_kernel<Multiply>(dtype) : baseline_float_kernel<Add>(dtype);
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/reduction.hpp
+
+/// @file
+/// Reduces the elements of many ranks in host memory, in rank order: the same bits on every processor.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type has
+/// every operation:
+///
+/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources.
+/// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
+/// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
+/// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
+/// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
+/// - One source is copied: nothing is reduced, and a NaN keeps its bits.
+///
+/// No flag of the including program and no setting of the calling thread changes a bit: not -ffast-math, not -mfma, not
+/// flushed subnormals or another rounding, which are set to the default meanwhile.
+class Reduction {
+ public:
+  static constexpr std::size_t max_sources = 256;
+
+  /// `isa` is one that runs on this machine.
+  static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
+    Kernel kernel = nullptr;
+    if (isa == Isa::avx512) {
+      kernel = avx512_kernel_for(dtype, op);
+    } else if (isa == Isa::avx2) {
+      kernel = avx2_kernel_for(dtype, op);
+    }
+    return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
+  }
+
+  /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
+  /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
+  /// a value without state.
+  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+                  std::size_t count) const noexcept {
+    const std::size_t bytes = count * size_bytes(dtype_);
+    if (sources.empty() || targets.empty() || bytes == 0) {
+      return;
+    }
+    if (sources.size() == 1) {
+      for (std::byte* const target : targets) {
+        if (target != sources[0]) {
+          copy_bytes(target, sources[0], bytes);
+        }
+      }
+      return;
+    }
+    const DefaultFloatEnvironment environment;
+    const std::size_t whole = bytes - bytes % Work::granularity;
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, key_};
+    if (op_ == ReduceOp::average) {
+      work.factor = reciprocal(sources.size());
+    }
+    if (whole > 0) {
+      kernel_(work);
+    }
+    if (whole < bytes) {
+      reduce_rest(kernel_, work, bytes - whole);
+    }
+  }
+
+ private:
+  /// What is behind the last whole multiple, padded with zeros: the same instructions on every element, and nothing of
+  /// it compiled into every kernel. A function of its own, because its memory is needed only here.
+  __attribute__((noinline)) static void reduce_rest(Kernel kernel, Work work, std::size_t bytes) noexcept {
+    std::byte padded[max_sources][Work::granularity];
+    const std::byte* sources[max_sources];
+    for (std::size_t source = 0; source < work.source_count; ++source) {
+      std::memcpy(padded[source], work.sources[source] + work.bytes, bytes);
+      std::memset(padded[source] + bytes, 0, Work::granularity - bytes);
+      sources[source] = padded[source];
+    }
+    const std::size_t begin = work.bytes;
+    std::byte* const* const targets = work.targets;
+    const std::size_t target_count = work.target_count;
+    std::byte* const result = padded[0];
+    work.sources = sources;
+    work.targets = &result;
+    work.target_count = 1;
+    work.bytes = Work::granularity;
+    kernel(work);
+    for (std::size_t target = 0; target < target_count; ++target) {
+      std::memcpy(targets[target] + begin, result, bytes);
+    }
+  }
+
+  Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept
+      : kernel_(kernel), key_(key_bits(dtype, op == ReduceOp::min)), dtype_(dtype), op_(op) {}
+
+  Kernel kernel_;
+  KeyBits key_;
+  DType dtype_;
+  ReduceOp op_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/async/blocked_signals.hpp
 
@@ -3108,6 +4370,8 @@ class ByteWriter {
 
   std::span<const std::byte> view() const noexcept { return bytes_; }
   std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
+  /// Empty again, with its memory.
+  void clear() noexcept { bytes_.clear(); }
 
  private:
   ByteWriter& little_endian(std::uint64_t value, int count) {
@@ -3168,12 +4432,21 @@ class FrameParser {
 
   /// The next whole frame's payload, if there is one.
   std::optional<std::vector<std::byte>> next() {
+    std::vector<std::byte> frame;
+    return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
+  }
+
+  /// The same in memory that is used again: small frames allocate nothing.
+  bool next(std::vector<std::byte>& frame) {
     if (spoilt_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
-      return std::nullopt;
+      return false;
     }
     const std::span<const std::byte> payload =
         std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
-    std::vector<std::byte> frame(payload.begin(), payload.end());
+    if (frame.capacity() > kept_capacity) {
+      std::vector<std::byte>().swap(frame);
+    }
+    frame.assign(payload.begin(), payload.end());
     taken_ += frame_header_bytes + frame.size();
     if (taken_ == buffer_.size()) {
       buffer_.clear();
@@ -3183,7 +4456,7 @@ class FrameParser {
       }
     }
     check_length();
-    return frame;
+    return true;
   }
 
   /// Whether a length above the bound has been seen, and which.
@@ -3394,6 +4667,7 @@ class Connection {
 
   /// `co_await connection.readable(deadline)`: as EventLoop::readable.
   async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
+  async::DescriptorAwaiter writable(Deadline deadline) noexcept { return loop_->writable(socket_.get(), deadline); }
 
   /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
   /// answer.
@@ -3507,36 +4781,47 @@ class FrameReader {
   /// The next frame.
   async::Task<FrameResult> read_frame(Deadline deadline) {
     FrameResult result;
-    for (;;) {
-      if (auto frame = parser_.next()) {
-        result.payload = std::move(*frame);
-        co_return std::move(result);
+    while (!try_read_frame(result)) {
+      const async::Ready ready = co_await connection_->readable(deadline);
+      if (ready == async::Ready::timed_out) {
+        end(result, IoResult{IoStatus::timed_out, 0, 0});
+        break;
       }
+    }
+    co_return std::move(result);
+  }
+
+  /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
+  /// again: a line that beats allocates nothing.
+  bool try_read_frame(FrameResult& result) {
+    while (!parser_.next(result.payload)) {
       if (parser_.spoilt()) {
         result.status = FrameStatus::too_long;
         result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
                         " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
-        co_return std::move(result);
+        return true;
       }
       const IoResult io = receive();
       if (io.status == IoStatus::timed_out) {
-        const async::Ready ready = co_await connection_->readable(deadline);
-        if (ready == async::Ready::ready) {
-          continue;
-        }
+        return false;
       }
       if (!io.ok()) {
-        const bool inside = parser_.buffered() > 0;
-        result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
-                        : inside                         ? FrameStatus::cut_short
-                                                         : FrameStatus::closed;
-        result.reason = io.reason() + (inside ? " inside a frame" : "");
-        co_return std::move(result);
+        end(result, io);
+        return true;
       }
     }
+    return true;
   }
 
  private:
+  void end(FrameResult& result, const IoResult& io) const {
+    const bool inside = parser_.buffered() > 0;
+    result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
+                    : inside                         ? FrameStatus::cut_short
+                                                     : FrameStatus::closed;
+    result.reason = io.reason() + (inside ? " inside a frame" : "");
+  }
+
   /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
@@ -3579,6 +4864,20 @@ class FrameWriter {
 
   /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
   async::Task<IoResult> flush(Deadline deadline) {
+    IoResult total = try_flush();
+    while (total.status == IoStatus::timed_out) {
+      const async::Ready ready = co_await connection_->writable(deadline);
+      if (ready == async::Ready::timed_out) {
+        break;
+      }
+      const IoResult more = try_flush();
+      total = IoResult{more.status, total.bytes + more.bytes, more.error};
+    }
+    co_return total;
+  }
+
+  /// Writes what goes without waiting: timed_out where some of it does not. Allocates nothing.
+  IoResult try_flush() {
     IoResult total;
     while (queued_bytes() > 0) {
       if (written_ == writing_.size()) {
@@ -3586,7 +4885,8 @@ class FrameWriter {
         written_ = 0;
         writing_.swap(queue_);
       }
-      const IoResult io = co_await connection_->write_all(std::span(writing_).subspan(written_), deadline);
+      const IoResult io = connection_->try_write(std::span<const std::byte>(writing_).subspan(written_))
+                              .value_or(IoResult{IoStatus::timed_out, 0, 0});
       written_ += io.bytes;
       total.bytes += io.bytes;
       if (!io.ok()) {
@@ -3595,7 +4895,7 @@ class FrameWriter {
         break;
       }
     }
-    co_return total;
+    return total;
   }
 
   /// queue and flush. @throws Error (limit) also where the queue is full
@@ -4552,6 +5852,11 @@ class Queue {
 
   bool is_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
 
+  /// Whether there is work that no thread runs and no HelperThread will.
+  bool is_left_alone() const noexcept {
+    return completed_.load() < published_.load() && role_.load() == free_role && !has_helper_.load();
+  }
+
   /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
   /// the other thread stops running. The deadline is looked at between two pieces of work.
   /// @throws Error (invalid_argument) where the caller is itself work of this queue, which would wait for ever.
@@ -4575,6 +5880,7 @@ class Queue {
 
  private:
   friend class HelperThread;
+  friend class RescueThread;
 
   static constexpr std::uint64_t nobody_waits = std::numeric_limits<std::uint64_t>::max();
   static constexpr std::chrono::minutes full_ring_patience{1};  // then it tries again: work ends by its own deadline
@@ -4658,7 +5964,7 @@ class Queue {
   void park_helper() noexcept {
     helper_.store(helper_parked);
     const bool has_work = completed_.load() < published_.load() && role_.load() == free_role;
-    if (!has_work && !helper_stops_.load()) {
+    if (!has_work && has_helper_.load()) {
       futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
     }
     helper_.store(helper_awake);
@@ -4672,7 +5978,7 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> wanted_{nobody_waits};  ///< the lowest ticket that somebody sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> helper_stops_{false};
+  std::atomic<bool> has_helper_{false};  ///< false again where it is to stop
   std::array<WorkItem, capacity> ring_;
 };
 
@@ -4719,7 +6025,7 @@ class HelperThread {
  public:
   /// @throws Error where the system gives no more threads.
   explicit HelperThread(Queue& queue) : queue_(queue) {
-    queue_.helper_stops_.store(false);
+    queue_.has_helper_.store(true);
     // The user's signal handlers run in the user's threads.
     sigset_t all;
     sigset_t before;
@@ -4729,6 +6035,7 @@ class HelperThread {
       thread_ = std::jthread([this] { main(); });
     } catch (const std::system_error& failure) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      queue_.has_helper_.store(false);
       throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
                                       "; progress = inline needs no thread");
     }
@@ -4737,13 +6044,13 @@ class HelperThread {
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
   ~HelperThread() {
-    queue_.helper_stops_.store(true);
+    queue_.has_helper_.store(false);
     queue_.wake_helper();
   }
 
  private:
   void main() noexcept {
-    const auto goes_on = [this] { return !queue_.helper_stops_.load(); };
+    const auto goes_on = [this] { return queue_.has_helper_.load(); };
     while (goes_on()) {
       queue_.run_up_to(Queue::nobody_waits, goes_on);
       queue_.park_helper();
@@ -4752,6 +6059,54 @@ class HelperThread {
 
   Queue& queue_;
   std::jthread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/rescue_thread.hpp
+
+/// @file
+/// A thread that runs a host queue's work once, where somebody waits for it and nobody runs it.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Starts on demand and ends when the queue is empty; an idle one costs neither thread nor memory.
+/// Lifetime: the queue outlives it. Threads: `run_if_left_alone` one at a time.
+class RescueThread {
+ public:
+  explicit RescueThread(Queue& queue) noexcept : queue_(queue) {}
+  RescueThread(const RescueThread&) = delete;
+  RescueThread& operator=(const RescueThread&) = delete;
+
+  /// Lets the work that runs end and leaves the rest. Blocking: for as long as that takes; work ends by a deadline of
+  /// its own.
+  ~RescueThread() { stops_.store(true); }
+
+  /// Starts the thread where the queue has work that nobody runs. Blocking: no. Where no thread can be had the work
+  /// stays for whoever waits, and who asks again is served again.
+  void run_if_left_alone() noexcept {
+    if (running_.load() || !queue_.is_left_alone()) {
+      return;
+    }
+    running_.store(true);
+    try {
+      const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
+      thread_ = std::jthread([this] { main(); });  // the one before has ended
+    } catch (...) {
+      running_.store(false);
+    }
+  }
+
+ private:
+  void main() noexcept {
+    queue_.run_up_to(Queue::nobody_waits, [this] { return !stops_.load(); });
+    running_.store(false);
+  }
+
+  Queue& queue_;
+  std::atomic<bool> running_{false};
+  std::atomic<bool> stops_{false};
+  std::jthread thread_;  ///< joined before what it uses goes
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -4827,6 +6182,64 @@ static_assert(CanWaitExternal<StreamRef>);
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
+// ---- dtrain/stream/host/stream_set.hpp
+
+/// @file
+/// The communication streams of one rank, none of which may keep another waiting.
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+/// A caller-runs stream rests while its rank's thread waits inside another stream's operation. Where rank 0 waits in
+/// channel A for rank 1, and rank 1 in channel B for rank 0, each has enqueued what the other waits for, and nobody
+/// runs it. So whoever waits long calls `run_what_nobody_runs`, again and again while it waits.
+///
+/// Threads: all members from any thread. Owned together by the rank's group and its streams.
+class StreamSet {
+ public:
+  /// A stream's place in the set, and the thread that runs it then. Pinned. Lifetime: the queue outlives it.
+  /// Blocking: the end waits for the work that its thread runs; see RescueThread.
+  class Place {
+   public:
+    Place(std::shared_ptr<StreamSet> set, Queue& queue) : set_(std::move(set)), rescue_(queue) { set_->add(rescue_); }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    ~Place() { set_->remove(rescue_); }
+
+   private:
+    std::shared_ptr<StreamSet> set_;
+    RescueThread rescue_;
+  };
+
+  StreamSet() = default;
+  StreamSet(const StreamSet&) = delete;
+  StreamSet& operator=(const StreamSet&) = delete;
+
+  /// Sees to it that a thread runs each stream that has work and no thread. Blocking: no. Allocates only where it
+  /// starts a thread.
+  void run_what_nobody_runs() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (RescueThread* rescue : streams_) {
+      rescue->run_if_left_alone();
+    }
+  }
+
+ private:
+  void add(RescueThread& rescue) {
+    const std::lock_guard lock(mutex_);
+    streams_.push_back(&rescue);
+  }
+
+  void remove(RescueThread& rescue) noexcept {
+    const std::lock_guard lock(mutex_);
+    streams_.erase(std::find(streams_.begin(), streams_.end(), &rescue));
+  }
+
+  std::mutex mutex_;
+  std::vector<RescueThread*> streams_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
 // ---- dtrain/stream/host/communication_stream.hpp
 
 /// @file
@@ -4835,6 +6248,7 @@ static_assert(CanWaitExternal<StreamRef>);
 namespace DTRAIN_NAMESPACE::stream::host {
 
 /// Owns a Queue and, once asked for, the thread that drains it. Movable; references stay valid.
+/// Threads: one for each stream, besides what its references allow.
 /// Lifetime: outlives its references; work not yet run is dropped at the end.
 class CommunicationStream {
  public:
@@ -4852,11 +6266,15 @@ class CommunicationStream {
   /// Blocking: until the work that runs has ended. Whoever waits runs the rest.
   void stop_helper() noexcept { state_->helper.reset(); }
 
+  /// One of the rank's streams from now on: its work is run in the background where the rank is stalled elsewhere.
+  void enter(std::shared_ptr<StreamSet> set) { state_->place.emplace(std::move(set), state_->queue); }
+
   bool has_helper() const noexcept { return state_->helper.has_value(); }
 
  private:
   struct State {
     Queue queue;
+    std::optional<StreamSet::Place> place;
     std::optional<HelperThread> helper;
   };
 
@@ -8115,6 +9533,12 @@ struct Membership {
   /// The first rank that is on another host than this one, and that host's name; -1 where all share this host.
   int other_host_rank = -1;
   std::string other_host;
+  /// In a group that was split off: this rank's number in the job. `rank` and `world_size` are the group's then, all
+  /// else is the job's.
+  std::optional<int> job_rank{};
+
+  /// What causes name, and what the job's failure is compared with.
+  int rank_in_job() const noexcept { return job_rank.value_or(rank); }
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -8294,6 +9718,39 @@ class Outbox {
   std::size_t taken_bytes_ = 0;
   std::size_t waiting_bytes_ = 0;
 };
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/party_barrier.hpp
+
+/// @file
+/// A barrier for some of a job's ranks, made of a store's other operations.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Counts who comes; the last of a round opens its gate, and takes away that of the round before, which all have
+/// passed. At most four messages there and back for the last, two for any other. A rank is in a barrier of one name
+/// once at a time, and one that timed out counts as having come. @param store a handle whose prefix only the parties
+/// use
+template <class Store>
+async::Task<void> party_barrier(Store store, std::string name, std::int64_t parties, Deadline deadline) {
+  const std::string prefix = "barrier/" + name + "/";
+  async::Task<std::int64_t> arriving = store.add(prefix + "arrived", 1, deadline);
+  const std::int64_t arrived = co_await std::move(arriving);
+  const std::int64_t round = (arrived - 1) / parties;
+  const std::string gate = prefix + std::to_string(round);
+  if (arrived % parties != 0) {
+    async::Task<void> waiting = store.wait(std::vector<std::string>{gate}, deadline);
+    co_await std::move(waiting);
+    co_return;
+  }
+  async::Task<void> opening = store.set(gate, "", deadline);
+  co_await std::move(opening);
+  if (round > 0) {
+    async::Task<bool> erasing = store.erase(prefix + std::to_string(round - 1), deadline);
+    static_cast<void>(co_await std::move(erasing));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -9354,6 +10811,8 @@ class FieldWriter {
   }
 
   std::vector<std::byte> take() { return out_.take(); }
+  std::span<const std::byte> view() const noexcept { return out_.view(); }
+  void clear() noexcept { out_.clear(); }
 
  private:
   net::ByteWriter out_;
@@ -10213,13 +11672,21 @@ std::optional<Any> decode_as(FieldReader& reader) {
 
 }  // namespace detail
 
+/// The frame of a message, in the memory of `writer`, which is used again.
+template <class Message>
+std::span<const std::byte> encode(Message message, FieldWriter& writer) {
+  writer.clear();
+  const MessageKind kind = detail::kind_of(&message);
+  writer.choice(kind, kind, kind);
+  detail::fields(writer, message);
+  return writer.view();
+}
+
 /// The frame of a message. @pre keys and values within their bounds: they would be cut
 template <class Message>
 Frame encode(Message message) {
   FieldWriter writer;
-  const MessageKind kind = detail::kind_of(&message);
-  writer.choice(kind, kind, kind);
-  detail::fields(writer, message);
+  static_cast<void>(encode(std::move(message), writer));
   return writer.take();
 }
 
@@ -10407,7 +11874,8 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
   /// under way that the peer hears anyway.
   void beat() {
-    if (link_ && link_->writer.queued_bytes() < batch_bytes && link_->writer.queue(encode(Heartbeat{received_}))) {
+    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
+        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
       unacknowledged_bytes_ = 0;
       to_write_.set();
     }
@@ -10440,10 +11908,14 @@ class Line : public std::enable_shared_from_this<Line> {
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
+  bool lacks_room() const noexcept {
+    return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
+  }
+
   /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
   /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
   async::Task<void> room() {
-    while (options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16) {
+    while (lacks_room()) {
       is_crowded_ = true;
       co_await taken_.wait(a_day());
     }
@@ -10477,10 +11949,14 @@ class Line : public std::enable_shared_from_this<Line> {
   }
 
   async::Task<std::string> read_all(Link& link) {
+    net::FrameResult frame;
+    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
     for (;;) {
-      co_await room();
-      const net::FrameResult frame = co_await link.reader.read_frame(a_day());
-      if (frame.status == net::FrameStatus::timed_out) {
+      if (lacks_room()) {
+        co_await room();
+      }
+      if (!link.reader.try_read_frame(frame)) {
+        co_await link.connection.readable(a_day());
         continue;
       }
       if (!frame.ok()) {
@@ -10520,7 +11996,12 @@ class Line : public std::enable_shared_from_this<Line> {
         static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
       }
       if (link.writer.queued_bytes() > 0) {
-        const net::IoResult result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
+        net::IoResult result = link.writer.try_flush();
+        if (result.status == net::IoStatus::timed_out) {
+          const std::size_t at_once = result.bytes;
+          result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
+          result.bytes += at_once;
+        }
         taken_.set();
         if (result.status == net::IoStatus::closed) {
           co_return result.reason();
@@ -10553,6 +12034,7 @@ class Line : public std::enable_shared_from_this<Line> {
   Deadline::Clock::time_point last_heard_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
+  FieldWriter heartbeat_;
   bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
   bool closing_ = false;
   async::Spawned reading_;
@@ -11802,6 +13284,13 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
+  /// The same store, whose barriers are of so many ranks that know each other by the prefix, not of the whole job.
+  Store with_parties(int parties) const {
+    Store store = *this;
+    store.parties_ = parties;
+    return store;
+  }
+
   /// Sets or replaces a value.
   Task<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
     return nothing_of(ask(with_value(Operation::set, std::move(key), std::move(value)), deadline));
@@ -11897,9 +13386,12 @@ class Store {
     block(wait(keys, by(deadline)), deadline, "waiting for keys of the store");
   }
 
-  /// Collective: waits until every rank of the job has come to the barrier of this name; then the name is free for the
-  /// next round. A rank is in a barrier of one name once at a time.
+  /// Collective: waits until every rank of the job (or all parties) has come to the barrier of this name; then the name
+  /// is free for the next round. A rank is in a barrier of one name once at a time.
   Task<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
+    if (parties_ > 0) {
+      return party_barrier(*this, std::move(name), parties_, by(deadline));
+    }
     return nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
   }
   void barrier_blocking(const std::string& name, OptionalDeadline deadline = {}) const {
@@ -12012,6 +13504,7 @@ class Store {
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
   std::string prefix_;
+  int parties_ = 0;  ///< 0: all ranks of the job
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 
@@ -12510,6 +14003,112 @@ class Participant {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/backend/arguments.hpp
+
+/// @file
+/// The preconditions of collectives, checked at the call, in one sentence each, for every backend.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+inline std::string amount(const ConstBufferView& view) {
+  return std::to_string(view.count) + " " + name(view.dtype);
+}
+
+[[noreturn]] inline void refuse(const std::string& sentence) {
+  throw Error(Errc::invalid_argument, sentence);
+}
+
+inline void check_memory(const char* operation, const ConstBufferView& view) {
+  const std::size_t element = size_bytes(view.dtype);
+  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
+    refuse(std::string(operation) + " of " + amount(view) + ": no memory is that long, or holds that type");
+  }
+  if (view.count != 0 && view.data == nullptr) {
+    refuse(std::string(operation) + " of " + amount(view) + " was given a null address");
+  }
+}
+
+inline bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
+  const std::less<const std::byte*> before;
+  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
+}
+
+/// `whole` has one block of the size of `part` for each rank; in place `part` is the rank's own.
+inline void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
+                         const ConstBufferView& part, int rank, int size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
+    refuse(std::string(operation) + " on " + std::to_string(size) + " ranks with " + whole_is + " of " + amount(whole) +
+           " and " + part_is + " of " + amount(part) + "; the first has a block like the second for each rank");
+  }
+  check_memory(operation, whole);
+  check_memory(operation, part);
+  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
+    refuse("the input and output of " + std::string(operation) +
+           " overlap; give disjoint memory, or this rank's block of the longer one as the shorter");
+  }
+}
+
+}  // namespace detail
+
+/// @throws Error (invalid_argument) unless both are alike, and the same memory or disjoint.
+inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
+  if (input.count != output.count || input.dtype != output.dtype) {
+    detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
+                   "; both buffers have the same length and type");
+  }
+  detail::check_memory("all_reduce", input);
+  detail::check_memory("all_reduce", output);
+  if (input.data != output.data && detail::overlap(input, output)) {
+    detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+  }
+}
+
+/// @throws Error (invalid_argument) unless `input` is `size` blocks as long as `output`.
+inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
+}
+
+/// @throws Error (invalid_argument) unless `output` is `size` blocks as long as `input`.
+inline void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
+}
+
+/// @throws Error (invalid_argument) for a root that is no rank of the channel, and memory that is not there.
+inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
+  if (root < 0 || root >= size) {
+    detail::refuse("broadcast from rank " + std::to_string(root) + " of " + std::to_string(size) +
+                   "; ranks are counted from 0");
+  }
+  detail::check_memory("broadcast", buffer);
+}
+
+/// @throws Error (invalid_argument) for a peer that is no other rank of the channel, and memory that is not there.
+inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
+  if (peer < 0 || peer >= size || peer == rank) {
+    detail::refuse(std::string(operation) + " between rank " + std::to_string(rank) + " and rank " +
+                   std::to_string(peer) + " of " + std::to_string(size) + "; a peer is another rank, counted from 0");
+  }
+  detail::check_memory(operation, buffer);
+}
+
+/// @throws Error (invalid_argument) for ranks that are not of the channel, and memory that is not there or overlaps.
+inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
+  if (to < 0 || to >= size || from < 0 || from >= size) {
+    detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +
+                   std::to_string(size) + "; ranks are counted from 0");
+  }
+  detail::check_memory("send_recv", input);
+  detail::check_memory("send_recv", output);
+  if (detail::overlap(input, output)) {
+    detail::refuse("the input and output of send_recv overlap; give it disjoint memory");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/communicator.hpp
 
 /// @file
@@ -12553,7 +14152,8 @@ concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
 };
 
-/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements).
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements); in place
+/// where `output` is that block of `input`, else disjoint.
 template <class C>
 concept CanReduceScatter =
     HasRanks<C> &&
@@ -12561,23 +14161,31 @@ concept CanReduceScatter =
       { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
     };
 
-/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements).
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements); in place where
+/// `input` is that block of `output`, else disjoint.
 template <class C>
 concept CanAllGather =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
-/// Point to point; matched by order between two ranks of the channel. Not collective.
+/// Point to point: not collective, only the two ranks named call it. `peer` is another rank of the channel, `to` and
+/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv counted as one of each; both
+/// give the same count and dtype, else a disagreement. A send may complete before its recv was called, or not: code that
+/// is right counts on neither. `send_recv` does both at once, so that a ring in which every rank sends to the next and
+/// receives from the one before goes round whatever the size; with a send before a recv on every rank it would wait for
+/// ever once messages exceed what the backend buffers. Input and output are disjoint.
 template <class C>
 concept CanSendRecv =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, BufferView output, int peer, typename C::Stream stream) {
+    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
+                            typename C::Stream stream) {
       { c.send(input, peer, stream) } -> std::same_as<void>;
       { c.recv(output, peer, stream) } -> std::same_as<void>;
+      { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
     };
 
-/// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank.
+/// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank. Every rank
+/// gives a color >= 0; a negative one is an invalid_argument.
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
@@ -12669,6 +14277,13 @@ struct ChannelContext {
   Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
   std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
   std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
+  /// Called by the thread that runs an operation once it has waited for a peer for about a millisecond, and again
+  /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
+  /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
+  std::function<void()> on_stall{};
+
+  /// This rank's number in the job, which failures are reported under.
+  int reporting_rank() const noexcept { return members.rank_in_job(); }
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -12694,6 +14309,12 @@ concept SaysDevices = requires(DeviceKind kind) {
   { B::supports(kind) } noexcept -> std::same_as<bool>;
 };
 
+/// Whether its communicators reduce elements of that type.
+template <class B>
+concept SaysDTypes = requires(DType dtype) {
+  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
+};
+
 /// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
 template <class B>
 concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
@@ -12710,7 +14331,7 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
 
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>
-concept Backend = HasName<B> && SaysDevices<B> && CanOpen<B> && HasCommunicationStream<B>;
+concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -12743,181 +14364,128 @@ inline std::uint64_t number_after(std::string_view text, std::string_view label,
   return result.ec == std::errc() ? number : otherwise;
 }
 
-/// Bytes, as the kernel estimates them: what is free or can be freed, and no more than the control group may ever use.
-/// Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it is
-/// unknown.
+/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
+/// kernel gives back. No bound where the folder has no limit, or does not exist.
+/// @param files what the group's statistics call its files' pages, those of groups below included
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
+  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
+/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
+inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
+    if (!first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    // In a container the path may be the host's; the container's own root is looked at in any case.
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return available;
+}
+
+/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
+/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
+/// is unknown.
 inline std::uint64_t available_memory_bytes() {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  const std::uint64_t group_limit = number_after(read_start("/sys/fs/cgroup/memory.max"), "", unknown);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024, group_limit);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/kernels.hpp
+// ---- dtrain/backend/shared_memory/doorbell.hpp
 
 /// @file
-/// The inner loops of a reduction: one rounding for each element and step, whatever the compiler's flags.
+/// A counter in shared memory that ranks sleep on until it changes.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// `out[i] = a[i] op b[i]` for `count` elements at any alignment; `out` may be `a` or `b`.
-using CombineFunction = void (*)(std::byte* out, const std::byte* a, const std::byte* b, std::size_t count) noexcept;
+/// Zeroed memory is a valid one. Whoever changes the count first writes what it announces; the change and the read of
+/// the sleepers' number are sequentially consistent, as is what a sleeper does in the other order: one of both sees the
+/// other.
+struct Doorbell {
+  std::atomic<std::uint32_t> count{0};     ///< the word that sleepers sleep on
+  std::atomic<std::uint32_t> sleepers{0};  ///< nobody asleep, no wake
 
-/// `values[i] *= 1 / ranks` for `count` elements.
-using ScaleFunction = void (*)(std::byte* values, std::size_t count, int ranks) noexcept;
-
-/// A reduction of one element type.
-struct Kernels {
-  CombineFunction combine = nullptr;
-  ScaleFunction scale = nullptr;  ///< after the last rank; null where the operation has none
+  void set(std::uint32_t value) noexcept {
+    count.store(value);
+    wake();
+  }
+  void ring() noexcept {
+    count.fetch_add(1);
+    wake();
+  }
+  /// Costs nothing where nobody sleeps.
+  void wake() noexcept {
+    if (sleepers.load() != 0) {
+      futex_wake_all(count, FutexScope::shared);
+    }
+  }
 };
 
-// Explicit vectors: at -O2 these loops run four times as fast as scalar ones, and -ffast-math has nothing to reorder.
-// 16 bytes need no target flag; a wider vector gains nothing once the data come from memory.
-template <class T>
-struct VectorOf;
-template <>
-struct VectorOf<float> {
-  typedef float type __attribute__((vector_size(16)));
-  typedef std::int32_t mask __attribute__((vector_size(16)));
+/// The sleep of one rank's running thread, which any thread of that rank can end.
+class Sleeper {
+ public:
+  /// Until the bell rings, wake() was called after `stop` was set, or the deadline has passed: short, so that a wake
+  /// that just misses the sleeper, or a peer that was killed, costs no more. Returns at once unless `may_sleep()`,
+  /// which is asked when every ring is noticed.
+  template <class F>
+  void sleep(Doorbell& bell, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
+    bell.sleepers.fetch_add(1);
+    const std::uint32_t seen = bell.count.load();
+    if (may_sleep()) {
+      sleeping_on_.store(&bell.count);
+      if (!stop.load()) {
+        futex_wait(bell.count, seen, deadline, FutexScope::shared);
+      }
+      sleeping_on_.store(nullptr);
+    }
+    bell.sleepers.fetch_sub(1);
+  }
+
+  /// Threads: any.
+  void wake() const noexcept {
+    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
+      futex_wake_all(*word, FutexScope::shared);
+    }
+  }
+
+ private:
+  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
 };
-template <>
-struct VectorOf<double> {
-  typedef double type __attribute__((vector_size(16)));
-  typedef std::int64_t mask __attribute__((vector_size(16)));
-};
-
-/// At any alignment.
-template <class T>
-typename VectorOf<T>::type load(const std::byte* from) noexcept {
-  typename VectorOf<T>::type value;
-  std::memcpy(&value, from, sizeof(value));
-  return value;
-}
-
-/// As std::memcpy. Not std::memcpy, because glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`, which on AMD's Zen takes
-/// 15 times as long where the target begins a few bytes later in its page than the source in its own: so does a large
-/// vector (16 bytes) beside a mapping (0). Measured: 64 KiB in 21 us, here 1.4 us.
-inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  constexpr std::size_t width = sizeof(VectorOf<float>::type);
-  std::size_t i = 0;
-  for (; i + 4 * width <= bytes; i += 4 * width) {
-    const auto first = load<float>(from + i);
-    const auto second = load<float>(from + i + width);
-    const auto third = load<float>(from + i + 2 * width);
-    const auto fourth = load<float>(from + i + 3 * width);
-    std::memcpy(to + i, &first, width);
-    std::memcpy(to + i + width, &second, width);
-    std::memcpy(to + i + 2 * width, &third, width);
-    std::memcpy(to + i + 3 * width, &fourth, width);
-  }
-  if (i < bytes) {
-    std::memcpy(to + i, from + i, bytes - i);
-  }
-}
-
-/// `chosen` where the mask is set, else `other`.
-template <class T>
-typename VectorOf<T>::type select(typename VectorOf<T>::mask mask, typename VectorOf<T>::type chosen,
-                                  typename VectorOf<T>::type other) noexcept {
-  using Mask = typename VectorOf<T>::mask;
-  return (typename VectorOf<T>::type)((mask & (Mask)chosen) | (~mask & (Mask)other));
-}
-
-template <class T>
-struct Sum {
-  using Vector = typename VectorOf<T>::type;
-  static Vector apply(Vector a, Vector b) noexcept { return a + b; }
-};
-template <class T>
-struct Product {
-  using Vector = typename VectorOf<T>::type;
-  static Vector apply(Vector a, Vector b) noexcept { return a * b; }
-};
-/// A NaN on any rank makes the result NaN, as it does in a sum.
-template <class T>
-struct Min {
-  using Vector = typename VectorOf<T>::type;
-  static Vector apply(Vector a, Vector b) noexcept { return select<T>((b < a) | (b != b), b, a); }
-};
-template <class T>
-struct Max {
-  using Vector = typename VectorOf<T>::type;
-  static Vector apply(Vector a, Vector b) noexcept { return select<T>((b > a) | (b != b), b, a); }
-};
-
-template <class T, class Operation>
-void combine(std::byte* out, const std::byte* a, const std::byte* b, std::size_t count) noexcept {
-  using Vector = typename VectorOf<T>::type;
-  constexpr std::size_t width = sizeof(Vector);
-  const std::size_t bytes = count * sizeof(T);
-  std::size_t i = 0;
-  for (; i + 4 * width <= bytes; i += 4 * width) {
-    const Vector first = Operation::apply(load<T>(a + i), load<T>(b + i));
-    const Vector second = Operation::apply(load<T>(a + i + width), load<T>(b + i + width));
-    const Vector third = Operation::apply(load<T>(a + i + 2 * width), load<T>(b + i + 2 * width));
-    const Vector fourth = Operation::apply(load<T>(a + i + 3 * width), load<T>(b + i + 3 * width));
-    std::memcpy(out + i, &first, width);
-    std::memcpy(out + i + width, &second, width);
-    std::memcpy(out + i + 2 * width, &third, width);
-    std::memcpy(out + i + 3 * width, &fourth, width);
-  }
-  for (; i < bytes; i += width) {  // the rest, padded: the same instruction on every element
-    const std::size_t part = bytes - i < width ? bytes - i : width;
-    Vector left{};
-    Vector right{};
-    std::memcpy(&left, a + i, part);
-    std::memcpy(&right, b + i, part);
-    left = Operation::apply(left, right);
-    std::memcpy(out + i, &left, part);
-  }
-}
-
-/// The product with the rounded reciprocal: a vector division costs more than reading the data. Exact for powers of
-/// two.
-template <class T>
-void scale(std::byte* values, std::size_t count, int ranks) noexcept {
-  using Vector = typename VectorOf<T>::type;
-  constexpr std::size_t width = sizeof(Vector);
-  const T factor = T(1) / static_cast<T>(ranks);
-  const std::size_t bytes = count * sizeof(T);
-  std::size_t i = 0;
-  for (; i + width <= bytes; i += width) {
-    Vector value;
-    std::memcpy(&value, values + i, width);
-    value = value * factor;
-    std::memcpy(values + i, &value, width);
-  }
-  if (i < bytes) {
-    Vector value{};
-    std::memcpy(&value, values + i, bytes - i);
-    value = value * factor;
-    std::memcpy(values + i, &value, bytes - i);
-  }
-}
-
-template <class T>
-Kernels kernels_of(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum: return {&combine<T, Sum<T>>, nullptr};
-    case ReduceOp::average: return {&combine<T, Sum<T>>, &scale<T>};
-    case ReduceOp::min: return {&combine<T, Min<T>>, nullptr};
-    case ReduceOp::max: return {&combine<T, Max<T>>, nullptr};
-    case ReduceOp::product: return {&combine<T, Product<T>>, nullptr};
-  }
-  return {};
-}
-
-/// Empty (null combine) for an element type or operation that this backend does not reduce.
-inline Kernels kernels_for(DType dtype, ReduceOp op) noexcept {
-  switch (dtype) {
-    case DType::f32: return kernels_of<float>(op);
-    case DType::f64: return kernels_of<double>(op);
-    default: return {};
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -13093,7 +14661,7 @@ class Links {
         size_(context.members.world_size),
         channel_(context.name),
         failure_(context.failure),
-        check_([failure = context.failure, rank = context.members.rank] { failure->throw_if_failed(rank); }) {}
+        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
 
   static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
 
@@ -13250,15 +14818,25 @@ class Links {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-enum class OperationKind : std::uint8_t { none = 0, all_reduce, broadcast, barrier };
+enum class OperationKind : std::uint8_t {
+  none = 0,
+  all_reduce,
+  broadcast,
+  reduce_scatter,
+  all_gather,
+  barrier,
+  send,
+  recv,
+  send_recv,
+};
 
 /// Lies in shared memory: plain fields, the same in every process.
 struct Operation {
-  std::uint64_t sequence = 0;  ///< 1, 2, ... on a channel
-  std::uint64_t count = 0;
+  std::uint64_t sequence = 0;    ///< 1, 2, ... among a channel's collectives; 0 point to point
+  std::uint64_t count = 0;       ///< elements: of the whole buffer, of one rank's block where it has blocks
   std::uint64_t allocation = 0;  ///< which allocation of the channel the buffer lies in; 0: in none, or out of place
   std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's part
-  std::int32_t root = 0;
+  std::int32_t root = 0;         ///< of a broadcast; point to point, the peer it goes to, or else comes from
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -13273,248 +14851,50 @@ struct Operation {
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
 inline std::string to_string(const Operation& operation) {
   const std::string elements = " of " + std::to_string(operation.count) + " " + name(operation.dtype);
+  const std::string reduced = std::string(" (") + name(operation.op) + ")";
+  const std::string peer = " rank " + std::to_string(operation.root);
   switch (operation.kind) {
-    case OperationKind::all_reduce: return std::string("all_reduce (") + name(operation.op) + ")" + elements;
-    case OperationKind::broadcast: return "broadcast" + elements + " from rank " + std::to_string(operation.root);
+    case OperationKind::all_reduce: return "all_reduce" + reduced + elements;
+    case OperationKind::broadcast: return "broadcast" + elements + " from" + peer;
+    case OperationKind::reduce_scatter: return "reduce_scatter" + reduced + elements + " a rank";
+    case OperationKind::all_gather: return "all_gather" + elements + " a rank";
     case OperationKind::barrier: return "barrier";
+    case OperationKind::send: return "send" + elements + " to" + peer;
+    case OperationKind::recv: return "recv" + elements + " from" + peer;
+    case OperationKind::send_recv: return "send_recv" + elements + " to" + peer;
     case OperationKind::none: break;
   }
   return "no operation";
 }
 
-/// "operation 5 of channel 'group'".
+/// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
 inline std::string place_of(const Operation& operation, const std::string& channel) {
-  return "operation " + std::to_string(operation.sequence) + " of channel '" + channel + "'";
+  return (operation.sequence == 0 ? "on channel '"
+                                  : "operation " + std::to_string(operation.sequence) + " of channel '") +
+         channel + "'";
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/reduce.hpp
+// ---- dtrain/backend/shared_memory/outbox_part.hpp
 
 /// @file
-/// The reduction of many ranks' elements, in rank order.
+/// One place of a rank's outbox: a piece of a message to one peer, until that peer takes it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Writes `sources[0][i] op sources[1][i] op ...`, evaluated from the left, to every target. Each path of the backend
-/// ends here, so an element's bits do not depend on the path, the slice or the chunk it was in. A target may be one of
-/// the sources (the same elements of it), else they are disjoint.
-inline void reduce(const Kernels& kernels, std::size_t element_bytes, std::span<const std::byte* const> sources,
-                   std::span<std::byte* const> targets, std::size_t count) noexcept {
-  // The partial result stays in the first-level cache while one block after another comes from memory.
-  constexpr std::size_t block_bytes = 4096;
-  alignas(64) std::byte partial[block_bytes];
-  const std::size_t bytes = count * element_bytes;
-  for (std::size_t offset = 0; offset < bytes; offset += block_bytes) {
-    const std::size_t part = std::min(block_bytes, bytes - offset);
-    const std::size_t elements = part / element_bytes;
-    if (sources.size() == 1) {
-      copy_bytes(partial, sources[0] + offset, part);
-    } else {
-      kernels.combine(partial, sources[0] + offset, sources[1] + offset, elements);
-    }
-    for (std::size_t rank = 2; rank < sources.size(); ++rank) {
-      kernels.combine(partial, partial, sources[rank] + offset, elements);
-    }
-    if (kernels.scale != nullptr) {
-      kernels.scale(partial, elements, static_cast<int>(sources.size()));
-    }
-    for (std::byte* target : targets) {
-      copy_bytes(target + offset, partial, part);
-    }
-  }
-}
+/// Pieces that a rank can have under way, and the bytes of one: two are filled while two are taken.
+inline constexpr std::size_t outbox_parts = 4;
+inline constexpr std::size_t outbox_part_bytes = std::size_t{32} << 10;
 
-/// The part of `count` elements that one rank reduces: whole cache lines, the last ranks' may be empty.
-struct Slice {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t size() const noexcept { return end - begin; }
-};
-
-/// Elements of the longest slice of `count` elements among `ranks`.
-constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
-  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
-  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-  return (share + line - 1) / line * line;
-}
-
-constexpr Slice slice_of(std::size_t count, int ranks, int rank) noexcept {
-  const std::size_t length = slice_length(count, ranks);
-  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
-  return {begin, std::min(count, begin + length)};
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/control_block.hpp
-
-/// @file
-/// The layout of a channel's shared memory: a slot for each rank, then its staging areas.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Up to this many bytes every rank reduces everything by itself: one meeting instead of two.
-inline constexpr std::size_t small_bytes = 4096;
-
-/// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
-inline constexpr int max_ranks = 256;
-
-enum class SlotState : std::uint32_t { serving = 0, closed, failed };
-
-/// A Cause that other processes can read; texts are cut to what fits.
-struct SharedCause {
-  std::uint32_t kind = 0;
-  std::int32_t rank = -1;
-  std::array<char, 64> host{};
-  std::array<char, 944> text{};
-
-  void store(const Cause& cause) noexcept {
-    kind = static_cast<std::uint32_t>(cause.kind);
-    rank = cause.rank;
-    copy(cause.host, host);
-    copy(cause.text, text);
-  }
-
-  Cause load() const {
-    const bool known =
-        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
-    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
-  }
-
- private:
-  static void copy(std::string_view from, std::span<char> to) noexcept {
-    const std::size_t length = std::min(from.size(), to.size());
-    std::memcpy(to.data(), from.data(), length);
-    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
-  }
-  static std::string text_of(std::span<const char> from) {
-    const auto end = std::find(from.begin(), from.end(), '\0');
-    return {from.begin(), end};
-  }
-};
-
-/// What one rank shows the others. Only that rank writes it, `sleepers` excepted. Zeroed memory is a valid slot.
-struct alignas(64) Slot {
-  std::atomic<std::uint32_t> arrived{0};   ///< meetings this rank has come to; the word its peers sleep on
-  std::atomic<std::uint32_t> sleepers{0};  ///< peers that sleep on it: nobody asleep, no wake
-  std::atomic<SlotState> state{SlotState::serving};
-  alignas(64) std::uint64_t nonce = 0;  ///< proves that all ranks map the same memory
-  /// Two, by parity: one is written while a slow peer still reads the other.
-  alignas(64) std::array<Operation, 2> operations{};
-  alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
-  alignas(64) std::array<std::array<std::byte, small_bytes>, 2> small{};
-};
-
-/// Where everything is, as a function of the number of ranks alone.
-class ControlBlock {
- public:
-  static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
-    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
-    return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
-  }
-  static constexpr std::size_t bytes_for(int ranks) noexcept {
-    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + staging_bytes(ranks));
-  }
-
-  ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
-
-  Slot& slot(int rank) const noexcept {
-    return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
-  }
-
-  /// Bytes of one chunk of a staged operation.
-  std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
-
-  /// A rank's input for the chunks of that parity.
-  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + chunk % 2 * chunk_bytes();
-  }
-  /// The slice that a rank reduced, for the chunks of that parity.
-  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
-  }
-
- private:
-  /// The longest slice of a chunk, in whole lines: an f64 slice is at most 64 elements longer than its share.
-  static constexpr std::size_t result_bytes(int ranks) noexcept {
-    return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
-  }
-  static constexpr std::size_t staging_bytes(int ranks) noexcept {
-    return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
-  }
-  std::byte* staging(int rank) const noexcept {
-    return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
-           static_cast<std::size_t>(rank) * staging_bytes(ranks_);
-  }
-
-  std::byte* base_;
-  int ranks_;
-};
-
-static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/doorbell.hpp
-
-/// @file
-/// Arriving at a meeting, and sleeping until a peer has arrived.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Wakes the peers that sleep for the slot's rank; costs nothing where nobody does.
-inline void wake_sleepers(Slot& slot) noexcept {
-  if (slot.sleepers.load() != 0) {
-    futex_wake_all(slot.arrived, FutexScope::shared);
-  }
-}
-
-/// Says that the slot's rank has come to `meeting`. The store and the read of the sleepers' number are sequentially
-/// consistent, as is what a sleeper does in the other order: one of both sees the other.
-inline void arrive(Slot& slot, std::uint32_t meeting) noexcept {
-  slot.arrived.store(meeting);
-  wake_sleepers(slot);
-}
-
-/// Says that the slot's rank comes to no further meeting.
-inline void leave(Slot& slot, SlotState state) noexcept {
-  slot.state.store(state);
-  wake_sleepers(slot);
-}
-
-inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
-  return static_cast<std::int32_t>(slot.arrived.load() - meeting) >= 0;  // the count may wrap
-}
-
-/// The sleep of one rank's running thread, which any thread of that rank can end.
-class Sleeper {
- public:
-  /// Until the peer has arrived or left, wake() was called after `stop` was set, or 20 ms have passed: a wake that just
-  /// misses the sleeper, or a peer that was killed, costs no more.
-  void sleep(Slot& peer, std::uint32_t meeting, const std::atomic<bool>& stop, Deadline deadline) noexcept {
-    const Deadline slice = earlier(deadline, Deadline::after(std::chrono::milliseconds(20)));
-    peer.sleepers.fetch_add(1);
-    const std::uint32_t seen = peer.arrived.load();
-    if (!has_arrived(peer, meeting) && peer.state.load() == SlotState::serving) {
-      sleeping_on_.store(&peer.arrived);
-      if (!stop.load()) {
-        futex_wait(peer.arrived, seen, slice, FutexScope::shared);
-      }
-      sleeping_on_.store(nullptr);
-    }
-    peer.sleepers.fetch_sub(1);
-  }
-
-  /// Threads: any.
-  void wake() const noexcept {
-    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
-      futex_wake_all(*word, FutexScope::shared);
-    }
-  }
-
- private:
-  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
+/// The sender writes it while it is free and then sets `owner`; that rank reads it and frees it. Zeroed memory is a
+/// free one.
+struct alignas(64) OutboxPart {
+  std::atomic<std::uint32_t> owner{0};  ///< 1 + the rank that it is for; 0: free
+  DType dtype = DType::f32;
+  std::uint64_t message = 0;  ///< 1, 2, ... from this sender to that receiver
+  std::uint64_t offset = 0;   ///< of the piece in the message, in bytes
+  std::uint64_t count = 0;    ///< elements of the whole message
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -13588,6 +14968,11 @@ class Segment {
     if (count == 0) {
       return;  // which the system would refuse
     }
+    if (bytes_ >= huge_page_bytes) {
+      // Reserved through the descriptor pages are small, written through the advised mapping huge where the system
+      // allows. What cannot be had here (an old kernel, no memory) the reservation below finds.
+      static_cast<void>(::madvise(base_ + offset, count, populate_write));
+    }
     int result = 0;
     do {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
@@ -13604,6 +14989,8 @@ class Segment {
   void close_descriptor() noexcept { memory_.reset(); }
 
  private:
+  static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
+
   /// The base is aligned for huge pages where the segment is large enough to have some.
   Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
     const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
@@ -13739,595 +15126,52 @@ class ArenaTable {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/channel.hpp
+// ---- dtrain/backend/shared_memory/shared_cause.hpp
 
 /// @file
-/// One rank's side of a channel: meeting the others, and giving up when it fails.
+/// A failure's cause in memory that other processes read.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A meeting: every rank counts up its own `arrived` word and waits for everybody else's. What a rank wrote before it
-/// arrived, others may read after they met it; what it writes after meeting k+1 nobody reads for meeting k any more.
-///
-/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
-/// calls, belong to the thread that runs the stream; abort, failure and close to any.
-class Channel {
- public:
-  Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
-      : rank_(context.members.rank),
-        size_(context.members.world_size),
-        name_(context.name),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        segment_(std::move(segment)),
-        control_(segment_->base(), size_),
-        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50) {}
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  const std::string& name() const noexcept { return name_; }
-  const std::string& host() const noexcept { return host_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
-  const ControlBlock& control() const noexcept { return control_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
+/// Without its texts where there is no memory for them.
+inline Cause copy_of(const Cause& cause) noexcept {
+  try {
+    return cause;
+  } catch (...) {
+    return Cause{cause.kind, cause.rank, {}, {}};  // no memory for its text
   }
-
-  /// Runs `work` as the operation that was enqueued as the `operation.sequence`-th; skips it once the channel has
-  /// failed. What this rank says about it becomes visible with its next arrival.
-  template <class F>
-  void run(const Operation& operation, F work) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail(out_of_order(operation));
-      return;
-    }
-    if (done_.load() + 1 != operation.sequence && !aborted()) {
-      fail(out_of_order(operation));
-    } else if (!aborted()) {
-      operation_ = operation;
-      deadline_.reset();
-      own_slot().operations[operation.sequence % 2] = operation;
-      work();
-    }
-    done_.store(std::max(done_.load(), operation.sequence));
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
-  }
-
-  /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
-  bool meet() noexcept {
-    arrive(own_slot(), ++meetings_);
-    return wait_for_all();
-  }
-
-  /// The first meeting of an operation: also compares what everybody calls.
-  bool meet_and_compare() noexcept { return meet() && all_agree(); }
-
-  /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
-  const Operation& operation_of(int rank) const noexcept {
-    return control_.slot(rank).operations[operation_.sequence % 2];
-  }
-
-  std::byte* small_of(int rank) const noexcept { return control_.slot(rank).small[operation_.sequence % 2].data(); }
-
-  /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
-
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
-
-  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
-  void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      cause_ = copy_of(cause);
-      own_slot().cause.store(cause);
-      aborted_.store(true);  // before anybody else can find a cause and return
-    }
-    leave(own_slot(), SlotState::failed);
-    sleeper_.wake();
-  }
-
-  /// Aborts, and tells the job. In the thread that runs the work.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    try {
-      failure_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
-  }
-
-  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
-  /// Blocking: until the operation that runs in another thread has ended, which is soon.
-  void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
-    if (!aborted()) {
-      leave(own_slot(), SlotState::closed);
-    }
-  }
-
- private:
-  ~Channel() = default;
-
-  static constexpr int yields = 50;
-
-  Slot& own_slot() const noexcept { return control_.slot(rank_); }
-
-  static std::optional<Cause> copy_of(const Cause& cause) noexcept {
-    try {
-      return cause;
-    } catch (...) {
-      return Cause{cause.kind, cause.rank, {}, {}};  // no memory for its text
-    }
-  }
-
-  bool wait_for_all() noexcept {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !wait_for(peer)) {
-        return false;
-      }
-    }
-    return !aborted();
-  }
-
-  bool wait_for(int peer) noexcept {
-    Slot& slot = control_.slot(peer);
-    // First in the hope that it runs on another core, then in case it waits for this one, at last without a core.
-    for (int spin = 0; spin < spins_ + yields; ++spin) {
-      if (has_arrived(slot, meetings_)) {
-        return true;
-      }
-      if (aborted()) {
-        return false;
-      }
-      if (spin < spins_) {
-        spin_pause();
-      } else {
-        static_cast<void>(::sched_yield());
-      }
-    }
-    if (!deadline_) {
-      deadline_ = Deadline::after(timeout_);
-    }
-    while (!aborted()) {
-      sleeper_.sleep(slot, meetings_, aborted_, *deadline_);
-      if (has_arrived(slot, meetings_)) {
-        return true;
-      }
-      if (!any_has_left() && deadline_->passed()) {
-        fail({CauseKind::timeout, rank_, host_, present() + ": " + missing()});
-      }
-    }
-    return false;
-  }
-
-  /// Whether this meeting cannot take place because a peer failed or left; then this channel fails too. All are looked
-  /// at: the one that is waited for may itself wait for such a peer. Who came first and then left spoils nothing.
-  bool any_has_left() noexcept {
-    for (int peer = 0; peer < size_; ++peer) {
-      const Slot& slot = control_.slot(peer);
-      const SlotState state = slot.state.load();
-      if (state == SlotState::failed && !all_have_arrived()) {
-        fail(slot.cause.load());
-        return true;
-      }
-      if (state == SlotState::closed && !has_arrived(slot, meetings_)) {
-        fail({CauseKind::disagreement, -1, "",
-              present() + " cannot be finished: rank " + std::to_string(peer) +
-                  " has left the channel without calling it"});
-        return true;
-      }
-    }
-    return false;
-  }
-
-  bool all_have_arrived() const noexcept {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (!has_arrived(control_.slot(peer), meetings_)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
-  bool all_agree() noexcept {
-    const Operation& first = operation_of(0);
-    for (int peer = 1; peer < size_; ++peer) {
-      const Operation& other = operation_of(peer);
-      if (!other.agrees_with(first)) {
-        fail({CauseKind::disagreement, -1, "",
-              "as " + place_of(first, name_) + ", rank 0 called " + to_string(first) + " and rank " +
-                  std::to_string(peer) + " called " + to_string(other) +
-                  "; every rank calls the same collectives in the same order"});
-        return false;
-      }
-    }
-    return true;
-  }
-
-  Cause out_of_order(const Operation& operation) const {
-    return {
-        CauseKind::exception, rank_, host_,
-        to_string(operation) + ", " + place_of(operation, name_) +
-            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-            "to streams that wait for each other"};
-  }
-
-  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
-
-  /// Who has come to this meeting, who has not, and how long that has been so.
-  std::string missing() const {
-    std::vector<int> here;
-    std::vector<int> not_here;
-    for (int peer = 0; peer < size_; ++peer) {
-      (has_arrived(control_.slot(peer), meetings_) ? here : not_here).push_back(peer);
-    }
-    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
-    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(milliseconds) + " ms; " +
-           rendezvous::rank_list(here) + " had";
-  }
-
-  const int rank_;
-  const int size_;
-  const std::string name_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::shared_ptr<Segment> segment_;
-  const ControlBlock control_;
-  const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
-
-  std::atomic<std::int64_t> references_{1};
-  std::uint32_t meetings_ = 0;
-  Operation operation_;
-  std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
-  Sleeper sleeper_;
-  std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;
-  std::optional<Cause> cause_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/placement.hpp
-
-/// @file
-/// What the ranks' descriptions say about where their buffers lie.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Between pieces of this size long work looks whether it was aborted.
-inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
-
-/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
-/// Called after the operation's first meeting.
-inline bool all_in_one_arena(const Channel& channel) noexcept {
-  const std::uint64_t allocation = channel.operation_of(0).allocation;
-  for (int rank = 1; rank < channel.size(); ++rank) {
-    if (channel.operation_of(rank).allocation != allocation) {
-      return false;
-    }
-  }
-  return allocation != 0;
 }
 
-/// Whether any rank's does.
-inline bool any_in_arena(const Channel& channel) noexcept {
-  for (int rank = 0; rank < channel.size(); ++rank) {
-    if (channel.operation_of(rank).allocation != 0) {
-      return true;
-    }
+/// A Cause that other processes can read; texts are cut to what fits.
+struct SharedCause {
+  std::uint32_t kind = 0;
+  std::int32_t rank = -1;
+  std::array<char, 64> host{};
+  std::array<char, 944> text{};
+
+  void store(const Cause& cause) noexcept {
+    kind = static_cast<std::uint32_t>(cause.kind);
+    rank = cause.rank;
+    copy(cause.host, host);
+    copy(cause.text, text);
   }
-  return false;
-}
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/all_reduce.hpp
-
-/// @file
-/// The three ways of an all-reduce in shared memory; all give the same bits.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
-/// input is not copied.
-struct AllReduce {
-  const std::byte* input;
-  std::byte* output;
-  Arena arena;
-  Kernels kernels;
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept { Run(*this, channel, operation).all(); }
-
- private:
-  using Sources = std::array<const std::byte*, max_ranks>;
-  using Targets = std::array<std::byte*, max_ranks>;
-
-  /// One execution on one rank.
-  class Run {
-   public:
-    Run(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
-        : work_(work),
-          channel_(channel),
-          operation_(operation),
-          element_(size_bytes(operation.dtype)),
-          count_(operation.count),
-          chunk_(chunk_length()),
-          chunks_(chunk_ == 0 ? 0 : (count_ + chunk_ - 1) / chunk_) {}
-
-    void all() noexcept {
-      if (channel_.size() == 1) {
-        if (work_.input != work_.output) {
-          copy_bytes(work_.output, work_.input, count_ * element_);
-        }
-      } else if (count_ * element_ <= small_bytes) {
-        small();
-      } else {
-        large();
-      }
-    }
-
-   private:
-    /// Every rank shows its input and reduces everything: one meeting.
-    void small() noexcept {
-      copy_bytes(channel_.small_of(channel_.rank()), work_.input, count_ * element_);
-      if (!channel_.meet_and_compare()) {
-        return;
-      }
-      Sources sources;
-      for (int rank = 0; rank < channel_.size(); ++rank) {
-        sources[index(rank)] = channel_.small_of(rank);
-      }
-      reduce_from(sources, std::span(&work_.output, 1), count_);
-    }
-
-    /// Whether it can be done in place is known only after the first meeting. A rank whose buffer is in no arena knows
-    /// before that it is staged, and saves the others a meeting.
-    void large() noexcept {
-      const bool bound = operation_.allocation != 0;
-      if (!bound) {
-        copy_in(0);
-      }
-      if (!channel_.meet_and_compare()) {
-        return;
-      }
-      if (all_in_one_arena(channel_)) {
-        in_place();
-        return;
-      }
-      if (any_in_arena(channel_)) {
-        if (bound) {
-          copy_in(0);
-        }
-        if (!channel_.meet()) {
-          return;
-        }
-      }
-      staged();
-    }
-
-    /// Rank r reduces slice r of every buffer and writes the result to all.
-    void in_place() noexcept {
-      const Slice own = slice_of(count_, channel_.size(), channel_.rank());
-      const std::size_t piece = piece_bytes / element_;
-      for (std::size_t begin = own.begin; begin < own.end && !channel_.aborted(); begin += piece) {
-        Sources sources;
-        Targets targets;
-        for (int rank = 0; rank < channel_.size(); ++rank) {
-          std::byte* buffer = work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
-          sources[index(rank)] = buffer;
-          targets[index(rank)] = buffer;
-        }
-        reduce_from(sources, std::span(targets.data(), ranks()), std::min(piece, own.end - begin));
-      }
-      if (!channel_.aborted()) {  // else the slice may be unfinished, and nobody is to take it for whole
-        channel_.meet();
-      }
-    }
-
-    /// One meeting for each chunk: between two of them a rank takes the results of the chunk before, reduces its slice
-    /// of this one and shows its input of the next. What it overwrites was last read before the meeting.
-    void staged() noexcept {
-      for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
-        if (chunk > 0) {
-          copy_out(chunk - 1);
-        }
-        reduce_slice(chunk);
-        if (chunk + 1 < chunks_) {
-          copy_in(chunk + 1);
-        }
-        if (!channel_.meet()) {
-          return;
-        }
-      }
-      copy_out(chunks_ - 1);
-    }
-
-    void copy_in(std::size_t chunk) const noexcept {
-      const std::byte* from = work_.input + chunk * chunk_ * element_;
-      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
-      const Slice own = slice_of(length_of(chunk), channel_.size(), channel_.rank());
-      copy_bytes(to, from, own.begin * element_);
-      copy_bytes(to + own.end * element_, from + own.end * element_, (length_of(chunk) - own.end) * element_);
-    }
-
-    void reduce_slice(std::size_t chunk) const noexcept {
-      const Slice own = slice_of(length_of(chunk), channel_.size(), channel_.rank());
-      const std::size_t own_offset = (chunk * chunk_ + own.begin) * element_;
-      Sources sources;
-      for (int rank = 0; rank < channel_.size(); ++rank) {
-        sources[index(rank)] = rank == channel_.rank()
-                                   ? work_.input + own_offset
-                                   : channel_.control().staged_input(rank, chunk) + own.begin * element_;
-      }
-      const std::array targets{work_.output + own_offset, channel_.control().staged_result(channel_.rank(), chunk)};
-      reduce_from(sources, targets, own.size());
-    }
-
-    void copy_out(std::size_t chunk) const noexcept {
-      for (int rank = 0; rank < channel_.size(); ++rank) {
-        const Slice slice = slice_of(length_of(chunk), channel_.size(), rank);
-        if (rank != channel_.rank() && slice.size() != 0) {
-          copy_bytes(work_.output + (chunk * chunk_ + slice.begin) * element_,
-                     channel_.control().staged_result(rank, chunk), slice.size() * element_);
-        }
-      }
-    }
-
-    void reduce_from(const Sources& sources, std::span<std::byte* const> targets, std::size_t count) const noexcept {
-      reduce(work_.kernels, element_, std::span(sources.data(), ranks()), targets, count);
-    }
-
-    /// Elements of a chunk: as many as fit, evenly distributed.
-    std::size_t chunk_length() const noexcept {
-      const std::size_t most = channel_.control().chunk_bytes() / element_;
-      const std::size_t chunks = (count_ + most - 1) / most;
-      return chunks == 0 ? 0 : slice_length(count_, static_cast<int>(chunks));
-    }
-    std::size_t length_of(std::size_t chunk) const noexcept { return std::min(chunk_, count_ - chunk * chunk_); }
-    std::size_t ranks() const noexcept { return static_cast<std::size_t>(channel_.size()); }
-    static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-
-    const AllReduce& work_;
-    Channel& channel_;
-    const Operation& operation_;
-    const std::size_t element_;
-    const std::size_t count_;
-    const std::size_t chunk_;
-    const std::size_t chunks_;
-  };
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/broadcast.hpp
-
-/// @file
-/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The root shows its buffer, in place or chunk by chunk; the others copy it.
-struct Broadcast {
-  std::byte* buffer;
-  Arena arena;
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept {
-    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-    if (channel.size() == 1) {
-      return;
-    }
-    if (bytes <= small_bytes) {
-      small(channel, operation, bytes);
-    } else {
-      large(channel, operation, bytes);
-    }
+  Cause load() const {
+    const bool known =
+        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
+    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
   }
 
  private:
-  /// One meeting.
-  void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
-    const bool is_root = channel.rank() == operation.root;
-    if (is_root) {
-      copy_bytes(channel.small_of(operation.root), buffer, bytes);
-    }
-    if (channel.meet_and_compare() && !is_root) {
-      copy_bytes(buffer, channel.small_of(operation.root), bytes);
-    }
+  static void copy(std::string_view from, std::span<char> to) noexcept {
+    const std::size_t length = std::min(from.size(), to.size());
+    std::memcpy(to.data(), from.data(), length);
+    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
   }
-
-  void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
-    const bool is_root = channel.rank() == operation.root;
-    if (is_root && operation.allocation == 0) {
-      copy_in(channel, 0, bytes);
-    }
-    if (!channel.meet_and_compare()) {
-      return;
-    }
-    const Operation& of_root = channel.operation_of(operation.root);
-    if (all_in_one_arena(channel)) {
-      if (!is_root) {
-        copy_directly(channel, arena.buffer(operation.root, of_root), bytes);
-      }
-      channel.meet();
-      return;
-    }
-    if (of_root.allocation != 0) {  // it could not know before the meeting that others are staged
-      if (is_root) {
-        copy_in(channel, 0, bytes);
-      }
-      if (!channel.meet()) {
-        return;
-      }
-    }
-    staged(channel, operation.root, bytes);
+  static std::string text_of(std::span<const char> from) {
+    const auto end = std::find(from.begin(), from.end(), '\0');
+    return {from.begin(), end};
   }
-
-  void copy_directly(const Channel& channel, const std::byte* from, std::size_t bytes) const noexcept {
-    for (std::size_t begin = 0; begin < bytes && !channel.aborted(); begin += piece_bytes) {
-      copy_bytes(buffer + begin, from + begin, std::min(piece_bytes, bytes - begin));
-    }
-  }
-
-  /// While the others take one chunk the root shows the next; the last meeting lets it use the area again.
-  void staged(Channel& channel, int root, std::size_t bytes) const noexcept {
-    const std::size_t length = channel.control().chunk_bytes();
-    for (std::size_t chunk = 0; chunk * length < bytes; ++chunk) {
-      if (channel.rank() != root) {
-        const std::size_t begin = chunk * length;
-        copy_bytes(buffer + begin, channel.control().staged_input(root, chunk), std::min(length, bytes - begin));
-      } else {
-        copy_in(channel, chunk + 1, bytes);
-      }
-      if (!channel.meet()) {
-        return;
-      }
-    }
-  }
-
-  /// Nothing where the buffer has no such chunk.
-  void copy_in(const Channel& channel, std::size_t chunk, std::size_t bytes) const noexcept {
-    const std::size_t length = channel.control().chunk_bytes();
-    const std::size_t begin = chunk * length;
-    if (begin < bytes) {
-      copy_bytes(channel.control().staged_input(channel.rank(), chunk), buffer + begin,
-                 std::min(length, bytes - begin));
-    }
-  }
-};
-
-/// One meeting.
-struct Barrier {
-  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.meet_and_compare(); }
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -14497,6 +15341,1353 @@ class Sharing {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/slice.hpp
+
+/// @file
+/// Which elements of a reduction which rank reduces.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The part of `count` elements that one rank reduces: whole cache lines, the last ranks' may be empty.
+struct Slice {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const noexcept { return end - begin; }
+};
+
+/// Elements of the longest slice of `count` elements among `ranks`.
+constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
+  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
+  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+  return (share + line - 1) / line * line;
+}
+
+constexpr Slice slice_of(std::size_t count, int ranks, int rank) noexcept {
+  const std::size_t length = slice_length(count, ranks);
+  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
+  return {begin, std::min(count, begin + length)};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/control_block.hpp
+
+/// @file
+/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its outbox.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The most that a rank shows in its slot.
+inline constexpr std::size_t slot_bytes = 8192;
+
+/// Up to this many bytes every rank of a reduction shows its input in its slot and reduces everything by itself: one
+/// meeting instead of two, but n times the reading. A second meeting costs each rank a look at n - 1 others, as reading
+/// some lines of each does; beyond, what all read together is the cost.
+constexpr std::size_t small_bytes(int ranks) noexcept {
+  return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
+}
+
+/// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
+inline constexpr int max_ranks = 256;
+
+enum class SlotState : std::uint32_t { serving = 0, closed, failed };
+
+/// What a rank brings to the first meeting of a collective: who sees `meeting` has the rest, most of it in the same
+/// cache line.
+struct alignas(64) Opening {
+  std::atomic<std::uint32_t> meeting{0};  ///< written last
+  Operation operation{};
+  std::array<std::byte, 16> few{};  ///< an input that fits
+  alignas(64) std::array<std::byte, slot_bytes> many{};
+
+  std::byte* input(std::size_t bytes) noexcept { return bytes <= few.size() ? few.data() : many.data(); }
+};
+static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few bytes are one cache line");
+
+/// What one rank shows the others. Only that rank writes it; all ring its bells. Zeroed memory is a valid slot.
+struct alignas(64) Slot {
+  Doorbell arrived{};  ///< meetings this rank has come to
+  std::atomic<SlotState> state{SlotState::serving};
+  alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
+  alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
+  std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there
+  /// Two, by parity: one is written while a slow peer still reads the other.
+  std::array<Opening, 2> openings{};
+  alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
+  std::array<OutboxPart, outbox_parts> outbox{};
+};
+
+/// Where everything is, as a function of the number of ranks alone.
+class ControlBlock {
+ public:
+  static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
+    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
+    return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
+  }
+  static constexpr std::size_t bytes_for(int ranks) noexcept {
+    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + area_bytes(ranks));
+  }
+
+  ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
+
+  Slot& slot(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
+  }
+
+  /// A rank's number in the job; its number in the channel before it has come.
+  int job_rank(int rank) const noexcept {
+    const std::uint32_t stated = slot(rank).job_rank.load();
+    return stated != 0 ? static_cast<int>(stated - 1) : rank;
+  }
+
+  /// Bytes of one chunk of a staged operation.
+  std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
+
+  /// A rank's input for the chunks of that parity.
+  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
+    return staging(rank) + chunk % 2 * chunk_bytes();
+  }
+  /// The slice that a rank reduced, for the chunks of that parity.
+  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
+    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
+  }
+
+  /// What a part of a rank's outbox holds.
+  std::byte* outbox(int rank, std::size_t part) const noexcept {
+    return staging(rank) + staging_bytes(ranks_) + part * outbox_part_bytes;
+  }
+
+ private:
+  /// The longest slice of a chunk, in whole lines: an f64 slice is at most 64 elements longer than its share.
+  static constexpr std::size_t result_bytes(int ranks) noexcept {
+    return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
+  }
+  static constexpr std::size_t staging_bytes(int ranks) noexcept {
+    return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
+  }
+  static constexpr std::size_t area_bytes(int ranks) noexcept {
+    return staging_bytes(ranks) + outbox_parts * outbox_part_bytes;
+  }
+  std::byte* staging(int rank) const noexcept {
+    return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
+           static_cast<std::size_t>(rank) * area_bytes(ranks_);
+  }
+
+  std::byte* base_;
+  int ranks_;
+};
+
+static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/meeting.hpp
+
+/// @file
+/// A meeting of all ranks of a channel: what one waits for, and what it says where the others do not come.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Whether a count of meetings has come to `meeting`; it may wrap.
+inline bool has_come_to(const std::atomic<std::uint32_t>& count, std::uint32_t meeting) noexcept {
+  return static_cast<std::int32_t>(count.load() - meeting) >= 0;
+}
+
+inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
+  return has_come_to(slot.arrived.count, meeting);
+}
+
+/// What shows that a peer has come, and what is read right after: fetched meanwhile, both take one way, not two.
+struct Sign {
+  const std::atomic<std::uint32_t>* count;
+  const void* beside;
+};
+
+inline Sign sign_of(const Slot& slot) noexcept {
+  return {&slot.arrived.count, &slot.arrived.count};
+}
+inline Sign sign_of(const Opening& opening) noexcept {
+  return {&opening.meeting, opening.many.data()};
+}
+
+/// The wait for one peer at a meeting; see Channel::wait.
+struct Meeting {
+  ControlBlock control;
+  int ranks;
+  std::uint32_t number;
+  int peer;   ///< the one that is waited for now
+  Sign sign;  ///< the peer's
+
+  bool done() const noexcept {
+    if (has_come_to(*sign.count, number)) {
+      return true;
+    }
+    __builtin_prefetch(sign.beside);
+    return false;
+  }
+  bool may_sleep() const noexcept { return !done() && control.slot(peer).state.load() == SlotState::serving; }
+  Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
+
+  /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
+  /// for may itself wait for such a peer. Who came first and then left spoils nothing. @param present names the
+  /// operation, where that is wanted: a sentence costs memory
+  template <class Present>
+  std::optional<Cause> spoilt(const Present& present) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Slot& slot = control.slot(rank);
+      const SlotState state = slot.state.load();
+      if (state == SlotState::failed && !all_have_arrived()) {
+        return slot.cause.load();
+      }
+      if (state == SlotState::closed && !has_arrived(slot, number)) {
+        return Cause{CauseKind::disagreement, -1, "",
+                     present() + " cannot be finished: rank " + std::to_string(rank) +
+                         " has left the channel without calling it"};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Who has come, who has not, and how long that has been so.
+  std::string missing(std::chrono::milliseconds waited) const {
+    std::vector<int> here;
+    std::vector<int> not_here;
+    for (int rank = 0; rank < ranks; ++rank) {
+      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
+    }
+    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
+           rendezvous::rank_list(here) + " had";
+  }
+
+ private:
+  bool all_have_arrived() const noexcept {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!has_arrived(control.slot(rank), number)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/sources.hpp
+
+/// @file
+/// One address for each rank, as a reduction takes them.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A list in place: no allocation while an operation runs.
+template <class Pointer>
+class RankAddresses {
+ public:
+  /// `address(rank)` for rank 0 to ranks - 1.
+  template <class F>
+  RankAddresses(int ranks, F address) noexcept : ranks_(static_cast<std::size_t>(ranks)) {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      addresses_[rank] = address(static_cast<int>(rank));
+    }
+  }
+
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a list of addresses.
+  operator std::span<const Pointer>() const noexcept { return {addresses_.data(), ranks_}; }
+
+ private:
+  std::array<Pointer, max_ranks> addresses_;
+  std::size_t ranks_;
+};
+
+using Sources = RankAddresses<const std::byte*>;
+using Targets = RankAddresses<std::byte*>;
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/staging_meter.hpp
+
+/// @file
+/// Whether staged bytes go through the caches or past them: measured while they do.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between cores that share a level-3 cache an ordinary copy is up to twice as fast, between others a copy past the
+/// caches (measured on two cores of a Zen 3 that its host moved about). Which it is no rank knows, and it may change:
+/// so of every `period` long operations each way is used for two and timed, and the faster one for the rest. The bytes
+/// are the same; ranks need not agree. Threads: the one that runs the work.
+class StagingMeter {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Before an operation. @param bytes that a rank stages in it
+  void begin(std::size_t bytes) noexcept {
+    counts_ = bytes >= least_bytes;
+    timed_ = counts_ && operations_ % period < 4;
+    streamed_ = timed_ ? operations_ % period < 2 : best_[1] <= best_[0];
+    spent_ = {};
+    bytes_ = bytes;
+  }
+
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
+    streamed_ ? kernels::stream_bytes(to, from, bytes) : kernels::copy_bytes(to, from, bytes);
+  }
+
+  /// Runs a part of the operation; waits for ranks that have not come yet are no part of it.
+  template <class F>
+  auto time(F part) noexcept {
+    const Clock::time_point start = timed_ ? Clock::now() : Clock::time_point();
+    const auto result = part();
+    spent_ += timed_ ? Clock::now() - start : Clock::duration();
+    return result;
+  }
+
+  /// After an operation that was staged, to its end.
+  void end() noexcept {
+    if (counts_ && operations_++ % period == 0) {
+      best_.fill(std::numeric_limits<double>::max());
+    }
+    if (timed_) {
+      double& best = best_[streamed_ ? 1 : 0];
+      best = std::min(best, static_cast<double>(spent_.count()) / static_cast<double>(bytes_));
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t period = 128;
+  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
+
+  std::uint64_t operations_ = 0;
+  std::array<double, 2> best_{};  ///< clock ticks a byte: through the caches, past them
+  bool counts_ = false;
+  bool timed_ = false;
+  bool streamed_ = true;
+  Clock::duration spent_{};
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/channel.hpp
+
+/// @file
+/// One rank's side of a channel: running operations, waiting for the others, and giving up when it fails.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A meeting: every rank counts up its own `arrived` word and waits for everybody else's. What a rank wrote before it
+/// arrived, others may read after they met it; what it writes after meeting k+1 nobody reads for meeting k any more.
+///
+/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
+/// calls, belong to the thread that runs the stream; abort, failure and close to any.
+class Channel {
+ public:
+  Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        job_rank_(context.reporting_rank()),
+        name_(context.name),
+        host_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        on_stall_(context.on_stall),
+        segment_(std::move(segment)),
+        control_(segment_->base(), size_),
+        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50),
+        sent_to_(static_cast<std::size_t>(size_)),
+        received_from_(static_cast<std::size_t>(size_)) {
+    own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  int job_rank() const noexcept { return job_rank_; }
+  const std::string& name() const noexcept { return name_; }
+  const std::string& host() const noexcept { return host_; }
+  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
+  const ControlBlock& control() const noexcept { return control_; }
+  kernels::Isa isa() const noexcept { return isa_; }
+  StagingMeter& staging() noexcept { return staging_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. What this rank says about a
+  /// collective becomes visible with its next arrival.
+  template <class F>
+  void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      fail(out_of_order(operation));
+      return;
+    }
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
+      fail(out_of_order(operation));
+    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+      operation_ = operation;
+      deadline_.reset();
+      if (operation.sequence != 0) {
+        opening(rank_).operation = operation;
+      }
+      work();
+    }
+    done_.store(std::max(done, turn), std::memory_order_release);
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
+  bool meet() noexcept {
+    own_slot().arrived.set(++meetings_);
+    return wait_for_all([this](int peer) { return sign_of(control_.slot(peer)); });
+  }
+
+  /// The first meeting of an operation: also compares what everybody calls.
+  bool meet_and_compare() noexcept {
+    opening(rank_).meeting.store(++meetings_, std::memory_order_release);
+    own_slot().arrived.set(meetings_);
+    return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
+  }
+
+  /// Waits until `awaited.done()`: first in the hope that the peer runs on another core, then in case it waits for this
+  /// one, at last without a core. @returns false where the channel has failed meanwhile.
+  template <class Awaited>
+  bool wait(const Awaited& awaited) noexcept {
+    for (int spin = 0; spin < spins_ + yields; ++spin) {
+      if (awaited.done()) {
+        return true;
+      }
+      if (aborted()) {
+        return false;
+      }
+      if (spin < spins_) {
+        spin_pause();
+      } else {
+        static_cast<void>(::sched_yield());
+      }
+    }
+    if (!deadline_) {
+      deadline_ = Deadline::after(timeout_);
+    }
+    std::chrono::milliseconds patience(1);
+    while (!aborted()) {
+      const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
+      sleeper_.sleep(
+          awaited.bell(), [&] { return awaited.may_sleep(); }, aborted_, nap);
+      if (awaited.done()) {
+        return true;
+      }
+      if (on_stall_) {
+        on_stall_();
+      }
+      if (const std::optional<Cause> spoilt = awaited.spoilt([this] { return present(); })) {
+        fail(*spoilt);
+      } else if (deadline_->passed()) {
+        const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+        fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
+      }
+    }
+    return false;
+  }
+
+  /// Messages so far from this rank to that one, and from that one to this; in the thread that runs the work.
+  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
+  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
+
+  /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
+  const Operation& operation_of(int rank) const noexcept { return opening(rank).operation; }
+
+  /// Where a rank shows a small input of the present operation.
+  std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
+
+  /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+
+  std::optional<Cause> failure() const {
+    if (!aborted()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
+  void abort(const Cause& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) {
+        return;
+      }
+      cause_ = copy_of(cause);
+      own_slot().cause.store(cause);
+      aborted_.store(true);  // before anybody else can find a cause and return
+    }
+    leave(SlotState::failed);
+    sleeper_.wake();
+  }
+
+  /// Aborts, and tells the job. In the thread that runs the work.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    try {
+      failure_->report(cause);
+    } catch (...) {
+      // failure() has it; the job learns of it from whoever looks there.
+    }
+  }
+
+  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
+  /// Blocking: until the operation that runs in another thread has ended, which is soon.
+  void close(std::uint64_t enqueued) noexcept {
+    if (done_.load() < enqueued) {
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+    if (!aborted()) {
+      leave(SlotState::closed);
+    }
+  }
+
+ private:
+  ~Channel() = default;
+
+  static constexpr int yields = 50;
+
+  Slot& own_slot() const noexcept { return control_.slot(rank_); }
+  Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
+
+  template <class Sign>
+  bool wait_for_all(Sign sign) noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer, sign(peer)})) {
+        return false;
+      }
+    }
+    return !aborted();
+  }
+
+  /// Says that this rank comes to no further meeting, takes and sends nothing more.
+  void leave(SlotState state) noexcept {
+    own_slot().state.store(state);
+    own_slot().arrived.wake();
+    for (int peer = 0; peer < size_; ++peer) {
+      control_.slot(peer).mail.ring();
+    }
+  }
+
+  /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
+  bool all_agree() noexcept {
+    const Operation& first = operation_of(0);
+    for (int peer = 1; peer < size_; ++peer) {
+      const Operation& other = operation_of(peer);
+      if (!other.agrees_with(first)) {
+        fail({CauseKind::disagreement, -1, "",
+              "as " + place_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
+                  to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
+                  to_string(other) + "; every rank calls the same collectives in the same order"});
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Cause out_of_order(const Operation& operation) const {
+    return {
+        CauseKind::exception, job_rank_, host_,
+        to_string(operation) + ", " + place_of(operation, name_) +
+            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+            "to streams that wait for each other"};
+  }
+
+  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
+
+  const int rank_;
+  const int size_;
+  const int job_rank_;
+  const std::string name_;
+  const std::string host_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
+  const std::shared_ptr<Segment> segment_;
+  const ControlBlock control_;
+  const kernels::Isa isa_ = kernels::best_isa();
+  const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
+
+  std::atomic<std::int64_t> references_{1};
+  StagingMeter staging_;
+  std::uint32_t meetings_ = 0;
+  std::vector<std::uint64_t> sent_to_;
+  std::vector<std::uint64_t> received_from_;
+  Operation operation_;
+  std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+  Sleeper sleeper_;
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex mutex_;
+  std::optional<Cause> cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/exchange.hpp
+
+/// @file
+/// The course of a collective that shows long buffers to the other ranks: in place in an arena, or chunk by chunk.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between pieces of this size long work looks whether it was aborted.
+inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+
+/// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
+class Chunks {
+ public:
+  /// @param most elements that fit, a multiple of 64 or less than that
+  Chunks(std::size_t count, std::size_t most) noexcept : count_(count) {
+    const std::size_t needed = (count + most - 1) / most;
+    length_ = needed <= 1 ? count : std::min(most, slice_length(count, static_cast<int>(needed)));
+  }
+
+  std::size_t number() const noexcept { return length_ == 0 ? 0 : (count_ + length_ - 1) / length_; }
+  std::size_t begin(std::size_t chunk) const noexcept { return chunk * length_; }
+  std::size_t length(std::size_t chunk) const noexcept { return std::min(length_, count_ - begin(chunk)); }
+
+ private:
+  std::size_t count_;
+  std::size_t length_;
+};
+
+/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
+/// Called after the operation's first meeting.
+inline bool all_in_one_arena(const Channel& channel) noexcept {
+  const std::uint64_t allocation = channel.operation_of(0).allocation;
+  for (int rank = 1; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != allocation) {
+      return false;
+    }
+  }
+  return allocation != 0;
+}
+
+/// Whether any rank's does.
+inline bool any_in_arena(const Channel& channel) noexcept {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// How a long exchange ended, on this rank.
+enum class Exchanged { in_place, staged, failed };
+
+/// In place: `direct()` between two meetings. Staged: one meeting for each chunk; between two of them a rank takes one
+/// chunk (`take(chunk)`) and shows the next (`show(chunk)`), which it may write where chunk - 2 was: everybody took
+/// that before the last meeting. Which of the two is known only after the first meeting; a rank whose buffer is in no
+/// arena knows before that it is staged, and saves the others a meeting.
+template <class Direct, class Show, class Take>
+Exchanged exchange(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
+                   Direct direct, Show show, Take take) noexcept {
+  StagingMeter& meter = channel.staging();
+  meter.begin(staged_bytes);
+  const auto show_first = [&]() noexcept {
+    show(0);
+    return true;
+  };
+  const bool bound = operation.allocation != 0;
+  if (!bound) {
+    meter.time(show_first);
+  }
+  if (!channel.meet_and_compare()) {
+    return Exchanged::failed;
+  }
+  if (all_in_one_arena(channel)) {
+    direct();
+    // After an abort it may be unfinished, and nobody is to take it for whole.
+    return !channel.aborted() && channel.meet() ? Exchanged::in_place : Exchanged::failed;
+  }
+  if (any_in_arena(channel)) {
+    if (bound) {
+      meter.time(show_first);
+    }
+    if (!channel.meet()) {
+      return Exchanged::failed;
+    }
+  }
+  const bool all_taken = meter.time([&]() noexcept {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      take(chunk);
+      if (chunk + 1 < chunks) {
+        show(chunk + 1);
+      }
+      if (!channel.meet()) {
+        return false;
+      }
+    }
+    return true;
+  });
+  if (all_taken) {
+    meter.end();
+  }
+  return all_taken ? Exchanged::staged : Exchanged::failed;
+}
+
+/// Calls `work(begin, length)` for pieces of a run of elements until it is done or the channel has failed.
+template <class Work>
+void in_pieces(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element, Work work) noexcept {
+  const std::size_t piece = piece_bytes / element;
+  for (; begin < end && !channel.aborted(); begin += piece) {
+    work(begin, std::min(piece, end - begin));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/all_gather.hpp
+
+/// @file
+/// The three ways of an all-gather in shared memory; bytes, whatever the element type.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Every rank shows its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n ranks
+/// (a block is S/n): in an arena 2nS, staged 2(n+1)S.
+struct AllGather {
+  const std::byte* input;  ///< may be this rank's block of the output
+  std::byte* output;
+  Arena arena;  ///< that the input lies in, if any
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t block = operation.count * size_bytes(operation.dtype);
+    std::byte* const own = output + static_cast<std::size_t>(channel.rank()) * block;
+    if (own != input) {
+      kernels::copy_bytes(own, input, block);
+    }
+    if (channel.size() > 1) {
+      block <= slot_bytes ? small(channel, block) : large(channel, operation, block);
+    }
+  }
+
+ private:
+  /// One meeting.
+  void small(Channel& channel, std::size_t block) const noexcept {
+    kernels::copy_bytes(channel.small_of(channel.rank(), block), input, block);
+    if (channel.meet_and_compare()) {
+      for_each_peer(channel, [&](int peer) {
+        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_of(peer, block), block);
+      });
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
+    const Chunks chunks(block, channel.control().chunk_bytes());
+    exchange(
+        channel, operation, chunks.number(), block,
+        [&] {
+          for_each_peer(channel, [&](int peer) {
+            const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
+            std::byte* to = output + static_cast<std::size_t>(peer) * block;
+            in_pieces(channel, 0, block, 1, [&](std::size_t begin, std::size_t length) {
+              kernels::copy_bytes(to + begin, from + begin, length);
+            });
+          });
+        },
+        [&](std::size_t chunk) {
+          channel.staging().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                 chunks.length(chunk));
+        },
+        [&](std::size_t chunk) {
+          for_each_peer(channel, [&](int peer) {
+            kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
+                                channel.control().staged_input(peer, chunk), chunks.length(chunk));
+          });
+        });
+  }
+
+  /// From the next rank on, so that not all read the same memory at once.
+  template <class F>
+  static void for_each_peer(const Channel& channel, F f) noexcept {
+    for (int step = 1; step < channel.size(); ++step) {
+      f((channel.rank() + step) % channel.size());
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/all_reduce.hpp
+
+/// @file
+/// The three ways of an all-reduce in shared memory; all give the same bits.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
+/// input is not copied.
+struct AllReduce {
+  const std::byte* input;
+  std::byte* output;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept { Run(*this, channel, operation).all(); }
+
+ private:
+  /// One execution on one rank.
+  class Run {
+   public:
+    Run(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
+        : work_(work),
+          channel_(channel),
+          reduction_(kernels::Reduction::of(operation.dtype, operation.op, channel.isa())),
+          element_(size_bytes(operation.dtype)),
+          count_(operation.count),
+          chunks_(count_, channel.control().chunk_bytes() / element_),
+          operation_(operation) {}
+
+    void all() noexcept {
+      if (channel_.size() == 1) {
+        if (work_.input != work_.output) {
+          kernels::copy_bytes(work_.output, work_.input, count_ * element_);
+        }
+      } else if (count_ * element_ <= small_bytes(channel_.size())) {
+        small();
+      } else {
+        large();
+      }
+    }
+
+   private:
+    /// Every rank shows its input and reduces everything: one meeting.
+    void small() noexcept {
+      kernels::copy_bytes(channel_.small_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
+      if (channel_.meet_and_compare()) {
+        const Sources sources(channel_.size(), [&](int rank) { return channel_.small_of(rank, count_ * element_); });
+        reduction_(sources, std::span(&work_.output, 1), count_);
+      }
+    }
+
+    void large() noexcept {
+      const Exchanged ended = exchange(
+          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
+          [&](std::size_t chunk) { copy_in(chunk); },
+          [&](std::size_t chunk) {
+            if (chunk > 0) {
+              copy_out(chunk - 1);
+            }
+            reduce_slice(chunk);
+          });
+      if (ended == Exchanged::staged) {
+        copy_out(chunks_.number() - 1);
+      }
+    }
+
+    /// Rank r reduces slice r of every buffer and writes the result to all.
+    void in_place() noexcept {
+      const Slice own = slice_of(count_, channel_.size(), channel_.rank());
+      in_pieces(channel_, own.begin, own.end, element_, [&](std::size_t begin, std::size_t length) {
+        const auto buffer = [&](int rank) {
+          return work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
+        };
+        reduction_(Sources(channel_.size(), buffer), Targets(channel_.size(), buffer), length);
+      });
+    }
+
+    void copy_in(std::size_t chunk) const noexcept {
+      const std::byte* from = work_.input + chunks_.begin(chunk) * element_;
+      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
+      const std::size_t length = chunks_.length(chunk);
+      const Slice own = slice_of(length, channel_.size(), channel_.rank());
+      channel_.staging().copy(to, from, own.begin * element_);
+      channel_.staging().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
+    }
+
+    /// Into the own output, and from there, while it is in the cache, to where the others take it.
+    void reduce_slice(std::size_t chunk) const noexcept {
+      const Slice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
+      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
+      constexpr std::size_t cached_bytes = 8192;
+      for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
+        const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
+        const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
+        const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
+          return rank == channel_.rank() ? work_.input + offset
+                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
+        });
+        std::byte* const target = work_.output + offset;
+        reduction_(sources, std::span(&target, 1), length);
+        channel_.staging().copy(result + (begin - own.begin) * element_, target, length * element_);
+      }
+    }
+
+    void copy_out(std::size_t chunk) const noexcept {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        const Slice slice = slice_of(chunks_.length(chunk), channel_.size(), rank);
+        if (rank != channel_.rank() && slice.size() != 0) {
+          kernels::copy_bytes(work_.output + (chunks_.begin(chunk) + slice.begin) * element_,
+                              channel_.control().staged_result(rank, chunk), slice.size() * element_);
+        }
+      }
+    }
+
+    const AllReduce& work_;
+    Channel& channel_;
+    const kernels::Reduction reduction_;
+    const std::size_t element_;
+    const std::size_t count_;
+    const Chunks chunks_;
+    const Operation& operation_;
+  };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/broadcast.hpp
+
+/// @file
+/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The root shows its buffer, in place or chunk by chunk; the others copy it.
+struct Broadcast {
+  std::byte* buffer;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+    if (channel.size() == 1) {
+      return;
+    }
+    if (bytes <= slot_bytes) {
+      small(channel, operation, bytes);
+    } else {
+      large(channel, operation, bytes);
+    }
+  }
+
+ private:
+  /// One meeting.
+  void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
+    const bool is_root = channel.rank() == operation.root;
+    if (is_root) {
+      kernels::copy_bytes(channel.small_of(operation.root, bytes), buffer, bytes);
+    }
+    if (channel.meet_and_compare() && !is_root) {
+      kernels::copy_bytes(buffer, channel.small_of(operation.root, bytes), bytes);
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
+    const int root = operation.root;
+    const bool is_root = channel.rank() == root;
+    const Chunks chunks(bytes, channel.control().chunk_bytes());
+    exchange(
+        channel, operation, chunks.number(), bytes,
+        [&] {
+          const std::byte* from = arena.buffer(root, channel.operation_of(root));
+          if (!is_root) {
+            in_pieces(channel, 0, bytes, 1, [&](std::size_t begin, std::size_t length) {
+              kernels::copy_bytes(buffer + begin, from + begin, length);
+            });
+          }
+        },
+        [&](std::size_t chunk) {
+          if (is_root) {
+            channel.staging().copy(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+                                   chunks.length(chunk));
+          }
+        },
+        [&](std::size_t chunk) {
+          if (!is_root) {
+            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().staged_input(root, chunk),
+                                chunks.length(chunk));
+          }
+        });
+  }
+};
+
+/// One meeting.
+struct Barrier {
+  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.meet_and_compare(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/reduce_scatter.hpp
+
+/// @file
+/// The three ways of a reduce-scatter in shared memory; all give the bits of an all-reduce.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Every rank shows its input, in place or chunk by chunk, and reduces its own block of all. Bytes moved for S bytes
+/// on n ranks: in an arena (n+1)S, staged about 3nS: the own block is not copied.
+struct ReduceScatter {
+  const std::byte* input;
+  std::byte* output;  ///< may be this rank's block of the input
+  Arena arena;        ///< that the input lies in, if any
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
+    if (layout.ranks == 1) {
+      if (input != output) {
+        kernels::copy_bytes(output, input, layout.all_bytes());
+      }
+    } else if (layout.all_bytes() <= small_bytes(layout.ranks)) {
+      small(channel, operation, layout);
+    } else {
+      large(channel, operation, layout);
+    }
+  }
+
+ private:
+  /// Blocks of the input, or of a chunk of it.
+  struct Layout {
+    std::size_t count;  ///< elements of a block
+    std::size_t element;
+    int ranks;
+    int rank;
+
+    std::size_t block_bytes() const noexcept { return count * element; }
+    std::size_t all_bytes() const noexcept { return block_bytes() * static_cast<std::size_t>(ranks); }
+    std::size_t block(int of) const noexcept { return static_cast<std::size_t>(of) * block_bytes(); }
+  };
+
+  static kernels::Reduction reduction(const Channel& channel, const Operation& operation) noexcept {
+    return kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
+  }
+
+  /// One meeting.
+  void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
+    kernels::copy_bytes(channel.small_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
+    if (channel.meet_and_compare()) {
+      const Sources sources(layout.ranks, [&](int rank) {
+        return channel.small_of(rank, layout.all_bytes()) + layout.block(layout.rank);
+      });
+      reduction(channel, operation)(sources, std::span(&output, 1), layout.count);
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
+    const kernels::Reduction reduce = reduction(channel, operation);
+    const Chunks chunks(layout.count,
+                        channel.control().chunk_bytes() / layout.element / static_cast<std::size_t>(layout.ranks));
+    const auto place_in_chunk = [&](int rank, std::size_t chunk) {
+      return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
+    };
+    exchange(
+        channel, operation, chunks.number(), layout.all_bytes(),
+        [&] {
+          in_pieces(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
+            const Sources sources(layout.ranks, [&](int rank) {
+              return arena.buffer(rank, channel.operation_of(rank)) + layout.block(layout.rank) +
+                     begin * layout.element;
+            });
+            std::byte* const target = output + begin * layout.element;
+            reduce(sources, std::span(&target, 1), length);
+          });
+        },
+        [&](std::size_t chunk) {
+          for (int rank = 0; rank < layout.ranks; ++rank) {
+            if (rank != layout.rank) {
+              channel.staging().copy(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
+                                     input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                     chunks.length(chunk) * layout.element);
+            }
+          }
+        },
+        [&](std::size_t chunk) {
+          const std::size_t begin = chunks.begin(chunk) * layout.element;
+          const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
+            return rank == layout.rank
+                       ? input + layout.block(rank) + begin
+                       : channel.control().staged_input(rank, chunk) + place_in_chunk(layout.rank, chunk);
+          });
+          std::byte* const target = output + begin;
+          reduce(sources, std::span(&target, 1), chunks.length(chunk));
+        });
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/transfer.hpp
+
+/// @file
+/// Point to point in shared memory: messages go through the sender's outbox, piece by piece.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A send, a receive, or both at once, which then never wait for each other. A send is over when its last piece is in
+/// the outbox: a message of up to outbox_parts pieces does not wait for its receiver, if the outbox is empty.
+struct Transfer {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::uint64_t output_count;
+  DType input_dtype;
+  DType output_dtype;
+  std::int32_t to;    ///< -1: nothing is sent
+  std::int32_t from;  ///< -1: nothing is received
+
+  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept {
+    Run run(*this, channel);
+    while (run.moves_on()) {
+      if (!channel.wait(run)) {
+        return;
+      }
+    }
+  }
+
+ private:
+  /// One execution on one rank; while nothing can be done it is what Channel::wait waits for.
+  class Run {
+   public:
+    Run(const Transfer& work, Channel& channel) noexcept
+        : work_(work),
+          channel_(channel),
+          unsent_(work.to >= 0),
+          unreceived_(work.from >= 0),
+          sent_number_(unsent_ ? ++channel.sent_to(work.to) : 0),
+          received_number_(unreceived_ ? ++channel.received_from(work.from) : 0) {}
+
+    /// Does what can be done now. @returns whether something is left that can yet be done.
+    bool moves_on() noexcept {
+      while (!channel_.aborted()) {
+        OutboxPart* const free = free_part();
+        OutboxPart* const filled = filled_part();
+        if (free != nullptr) {
+          send_piece(*free);
+        }
+        if (filled != nullptr) {
+          receive_piece(*filled);
+        }
+        if (free == nullptr && filled == nullptr) {
+          return unsent_ || unreceived_;
+        }
+      }
+      return false;
+    }
+
+    bool done() const noexcept { return free_part() != nullptr || filled_part() != nullptr; }
+    bool may_sleep() const noexcept { return !done() && gone() < 0; }
+    Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
+
+    template <class Present>
+    std::optional<Cause> spoilt(const Present& present) const {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        const Slot& slot = channel_.control().slot(rank);
+        if (slot.state.load() == SlotState::failed) {
+          return slot.cause.load();
+        }
+      }
+      const int peer = gone();
+      if (peer >= 0 && !done()) {
+        return Cause{CauseKind::disagreement, -1, "",
+                     present() + " cannot be finished: rank " + std::to_string(job_rank(peer)) +
+                         " has left the channel without its part of it"};
+      }
+      return std::nullopt;
+    }
+
+    std::string missing(std::chrono::milliseconds waited) const {
+      const std::string after = " after " + std::to_string(waited.count()) + " ms";
+      return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
+                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" + after;
+    }
+
+   private:
+    bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
+
+    /// A peer that is still needed and has left; -1 where there is none.
+    int gone() const noexcept {
+      return unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
+    }
+
+    int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
+
+    /// A place for the next piece; null where nothing is left to send or none is free.
+    OutboxPart* free_part() const noexcept {
+      if (unsent_) {
+        for (OutboxPart& part : channel_.control().slot(channel_.rank()).outbox) {
+          if (part.owner.load() == 0) {
+            return &part;
+          }
+        }
+      }
+      return nullptr;
+    }
+
+    /// The next piece for this rank; null where none is expected or it has not come.
+    OutboxPart* filled_part() const noexcept {
+      if (unreceived_) {
+        for (OutboxPart& part : channel_.control().slot(work_.from).outbox) {
+          if (part.owner.load() == mark(channel_.rank()) && part.message == received_number_ &&
+              part.offset == received_bytes_) {
+            return &part;
+          }
+        }
+      }
+      return nullptr;
+    }
+
+    void send_piece(OutboxPart& part) noexcept {
+      const std::size_t bytes = work_.input_count * size_bytes(work_.input_dtype);
+      const std::size_t piece = std::min(outbox_part_bytes, bytes - sent_bytes_);
+      const auto copy = piece <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+      copy(payload(channel_.rank(), part), work_.input + sent_bytes_, piece);
+      part.message = sent_number_;
+      part.offset = sent_bytes_;
+      part.count = work_.input_count;
+      part.dtype = work_.input_dtype;
+      part.owner.store(mark(work_.to));
+      channel_.control().slot(work_.to).mail.ring();
+      sent_bytes_ += piece;
+      unsent_ = sent_bytes_ < bytes;
+    }
+
+    void receive_piece(OutboxPart& part) noexcept {
+      if (part.count != work_.output_count || part.dtype != work_.output_dtype) {
+        channel_.fail({CauseKind::disagreement, -1, "",
+                       "on channel '" + channel_.name() + "', rank " + std::to_string(job_rank(work_.from)) +
+                           " sends " + std::to_string(part.count) + " " + name(part.dtype) + " and rank " +
+                           std::to_string(channel_.job_rank()) + " receives " + std::to_string(work_.output_count) +
+                           " " + name(work_.output_dtype) + "; both give the same count and type"});
+        return;
+      }
+      const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);
+      const std::size_t piece = std::min(outbox_part_bytes, bytes - received_bytes_);
+      kernels::copy_bytes(work_.output + received_bytes_, payload(work_.from, part), piece);
+      part.owner.store(0);
+      channel_.control().slot(work_.from).mail.ring();
+      received_bytes_ += piece;
+      unreceived_ = received_bytes_ < bytes;
+    }
+
+    static std::uint32_t mark(int rank) noexcept { return static_cast<std::uint32_t>(rank) + 1; }
+
+    std::byte* payload(int rank, const OutboxPart& part) const noexcept {
+      const OutboxPart* const first = channel_.control().slot(rank).outbox.data();
+      return channel_.control().outbox(rank, static_cast<std::size_t>(&part - first));
+    }
+
+    const Transfer& work_;
+    Channel& channel_;
+    bool unsent_;
+    bool unreceived_;
+    const std::uint64_t sent_number_;
+    const std::uint64_t received_number_;
+    std::size_t sent_bytes_ = 0;
+    std::size_t received_bytes_ = 0;
+  };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/split.hpp
+
+/// @file
+/// Which ranks of a channel go together into which new one.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A rank's word in a split.
+struct SplitChoice {
+  int color = 0;
+  int key = 0;
+};
+
+/// "3 -1 " for each rank in turn.
+inline std::string to_text(const std::vector<SplitChoice>& choices) {
+  std::string text;
+  for (const SplitChoice& choice : choices) {
+    text += std::to_string(choice.color) + ' ' + std::to_string(choice.key) + ' ';
+  }
+  return text;
+}
+
+/// @throws Error (protocol) where the text is not that of `ranks` choices
+inline std::vector<SplitChoice> split_choices_from(const std::string& text, int ranks) {
+  std::vector<SplitChoice> choices(static_cast<std::size_t>(ranks));
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto read = [&](int& number) {
+    const auto [after, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || after == end || *after != ' ') {
+      throw Error(Errc::protocol, "a split's colors and keys came as '" + printable(text.substr(0, 64)) +
+                                      "'; do all ranks run the same program?");
+    }
+    at = after + 1;
+  };
+  for (SplitChoice& choice : choices) {
+    read(choice.color);
+    read(choice.key);
+  }
+  return choices;
+}
+
+/// The ranks with the color of `rank`, by key, then by rank.
+inline std::vector<int> ranks_of_color(const std::vector<SplitChoice>& choices, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < choices.size(); ++other) {
+    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
+      ranks.push_back(static_cast<int>(other));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  return ranks;
+}
+
+/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank. Rank 0 gathers what all
+/// say: every rank reads one value. @throws Error (invalid_argument) for a negative color, before anything is said;
+/// (timeout), JobFailed
+inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                    Deadline deadline) {
+  if (color < 0) {
+    throw Error(Errc::invalid_argument,
+                "split with color " + std::to_string(color) +
+                    "; colors begin at 0: give the ranks that are to be alone one of their own");
+  }
+  const std::string split = context.name + "/split-" + std::to_string(number);
+  const auto key_of = [&](int rank) { return split + "/" + std::to_string(rank); };
+  const int ranks = context.members.world_size;
+  context.store.set_blocking(key_of(context.members.rank), to_text({{color, key}}), deadline);
+  if (context.members.rank == 0) {
+    std::vector<SplitChoice> gathered;
+    for (int rank = 0; rank < ranks; ++rank) {
+      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
+    }
+    context.store.set_blocking(split + "/all", to_text(gathered), deadline);
+  }
+  const auto choices = split_choices_from(context.store.get_blocking(split + "/all", deadline), ranks);
+  const std::vector<int> members = ranks_of_color(choices, context.members.rank);
+  ChannelContext made = context;
+  made.members.job_rank = context.reporting_rank();
+  made.name = split + "-color-" + std::to_string(color);
+  made.members.rank =
+      static_cast<int>(std::find(members.begin(), members.end(), context.members.rank) - members.begin());
+  made.members.world_size = static_cast<int>(members.size());
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
 /// @file
@@ -14508,18 +16699,19 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 template <class Algorithm>
 struct ChannelWork {
   Channel* channel;
+  std::uint64_t turn;
   Operation operation;
   Algorithm algorithm;
 
   void operator()() noexcept {
-    channel->run(operation, [this]() noexcept { algorithm(*channel, operation); });
+    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
     channel->release();
   }
   void drop() noexcept { channel->release(); }
 };
 
-/// Owns one rank's end of a channel. Reductions are of f32 and f64, every ReduceOp, summed in rank order: the same bits
-/// whatever the memory, the path, the progress mode and the timing. Broadcasts are of every element type.
+/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp, in rank order (see
+/// kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing.
 /// Work runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then
 /// sleeps. Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
 class Communicator {
@@ -14527,48 +16719,88 @@ class Communicator {
   using Stream = stream::host::StreamRef;
   using Allocation = shared_memory::Allocation;
 
-  /// Takes over a channel whose control block every rank has mapped. For SharedMemory::open_blocking.
-  Communicator(const ChannelContext& context, Links links, std::shared_ptr<Segment> control)
-      : end_(std::make_unique<End>(context, std::move(links), std::move(control))) {}
+  /// Collective, blocking. For SharedMemory::open_blocking and split_blocking. @throws Error (unsupported, limit,
+  /// out_of_memory, timeout, closed), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
+    const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
+    Links links = Links::open(context, deadline);
+    const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
+    Communicator communicator(context, std::move(links), shared.segment);
+    communicator.prove_one_memory(shared.nonce);
+    return communicator;
+  }
 
   int rank() const noexcept { return channel().rank(); }
   int size() const noexcept { return channel().size(); }
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call.
+  /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
+  /// the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input.device);
-    check_host(output.device);
-    check_buffers(input, output);
-    const Kernels kernels = kernels_for(input.dtype, op);
-    if (kernels.combine == nullptr) {
-      throw Error(Errc::unsupported,
-                  std::string("backend::SharedMemory reduces f32 and f64 by sum, average, min, max and "
-                              "product, not ") +
-                      name(input.dtype) + " by " + name(op));
-    }
+    check_host(input, output);
+    check_all_reduce(input, output);
     const ArenaTable::Place place =
         input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
     Operation operation = next(OperationKind::all_reduce, output, place);
     operation.op = op;
-    enqueue(operation, AllReduce{input.data, output.data, place.arena, kernels}, stream);
+    enqueue(operation, AllReduce{input.data, output.data, place.arena}, stream);
   }
 
-  /// See CanBroadcast. @throws Error (invalid_argument) at the call.
+  /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer.device);
-    check_buffers(buffer, buffer);
-    if (root < 0 || root >= size()) {
-      throw Error(Errc::invalid_argument, "broadcast from rank " + std::to_string(root) + " on a channel of " +
-                                              std::to_string(size()) + " ranks; ranks begin at 0");
-    }
+    check_host(buffer, buffer);
+    check_broadcast(buffer, root, size());
     const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
     Operation operation = next(OperationKind::broadcast, buffer, place);
     operation.root = root;
     enqueue(operation, Broadcast{buffer.data, place.arena}, stream);
   }
 
+  /// See CanReduceScatter. `output` may be this rank's block of `input`; where every rank's input lies in one
+  /// allocation nothing is copied.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_reduce_scatter(input, output, rank(), size());
+    const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
+    Operation operation = next(OperationKind::reduce_scatter, output, place);
+    operation.op = op;
+    enqueue(operation, ReduceScatter{input.data, output.data, place.arena}, stream);
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`; where every rank's input lies in one allocation it
+  /// is copied once for each reader.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_all_gather(input, output, rank(), size());
+    const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
+    enqueue(next(OperationKind::all_gather, input, place), AllGather{input.data, output.data, place.arena}, stream);
+  }
+
+  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver while no other is under way.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    transfer(OperationKind::send_recv, input, to, output, from, stream);
+  }
+
   /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, BufferView{}, {}), Barrier{}, stream); }
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream); }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    end_->check();
+    end_->help_others();
+    const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    return open_blocking(part, deadline);
+  }
 
   /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
   /// If it fails it fails on every rank, and the channel serves on.
@@ -14586,6 +16818,11 @@ class Communicator {
   void abort(const Cause& cause) noexcept { channel().abort(cause); }
   std::optional<Cause> failure() const { return channel().failure(); }
 
+ private:
+  /// Takes over a channel whose control block every rank has mapped.
+  Communicator(const ChannelContext& context, Links links, std::shared_ptr<Segment> control)
+      : end_(std::make_unique<End>(context, std::move(links), std::move(control))) {}
+
   /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
   /// timeout), JobFailed
   void prove_one_memory(std::uint64_t nonce) {
@@ -14598,8 +16835,8 @@ class Communicator {
         }
       }
     };
-    channel().run(next(OperationKind::barrier, BufferView{}, {}), work);
-    ++end_->enqueued;
+    channel().run(++end_->enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
+    ++end_->collectives;
     end_->check();
     if (!same) {
       throw Error(Errc::unsupported, "the ranks of channel '" + channel().name() +
@@ -14607,12 +16844,14 @@ class Communicator {
     }
   }
 
- private:
   /// What stays at its address when the communicator moves.
   struct End {
-    End(const ChannelContext& context, Links to, std::shared_ptr<Segment> control)
-        : links(std::move(to)), channel(new Channel(context, std::move(control))) {
-      links.set_check([this] { check(); });
+    End(const ChannelContext& of, Links to, std::shared_ptr<Segment> control)
+        : context(of), links(std::move(to)), channel(new Channel(context, std::move(control))) {
+      links.set_check([this] {
+        help_others();
+        check();
+      });
       subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
     }
     End(const End&) = delete;
@@ -14623,27 +16862,38 @@ class Communicator {
       channel->release();
     }
 
+    /// What this rank has enqueued elsewhere runs while it waits here: others may wait for that before they come.
+    void help_others() const {
+      if (context.on_stall) {
+        context.on_stall();
+      }
+    }
+
     /// @throws the job's first cause, or this channel's.
     void check() const {
-      channel->latch()->throw_if_failed(channel->rank());
+      channel->latch()->throw_if_failed(channel->job_rank());
       if (const std::optional<Cause> cause = channel->failure()) {
         throw_cause(*cause);
       }
     }
 
+    const ChannelContext context;
     Links links;
     Channel* channel;
     ArenaTable arenas;
-    std::uint64_t enqueued = 0;
-    std::uint64_t exchanges = 1;  ///< the first was the control block's
+    std::uint64_t enqueued = 0;     ///< operations of every kind
+    std::uint64_t collectives = 0;  ///< those that every rank takes part in
+    std::uint64_t exchanges = 1;    ///< the first was the control block's
+    std::uint64_t splits = 0;
     FailureLatch::Subscription subscription;
   };
 
   Channel& channel() const noexcept { return *end_->channel; }
 
-  Operation next(OperationKind kind, const BufferView& buffer, const ArenaTable::Place& place) const noexcept {
+  /// The next collective. Nothing is counted before it is enqueued.
+  Operation next(OperationKind kind, const ConstBufferView& buffer, const ArenaTable::Place& place) const noexcept {
     Operation operation;
-    operation.sequence = end_->enqueued + 1;
+    operation.sequence = end_->collectives + 1;
     operation.kind = kind;
     operation.count = buffer.count;
     operation.dtype = buffer.dtype;
@@ -14652,41 +16902,38 @@ class Communicator {
     return operation;
   }
 
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_host(input, output);
+    const bool sends = to >= 0;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = sends ? input.count : output.count;
+    operation.dtype = sends ? input.dtype : output.dtype;
+    operation.root = sends ? to : from;
+    enqueue(operation,
+            Transfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from}, stream);
+  }
+
+  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+    for (const Device device : {input.device, output.device}) {
+      if (device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
+                                           "; use backend::Nccl for it");
+      }
+    }
+  }
+
   template <class Algorithm>
   void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
     channel().retain();
     try {
-      stream.enqueue(ChannelWork<Algorithm>{&channel(), operation, algorithm});
+      stream.enqueue(ChannelWork<Algorithm>{&channel(), end_->enqueued + 1, operation, algorithm});
     } catch (...) {
       channel().release();
       throw;
     }
     ++end_->enqueued;
-  }
-
-  static void check_host(Device device) {
-    if (device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
-                                         "; use backend::Nccl for it");
-    }
-  }
-
-  static void check_buffers(ConstBufferView input, BufferView output) {
-    if (input.count != output.count || input.dtype != output.dtype) {
-      throw Error(Errc::invalid_argument, "an all_reduce of " + std::to_string(input.count) + " " + name(input.dtype) +
-                                              " into " + std::to_string(output.count) + " " + name(output.dtype) +
-                                              "; both buffers have the same length and type");
-    }
-    if (input.count != 0 && (input.data == nullptr || output.data == nullptr)) {
-      throw Error(Errc::invalid_argument,
-                  "a collective of " + std::to_string(input.count) + " elements was given a null address");
-    }
-    const std::less<const std::byte*> before;
-    if (input.data != output.data && before(input.data, output.data + output.bytes()) &&
-        before(output.data, input.data + input.bytes())) {
-      throw Error(Errc::invalid_argument,
-                  "the input and output of an all_reduce overlap; give the same address for both, or disjoint memory");
-    }
+    end_->collectives += operation.sequence != 0 ? 1 : 0;
   }
 
   std::unique_ptr<End> end_;
@@ -14710,15 +16957,16 @@ struct SharedMemory {
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
 
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
   /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),
   /// JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     check_one_host(context.members);
-    context.failure->throw_if_failed(context.members.rank);
+    context.failure->throw_if_failed(context.reporting_rank());
     try {
-      return open(context, deadline);
+      return Communicator::open_blocking(context, deadline);
     } catch (const JobFailed&) {
       throw;
     } catch (const shared_memory::ToldError& error) {
@@ -14728,7 +16976,7 @@ struct SharedMemory {
       throw;
     } catch (const Error& error) {
       const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.members.rank, context.members.host, error.what()});
+      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
       throw;
     }
   }
@@ -14745,16 +16993,6 @@ struct SharedMemory {
       throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(shared_memory::max_ranks) +
                                    " ranks, not " + std::to_string(members.world_size) + "; use backend::Mpi");
     }
-  }
-
-  static Communicator open(const ChannelContext& context, Deadline deadline) {
-    const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
-    const std::size_t bytes = shared_memory::ControlBlock::bytes_for(context.members.world_size);
-    shared_memory::Links links = shared_memory::Links::open(context, deadline);
-    const shared_memory::Shared shared = shared_memory::Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
-    Communicator communicator(context, std::move(links), shared.segment);
-    communicator.prove_one_memory(shared.nonce);
-    return communicator;
   }
 };
 
@@ -14773,12 +17011,12 @@ namespace DTRAIN_NAMESPACE::backend {
 /// the store has not yet said which cause came first, until it does, 2 s at most.
 /// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
 template <Communicator C>
-void throw_if_failed(const C& communicator, const FailureLatch& failure) {
+void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
   const std::optional<Cause> own = communicator.failure();
   if (own) {
     failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
   }
-  failure.throw_if_failed(communicator.rank());
+  failure.throw_if_failed(rank_in_job);
   if (own) {
     throw_cause(*own);
   }
@@ -14789,9 +17027,9 @@ void throw_if_failed(const C& communicator, const FailureLatch& failure) {
 /// @throws as throw_if_failed, and Error (timeout).
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
-                          std::chrono::nanoseconds timeout) {
+                          std::chrono::nanoseconds timeout, int rank_in_job) {
   const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-  throw_if_failed(communicator, failure);
+  throw_if_failed(communicator, failure, rank_in_job);
   if (result == stream::WaitResult::timed_out) {
     throw Error(Errc::timeout,
                 "waiting for the communication stream took more than twice the timeout; is a step of "
@@ -18780,9 +21018,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Given by the group.
 struct FailureContext {
   std::shared_ptr<FailureLatch> latch;  ///< never null
-  int rank = 0;
-  std::string host;                    ///< this rank's, for causes
-  std::chrono::nanoseconds timeout{};  ///< of one collective
+  int rank = 0;                         ///< in the job, as causes name it
+  std::string host;                     ///< this rank's, for causes
+  std::chrono::nanoseconds timeout{};   ///< of one collective
   /// Called when a step is destroyed unfinished, with whether an exception is under way; it must not throw. The group
   /// waits a moment for whoever catches that exception and knows its text. Without it the job is told at once.
   std::function<void(bool unwinding)> step_abandoned{};
@@ -18976,7 +21214,7 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
   }
   typename Communicator::Stream::Event arrived;
   stream.record(arrived);
-  backend::block_until_complete(arrived, communicator, *context.latch, context.timeout);
+  backend::block_until_complete(arrived, communicator, *context.latch, context.timeout, context.rank);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -19468,13 +21706,23 @@ inline std::string summary_of(std::string_view bytes) {
 }
 
 template <class Store>
-void publish(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
   for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
     const std::size_t first = piece * description_piece_bytes;
     store.set_blocking(prefix + "description/" + std::to_string(piece),
                        std::string(bytes.substr(first, description_piece_bytes)), deadline);
   }
+  store.set_blocking(prefix + "publisher", std::to_string(rank_in_job), deadline);
   store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+}
+
+/// What rank 0 of the group is called in the job; 0 for anything else than a rank.
+inline int publisher_in(std::string_view text) {
+  int rank = 0;
+  for (const char digit : text.size() > 9 ? std::string_view{} : text) {
+    rank = digit < '0' || digit > '9' ? rank : rank * 10 + (digit - '0');
+  }
+  return rank;
 }
 
 /// The number after the blank; 0 for anything else or too much.
@@ -19495,32 +21743,34 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   for (std::size_t piece = 0; piece < pieces_of(length_in(summary)); ++piece) {
     bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
   }
+  const int publisher = publisher_in(store.get_blocking(prefix + "publisher", deadline));
+  const std::string other = "rank " + std::to_string(publisher);
   const std::optional<ModelDescription> theirs = parse_description(bytes);
   if (!theirs) {
-    return "rank " + std::to_string(rank) +
-           " cannot read the model description of rank 0; do both run the same program?";
+    return "rank " + std::to_string(rank) + " cannot read the model description of " + other +
+           "; do both run the same program?";
   }
-  return first_difference(mine, rank, *theirs, 0)
-      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than rank 0's");
+  return first_difference(mine, rank, *theirs, publisher)
+      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than " + other + "'s");
 }
 
 }  // namespace detail
 
 /// Collective, blocking. Rank 0 publishes its description, the others compare: O(1) messages a rank where all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank in the group whose ranks compare
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks. Error (limit) for a model whose description is beyond max_description_bytes.
 template <class Store>
-void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, const FailureContext& context,
-                    Deadline deadline) {
+void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, int rank,
+                    const FailureContext& context, Deadline deadline) {
   const std::string bytes = serialise(mine);
   if (bytes.size() > max_description_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
                                  std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
   }
   try {
-    if (context.rank == 0) {
-      detail::publish(store, prefix, bytes, deadline);
+    if (rank == 0) {
+      detail::publish(store, prefix, bytes, context.rank, deadline);
     } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
                summary != detail::summary_of(bytes)) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
@@ -20041,7 +22291,7 @@ class Reducer final : public Step::Target {
     if (under_way_ && !ledger_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
-    backend::throw_if_failed(communicator_, *context_.latch);
+    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
                   ledger_.is_open()
@@ -20080,10 +22330,11 @@ class Reducer final : public Step::Target {
     if (!ledger_.end_step()) {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
-    backend::throw_if_failed(communicator_, *context_.latch);
+    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
     throw_if_not_launched();
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      backend::block_until_complete(buckets_[bucket].reduced, communicator_, *context_.latch, context_.timeout);
+      auto& reduced = buckets_[bucket].reduced;
+      backend::block_until_complete(reduced, communicator_, *context_.latch, context_.timeout, context_.rank);
       for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
         gradients_[parameter].unpack();
       }
@@ -20203,6 +22454,493 @@ class Reducer final : public Step::Target {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/group/buffers.hpp
+
+/// @file
+/// What a collective of a group takes: views of any memory, or typed host memory as the program has it.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Contiguous host memory of an element type that dtrain knows: std::span of any extent, std::vector, std::array, T[n].
+template <class Values>
+concept HostValues = requires(Values& values) {
+  std::span(values);
+  requires Element<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+};
+
+/// The same, to write.
+template <class Values>
+concept WritableHostValues = HostValues<Values> && requires(Values& values) {
+  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
+};
+
+namespace detail {
+
+template <class Values>
+inline constexpr bool is_span = false;
+template <class T, std::size_t Extent>
+inline constexpr bool is_span<std::span<T, Extent>> = true;
+
+template <class T, std::size_t Extent>
+BufferView write_view(std::span<T, Extent> values) noexcept {
+  return buffer_view(std::span<T>(values));
+}
+
+template <class T, std::size_t Extent>
+ConstBufferView read_view(std::span<T, Extent> values) noexcept {
+  return buffer_view(std::span<const T>(values));
+}
+
+}  // namespace detail
+
+// What is contiguous is a buffer, hence no constructor here is explicit.
+// NOLINTBEGIN(google-explicit-constructor)
+
+/// What a collective writes: a container that stays, or a span. Lifetime: the memory outlives the work.
+struct WriteBuffer : BufferView {
+  constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
+
+  template <Element T, std::size_t Extent>
+  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
+
+  template <WritableHostValues Values>
+  requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
+  noexcept : BufferView(detail::write_view(std::span(values))) {}
+};
+
+/// What a collective reads. Lifetime: the memory outlives the work.
+struct ReadBuffer : ConstBufferView {
+  constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
+  constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
+
+  template <HostValues Values>
+  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
+};
+// NOLINTEND(google-explicit-constructor)
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives.hpp
+
+/// @file
+/// The collectives of a process group.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns; what ends in
+/// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
+/// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
+/// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
+/// std::span, std::vector, std::array or array of a dtrain::Element.
+///
+/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
+/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
+/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
+/// types, ranks or addresses do not fit; the job's first cause.
+template <class Group, class Communicator, class Topology>
+class Collectives {
+ public:
+  using Stream = typename Communicator::Stream;
+
+  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+    backend::check_all_reduce(input, output);
+    Topology::all_reduce(live(), input, output, op, stream);
+  }
+  void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
+  void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+    all_reduce(input, output, op, stream());
+    wait();
+  }
+  void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
+
+  /// `buffer` gets rank `root`'s content.
+  void broadcast(WriteBuffer buffer, int root, Stream stream) const {
+    Communicator& channel = live();
+    backend::check_broadcast(buffer, root, channel.size());
+    channel.broadcast(buffer, root, stream);
+  }
+  void broadcast_blocking(WriteBuffer buffer, int root) const {
+    broadcast(buffer, root, stream());
+    wait();
+  }
+
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has a block for each rank.
+  /// Disjoint.
+  void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    Communicator& channel = live();
+    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
+    channel.reduce_scatter(input, output, op, stream);
+  }
+  void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
+                               ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+    reduce_scatter(input, output, op, stream());
+    wait();
+  }
+
+  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
+  /// disjoint.
+  void all_gather(ReadBuffer input, WriteBuffer output,
+                  Stream stream) const requires backend::CanAllGather<Communicator> {
+    Communicator& channel = live();
+    backend::check_all_gather(input, output, channel.rank(), channel.size());
+    channel.all_gather(input, output, stream);
+  }
+  void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
+    all_gather(input, output, stream());
+    wait();
+  }
+
+  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
+  void send(ReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("send", input, peer, channel.rank(), channel.size());
+    channel.send(input, peer, stream);
+  }
+  void send_blocking(ReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+    send(input, peer, stream());
+    wait();
+  }
+
+  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
+  void recv(WriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("recv", output, peer, channel.rank(), channel.size());
+    channel.recv(output, peer, stream);
+  }
+  void recv_blocking(WriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+    recv(output, peer, stream());
+    wait();
+  }
+
+  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
+  /// disjoint.
+  void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
+                 Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_send_recv(input, to, output, from, channel.size());
+    channel.send_recv(input, to, output, from, stream);
+  }
+  void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,
+                          int from) const requires backend::CanSendRecv<Communicator> {
+    send_recv(input, to, output, from, stream());
+    wait();
+  }
+
+  /// Completes when every rank's stream has come to it.
+  void barrier(Stream stream) const { live().barrier(stream); }
+  void barrier_blocking() const {
+    barrier(stream());
+    wait();
+  }
+
+ private:
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().circle_->live(); }
+  Stream stream() const { return self().stream(); }
+  void wait() const { self().wait(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/job.hpp
+
+/// @file
+/// group::Job: what all groups of one rank share, from joining the job to leaving it.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
+/// the rank has failed instead, and the others are told. Threads: all members from any thread, leave_blocking and the
+/// end from one.
+class Job {
+ public:
+  /// A channel of this rank that closes when the rank leaves: its peers are told so instead of waiting for this one.
+  class Closable {
+   public:
+    virtual void close() noexcept = 0;
+
+   protected:
+    ~Closable() = default;
+  };
+
+  /// Collective, blocking: joins as the rank that `worker` describes. @throws as Participant.
+  Job(const launch::Worker& worker, std::string terms)
+      : timeout(worker.timeout),
+        participant(launch::participant_options(worker, std::move(terms))),
+        tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
+        streams(std::make_shared<stream::host::StreamSet>()) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  ~Job() {
+    if (left_) {
+      return;
+    }
+    try {
+      if (std::uncaught_exceptions() > exceptions_at_start_) {
+        report_exception("an exception ended the process group");
+      } else if (!participant.failure()->failed()) {
+        leave_blocking();
+      }
+    } catch (...) {
+      // The others see the closed connection.
+    }
+  }
+
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs.
+  void require_may_block() const {
+    if (tasks.on_loop_thread()) {
+      throw Error(Errc::invalid_argument,
+                  "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
+                  "wait for itself; make it on a thread of the program");
+    }
+  }
+
+  /// Blocking: until the job knows, 2 s at most.
+  void report_exception(const std::string& text) noexcept {
+    try {
+      participant.failure()->report(exception_cause(text));
+      if (!tasks.on_loop_thread()) {
+        participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+      }
+    } catch (...) {
+      // The others see the closed connection.
+    }
+  }
+
+  /// The same after `grace`, in which somebody may report something better. Blocking: no.
+  void report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+    try {
+      async::EventLoop& loop = participant.control_thread().loop();
+      loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
+        loop.spawn_detached(report_later(loop, grace, latch, cause));
+      });
+    } catch (...) {
+      // The others notice when this rank leaves without having taken part.
+    }
+  }
+
+  /// Keeps `work` until the end.
+  void outlive(std::shared_ptr<void> work) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      kept_.push_back(std::move(work));
+    } catch (...) {
+      // Then it ends now; the others may hear a less good cause.
+    }
+  }
+
+  /// Lifetime: `channel` is removed before it goes.
+  void add(Closable& channel) {
+    const std::lock_guard lock(mutex_);
+    channels_.push_back(&channel);
+  }
+  void remove(Closable& channel) noexcept {
+    const std::lock_guard lock(mutex_);
+    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
+  }
+
+  void leave_blocking() {
+    left_ = true;
+    tasks.close_blocking();
+    std::vector<std::shared_ptr<void>> kept;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Closable* channel : channels_) {
+        channel->close();
+      }
+      kept.swap(kept_);
+    }
+    kept.clear();  // peers that wait in one of these channels are told, too
+    participant.leave_blocking(Deadline::after(timeout));
+  }
+
+  const std::chrono::nanoseconds timeout;  ///< of one collective
+  rendezvous::Participant participant;
+  rendezvous::ControlTasks tasks;
+  const std::shared_ptr<stream::host::StreamSet> streams;  ///< of this rank, all groups and wrappers
+
+ private:
+  Cause exception_cause(std::string text) const {
+    const rendezvous::Membership& self = participant.membership();
+    return {CauseKind::exception, self.rank, self.host, std::move(text)};
+  }
+
+  static async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
+                                        std::shared_ptr<FailureLatch> latch, Cause cause) {
+    co_await loop.sleep_for(grace);
+    latch->report(cause);
+  }
+
+  std::mutex mutex_;
+  std::vector<Closable*> channels_;
+  std::vector<std::shared_ptr<void>> kept_;  ///< goes before what it stands on
+  bool left_ = false;
+  int exceptions_at_start_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/circle.hpp
+
+/// @file
+/// group::Circle: the ranks of one group, and what this rank has of its own among them.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Shared by the handles of one group. Its end closes the group's channel; the job ends with its last circle. Where an
+/// exception unwinds, the channel stays with the job: the peers are to end with that exception's text, and not because
+/// this rank's channel closed. Threads: collectives from one at a time; the rest from any.
+template <backend::Backend Backend>
+class Circle final : private Job::Closable {
+ public:
+  using Communicator = typename Backend::Communicator;
+  using StreamOwner = typename Backend::StreamOwner;
+
+  /// Collective, blocking: all ranks of the job.
+  static std::shared_ptr<Circle> whole(std::shared_ptr<Job> job) {
+    rendezvous::Membership members = job->participant.membership();
+    std::shared_ptr<Circle> circle = make(std::move(job), std::move(members), "");
+    circle->ends_->communicator.emplace(circle->open("group"));
+    return circle;
+  }
+
+  Circle(const Circle&) = delete;
+  Circle& operator=(const Circle&) = delete;
+  ~Circle() {
+    job_->remove(*this);
+    if (std::uncaught_exceptions() > exceptions_) {
+      job_->outlive(std::move(ends_));
+    }
+  }
+
+  const std::shared_ptr<Job>& job() const noexcept { return job_; }
+  const rendezvous::Membership& members() const noexcept { return members_; }
+  bool is_whole() const noexcept { return prefix_.empty(); }
+  auto stream() const { return ends_->stream.ref(); }
+
+  /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
+  Communicator& live() {
+    job_->require_may_block();
+    if (!ends_->communicator) {
+      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+    }
+    return *ends_->communicator;
+  }
+
+  /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
+  rendezvous::Store store() const {
+    rendezvous::Store store = job_->participant.store().with_timeout(job_->timeout);
+    return is_whole() ? store : store.with_prefix(prefix_).with_parties(members_.world_size);
+  }
+
+  /// Collective, blocking: a channel of its own for the ranks of this circle.
+  Communicator open_channel(const std::string& purpose) {
+    job_->require_may_block();
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)));
+  }
+
+  /// Collective, blocking: a circle of the ranks that give the same color, ordered by key, then by rank.
+  std::shared_ptr<Circle> split_blocking(int color, int key) {
+    if (color < 0) {
+      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
+                                              "; every rank gives a color of at least 0");
+    }
+    Communicator& whole = live();
+    job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
+    Communicator part = told([&] { return whole.split_blocking(color, key, Deadline::after(job_->timeout)); });
+    rendezvous::Membership members = members_;
+    members.job_rank = members_.rank_in_job();
+    members.rank = part.rank();
+    members.world_size = part.size();
+    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
+    std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix));
+    circle->ends_->communicator.emplace(std::move(part));
+    return circle;
+  }
+
+  /// A stream of this rank: where the rank is stalled in another one, its work is run in the background.
+  StreamOwner open_stream() const {
+    StreamOwner stream;
+    enlist(stream);
+    return stream;
+  }
+
+  /// Later collectives are refused, and peers that wait in one are told. Not while one runs.
+  void close() noexcept override { ends_->communicator.reset(); }
+
+  rendezvous::ControlTasks& tasks;  ///< the job's; for DeleteOffLoop
+
+ private:
+  /// What an exception leaves with the job. The communicator goes before its stream.
+  struct Ends {
+    StreamOwner stream;
+    std::optional<Communicator> communicator;  ///< nothing once this rank has left
+  };
+
+  Circle(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix)
+      : tasks(job->tasks),
+        job_(std::move(job)),
+        members_(std::move(members)),
+        prefix_(std::move(prefix)),
+        ends_(std::make_shared<Ends>()) {
+    enlist(ends_->stream);
+    job_->add(*this);
+  }
+
+  static std::shared_ptr<Circle> make(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix) {
+    return {new Circle(std::move(job), std::move(members), std::move(prefix)), rendezvous::DeleteOffLoop()};
+  }
+
+  void enlist(StreamOwner& stream) const {
+    if constexpr (requires { stream.enter(job_->streams); }) {
+      stream.enter(job_->streams);
+    }
+  }
+
+  /// What goes wrong on one rank while a channel is made is told to the job: the others would wait for this one.
+  /// Blocking: 2 s at most beyond `make`. @throws the job's first cause
+  template <class Make>
+  Communicator told(Make make) const {
+    try {
+      return make();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const std::shared_ptr<FailureLatch>& failure = job_->participant.failure();
+      const int self = members_.rank_in_job();
+      failure->report({CauseKind::exception, self, members_.host, error.what()});
+      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+      failure->throw_if_failed(self);
+      throw;
+    }
+  }
+
+  Communicator open(const std::string& purpose) const {
+    const std::string name = prefix_ + purpose;
+    job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
+    const backend::ChannelContext context{members_,
+                                          name,
+                                          job_->participant.store().with_prefix(name + "/"),
+                                          job_->participant.failure(),
+                                          job_->timeout,
+                                          [streams = job_->streams] { streams->run_what_nobody_runs(); }};
+    return Backend::open_blocking(context, Deadline::after(job_->timeout));
+  }
+
+  std::shared_ptr<Job> job_;
+  const rendezvous::Membership members_;
+  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  std::shared_ptr<Ends> ends_;
+  std::atomic<int> channels_opened_{0};
+  int splits_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/policy.hpp
 
 /// @file
@@ -20247,47 +22985,65 @@ struct Policy {
 // ---- dtrain/process_group.hpp
 
 /// @file
-/// ProcessGroup: a rank's handle on the job it belongs to.
+/// ProcessGroup: a rank's handle on the job it belongs to, or on a part of it.
 
 namespace DTRAIN_NAMESPACE {
 
 using async::Task;
 using rendezvous::BackgroundTask;
 
-/// A shared handle: copies are the same group. What takes a stream enqueues on it; what ends in `_blocking` waits, at
-/// most timeout(). Threads: collectives of one group come from one thread at a time and in the same order on every
-/// rank; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
+/// A shared handle: copies are the same group. Its collectives are those of group::Collectives: what takes a stream
+/// enqueues on it; what ends in `_blocking` waits, at most timeout(). Threads: collectives of one group come from one
+/// thread at a time and in the same order on every rank; those of different groups (split_blocking) never wait for each
+/// other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
 /// first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
-/// Leaving: the last handle's destruction says that this rank is done, and then the job goes on without it. If an
-/// exception is unwinding the stack at that moment the rank counts as failed, and the others are told.
+/// Leaving: the end of the last handle on the job or on any part of it says that this rank is done, and then the job
+/// goes on without it. If an exception is unwinding the stack at that moment the rank counts as failed, and the others
+/// are told.
 template <class P>
-class ProcessGroup {
+class ProcessGroup
+    : public group::Collectives<ProcessGroup<P>, typename P::Backend::Communicator, typename P::Topology> {
  public:
   using Policy = P;
   using Communicator = typename P::Backend::Communicator;
   using Stream = typename Communicator::Stream;
+  using StreamOwner = typename P::Backend::StreamOwner;
 
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
   static ProcessGroup join(const launch::Worker& worker) {
-    return ProcessGroup(std::shared_ptr<State>(new State(worker), rendezvous::DeleteOffLoop()));
+    std::shared_ptr<group::Job> job(new group::Job(worker, terms(worker)), rendezvous::DeleteOffLoop());
+    return ProcessGroup(Circle::whole(std::move(job)));
   }
 
+  /// Among the ranks of this group. Causes and log lines name ranks of the job: members().rank_in_job().
   int rank() const noexcept { return members().rank; }
   int world_size() const noexcept { return members().world_size; }
+
+  /// Where this process is in the whole job, also in a group that was split off.
   int local_rank() const noexcept { return members().local_rank; }
   int local_world_size() const noexcept { return members().local_world_size; }
   int node_rank() const noexcept { return members().node_rank; }
   int node_count() const noexcept { return members().node_count; }
-  const rendezvous::Membership& members() const noexcept { return state_->participant.membership(); }
+  const rendezvous::Membership& members() const noexcept { return circle_->members(); }
 
   /// The longest that one collective may take, from the moment it begins to run (DTRAIN_TIMEOUT_SECONDS).
-  std::chrono::nanoseconds timeout() const noexcept { return state_->timeout; }
+  std::chrono::nanoseconds timeout() const noexcept { return job().timeout; }
 
-  /// The job's key-value store; its calls without a deadline take timeout() at most.
-  rendezvous::Store store() const { return state_->participant.store().with_timeout(timeout()); }
+  /// Collective, blocking: the group of the ranks that give the same `color` (at least 0), ordered by `key`, then by
+  /// rank() here. It has its own channel, stream and part of the store, takes DistributedDataParallel and can be split
+  /// again; with the same color everywhere it is this group once more, for another thread. The job is shared: its
+  /// failure, the control loop, and leaving it, which the end of a part does not do.
+  /// @throws Error (invalid_argument) for a negative color; the job's first cause
+  ProcessGroup split_blocking(int color, int key = 0) const requires backend::CanSplit<Communicator> {
+    return ProcessGroup(circle_->split_blocking(color, key));
+  }
+
+  /// The job's key-value store; its calls without a deadline take timeout() at most. A group that was split off sees
+  /// its own keys only, and its barriers are of its ranks.
+  rendezvous::Store store() const { return circle_->store(); }
 
   /// Runs a coroutine of yours on this rank's control loop, beside dtrain's own, and gives its value:
   /// `run_blocking([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There the
@@ -20299,7 +23055,7 @@ class ProcessGroup {
   template <class Make>
   auto run_blocking(Make&& make, std::optional<Deadline> deadline = {}) const {
     const Deadline by = deadline ? *deadline : rendezvous::a_moment_after(Deadline::after(timeout()));
-    return state_->tasks.run_blocking(make, by);
+    return job().tasks.run_blocking(make, by);
   }
 
   /// The same in the background: the coroutine runs until it ends, its owner (the result) is destroyed, the job fails
@@ -20307,212 +23063,84 @@ class ProcessGroup {
   /// Lifetime: `make` is kept; a handle of the group outside the coroutine outlives it. Threads: any.
   template <class Make>
   auto spawn(Make make) const {
-    return state_->tasks.start(std::move(make));
+    return job().tasks.start(std::move(make));
   }
 
   /// Where the job's first cause arrives.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->participant.failure(); }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return job().participant.failure(); }
 
   /// The stream that the group's own collectives run on when they block.
-  Stream stream() const { return state_->stream.ref(); }
+  Stream stream() const { return circle_->stream(); }
 
-  /// `output` gets the reduction of every rank's `input`. Collective; enqueued on `stream`.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
-    P::Topology::all_reduce(state_->live(), input, output, op, stream);
-  }
+  /// A stream of your own for collectives of this rank. While the rank waits long in a collective on one of its
+  /// streams, what is enqueued on the others is run in the background, so that channels never wait for each other.
+  /// Lifetime: outlives the work and, like the group's own, is no longer used after leave_blocking.
+  StreamOwner open_stream() const { return circle_->open_stream(); }
 
-  /// `buffer` gets rank `root`'s content. Collective; enqueued on `stream`.
-  void broadcast(BufferView buffer, int root, Stream stream) const { state_->live().broadcast(buffer, root, stream); }
-
-  /// Completes when every rank's stream has come to it. Collective; enqueued on `stream`.
-  void barrier(Stream stream) const { state_->live().barrier(stream); }
-
-  /// Every rank's `values` become their reduction over the ranks. Collective, blocking.
-  template <Element T>
-  void all_reduce_blocking(std::span<T> values, ReduceOp op) const {
-    all_reduce(buffer_view(values), buffer_view(values), op, stream());
-    wait();
-  }
-
-  /// Every rank's `values` become rank `root`'s. Collective, blocking.
-  template <Element T>
-  void broadcast_blocking(std::span<T> values, int root) const {
-    broadcast(buffer_view(values), root, stream());
-    wait();
-  }
-
-  /// Returns when every rank has called it. Collective, blocking.
-  void barrier_blocking() const {
-    barrier(stream());
-    wait();
-  }
+  /// What is enqueued on this rank's streams begins to run, in the background where no thread runs it: before a long
+  /// wait that is no collective, if other ranks may wait for it meanwhile. Blocking: no.
+  void run_enqueued() const noexcept { job().streams->run_what_nobody_runs(); }
 
   /// Collective, blocking: passes when every rank has come here and none has failed. Before a checkpoint is written.
-  void throw_if_failed() const { barrier_blocking(); }
+  void throw_if_failed() const { this->barrier_blocking(); }
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages.
-  Communicator open_channel(const std::string& purpose) const {
-    require_may_block();
-    const std::string name = purpose + "-" + std::to_string(state_->channels_opened.fetch_add(1));
-    return state_->open(name);
-  }
+  Communicator open_channel(const std::string& purpose) const { return circle_->open_channel(purpose); }
 
   /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
   /// Blocking: until the job knows, 2 s at most.
-  void report_exception(const std::string& text) const noexcept { state_->report_exception(text); }
+  void report_exception(const std::string& text) const noexcept { job().report_exception(text); }
 
   /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is
   /// given 100 ms to report it first. Blocking: no.
   void note_abandoned_step(bool unwinding) const noexcept {
     const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    state_->report_after(grace, "a step was abandoned without finish()");
+    job().report_after(grace, "a step was abandoned without finish()");
   }
 
   /// Keeps `work` until this rank's end: for channels that an exception unwinds. Closing them at once would tell the
   /// peers that this rank went away before whoever catches the exception can tell them why. Threads: any.
-  void outlive(std::shared_ptr<void> work) const noexcept { state_->outlive(std::move(work)); }
+  void outlive(std::shared_ptr<void> work) const noexcept { job().outlive(std::move(work)); }
 
-  /// Says that this rank is done: from now on its end is no loss. For run(). Blocking: a rank that hosts the store
-  /// stays until all have left, timeout() at most.
+  /// Says that this rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
+  /// split off it only closes that. Not while a collective runs. Blocking: a rank that hosts the store stays until all
+  /// have left, timeout() at most.
   void leave_blocking() const {
     require_may_block();
-    state_->leave_blocking();
+    if (circle_->is_whole()) {
+      job().leave_blocking();
+    } else {
+      circle_->close();
+    }
   }
 
   /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself.
-  void require_may_block() const { state_->require_may_block(); }
+  void require_may_block() const { job().require_may_block(); }
 
  private:
-  struct State {
-    explicit State(const launch::Worker& worker)
-        : timeout(worker.timeout),
-          participant(launch::participant_options(worker, terms(worker))),
-          tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
-          communicator(open("group")) {}
+  using Circle = group::Circle<typename P::Backend>;
+  friend group::Collectives<ProcessGroup, Communicator, typename P::Topology>;
 
-    void require_may_block() const {
-      if (tasks.on_loop_thread()) {
-        throw Error(Errc::invalid_argument,
-                    "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
-                    "wait for itself; make it on a thread of the program");
-      }
-    }
+  explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
 
-    /// @throws Error (closed) after leave_blocking; Error (invalid_argument) on the control thread.
-    Communicator& live() {
-      require_may_block();
-      if (!communicator) {
-        throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
-      }
-      return *communicator;
-    }
+  /// What must be the same on all ranks. Their models and what is said about these are compared when they are wrapped.
+  static std::string terms(const launch::Worker& worker) {
+    rendezvous::AgreedTerms terms;
+    terms.add("launcher", P::Launcher::name()).add("backend", P::Backend::name()).add("topology", P::Topology::name());
+    terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+    return terms.text();
+  }
 
-    State(const State&) = delete;
-    State& operator=(const State&) = delete;
-
-    ~State() {
-      if (left) {
-        return;
-      }
-      try {
-        if (std::uncaught_exceptions() > exceptions_at_start) {
-          report_exception("an exception ended the process group");
-        } else if (!participant.failure()->failed()) {
-          leave_blocking();
-        }
-      } catch (...) {
-        // The others see the closed connection.
-      }
-    }
-
-    /// What must be the same on all ranks. Their models and what is said about these are compared when they are
-    /// wrapped.
-    static std::string terms(const launch::Worker& worker) {
-      rendezvous::AgreedTerms terms;
-      terms.add("launcher", P::Launcher::name())
-          .add("backend", P::Backend::name())
-          .add("topology", P::Topology::name());
-      terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
-      return terms.text();
-    }
-
-    Communicator open(const std::string& name) {
-      const backend::ChannelContext context{participant.membership(), name, participant.store().with_prefix(name + "/"),
-                                            participant.failure(), timeout};
-      return P::Backend::open_blocking(context, Deadline::after(timeout));
-    }
-
-    Cause exception_cause(std::string text) const {
-      const rendezvous::Membership& self = participant.membership();
-      return {CauseKind::exception, self.rank, self.host, std::move(text)};
-    }
-
-    void report_exception(const std::string& text) noexcept {
-      try {
-        participant.failure()->report(exception_cause(text));
-        if (!tasks.on_loop_thread()) {
-          participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-        }
-      } catch (...) {
-        // The others see the closed connection.
-      }
-    }
-
-    void report_after(std::chrono::milliseconds grace, std::string text) noexcept {
-      try {
-        async::EventLoop& loop = participant.control_thread().loop();
-        loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
-          loop.spawn_detached(report_later(loop, grace, latch, cause));
-        });
-      } catch (...) {
-        // The others notice when this rank leaves without having taken part.
-      }
-    }
-
-    static async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
-                                          std::shared_ptr<FailureLatch> latch, Cause cause) {
-      co_await loop.sleep_for(grace);
-      latch->report(cause);
-    }
-
-    void outlive(std::shared_ptr<void> work) noexcept {
-      try {
-        const std::lock_guard lock(kept_mutex);
-        kept.push_back(std::move(work));
-      } catch (...) {
-        // Then it ends now; the others may hear a less good cause.
-      }
-    }
-
-    void leave_blocking() {
-      left = true;
-      tasks.close_blocking();
-      communicator.reset();  // ranks that still call collectives are told so instead of waiting for this one
-      participant.leave_blocking(Deadline::after(timeout));
-    }
-
-    std::chrono::nanoseconds timeout;
-    rendezvous::Participant participant;
-    rendezvous::ControlTasks tasks;
-    typename P::Backend::StreamOwner stream;
-    std::optional<Communicator> communicator;  ///< nothing once this rank has left
-    std::mutex kept_mutex;
-    std::vector<std::shared_ptr<void>> kept;  ///< goes before what it stands on
-    std::atomic<int> channels_opened{0};
-    bool left = false;
-    int exceptions_at_start = std::uncaught_exceptions();
-  };
-
-  explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  group::Job& job() const noexcept { return *circle_->job(); }
 
   void wait() const {
     typename Stream::Event event;
     stream().record(event);
-    backend::block_until_complete(event, state_->live(), *failure(), timeout());
+    backend::block_until_complete(event, circle_->live(), *failure(), timeout(), members().rank_in_job());
   }
 
-  std::shared_ptr<State> state_;
+  std::shared_ptr<Circle> circle_;
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -20538,10 +23166,10 @@ class DistributedDataParallel {
   /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
   /// values, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
-  /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device that the backend
-  /// does not reduce; the job's first cause.
+  /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
+  /// element type that the backend does not reduce; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : group_(std::move(group)), driver_(std::make_shared<Driver>()) {
+      : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
       try {
         construct(model, options);
@@ -20607,6 +23235,7 @@ class DistributedDataParallel {
 
   /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
   struct Driver {
+    explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
     std::unique_ptr<Reducer> reducer;
   };
@@ -20623,8 +23252,9 @@ class DistributedDataParallel {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
     check_options(options);
-    check_devices(parameters);
-    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), context,
+    check_reducible(parameters);
+    group_.run_enqueued();  // other ranks may wait for it before they come here
+    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 
     auto communicator = group_.open_channel("ddp");
@@ -20651,18 +23281,24 @@ class DistributedDataParallel {
     }
   }
 
-  static void check_devices(std::span<const Parameter> parameters) {
+  static void check_reducible(std::span<const Parameter> parameters) {
+    const auto refuse = [&](std::size_t i, const std::string& what) {
+      throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' " + what +
+                                         ", which backend " + std::string(std::string_view(Backend::name())) +
+                                         " does not reduce");
+    };
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!Backend::supports(parameters[i].value.device.kind)) {
-        throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' is on " +
-                                           to_string(parameters[i].value.device) + ", which backend " +
-                                           std::string(std::string_view(Backend::name())) + " does not reduce");
+        refuse(i, "is on " + to_string(parameters[i].value.device));
+      }
+      if (!Backend::reduces(parameters[i].gradient.dtype)) {
+        refuse(i, std::string("has a gradient of ") + name(parameters[i].gradient.dtype));
       }
     }
   }
 
   ddp::FailureContext failure_context() const {
-    return {group_.failure(), group_.rank(), group_.members().host, group_.timeout(),
+    return {group_.failure(), group_.members().rank_in_job(), group_.members().host, group_.timeout(),
             [group = group_](bool unwinding) { group.note_abandoned_step(unwinding); }};
   }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "dtrain/core/buffer_view.hpp"
@@ -22,6 +23,10 @@ inline std::string amount(const ConstBufferView& view) {
 }
 
 inline void check_memory(const char* operation, const ConstBufferView& view) {
+  const std::size_t element = size_bytes(view.dtype);
+  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
+    refuse(std::string(operation) + " of " + amount(view) + ": no memory is that long, or holds that type");
+  }
   if (view.count != 0 && view.data == nullptr) {
     refuse(std::string(operation) + " of " + amount(view) + " was given a null address");
   }

@@ -116,12 +116,15 @@ class Job {
   void leave_blocking() {
     left_ = true;
     tasks.close_blocking();
+    std::vector<std::shared_ptr<void>> kept;
     {
       const std::lock_guard lock(mutex_);
       for (Closable* channel : channels_) {
         channel->close();
       }
+      kept.swap(kept_);
     }
+    kept.clear();  // peers that wait in one of these channels are told, too
     participant.leave_blocking(Deadline::after(timeout));
   }
 

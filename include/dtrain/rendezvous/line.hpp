@@ -153,6 +153,7 @@ class Line : public std::enable_shared_from_this<Line> {
 
   async::Task<std::string> read_all(Link& link) {
     net::FrameResult frame;
+    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
     for (;;) {
       if (lacks_room()) {
         co_await room();

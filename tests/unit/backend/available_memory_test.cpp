@@ -18,10 +18,12 @@ constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
 
 /// A control group's files, as the kernel writes them.
 void write_group(const std::string& folder, const std::string& limit_name, const std::string& limit,
-                 const std::string& usage_name, const std::string& usage) {
+                 const std::string& usage_name, const std::string& usage, const std::string& files = "") {
   std::ofstream(folder + "/" + limit_name) << limit << "\n";
   std::ofstream(folder + "/" + usage_name) << usage << "\n";
-  std::ofstream(folder + "/memory.stat") << "anon 5\nfile 300\ninactive_file 200\nactive_file 100\n";
+  std::ofstream(folder + "/memory.stat") << "anon 5\nfile 300\n"
+                                         << files << "inactive_file 200\n"
+                                         << files << "active_file 100\n";
 }
 
 TEST_CASE("a control group leaves its limit less what it uses, without pages of files") {
@@ -50,7 +52,7 @@ TEST_CASE("the first version of control groups is read too, and lines of other c
   const support::TemporaryDirectory root;
   ::mkdir((root.path + "/memory").c_str(), 0700);
   ::mkdir((root.path + "/memory/job").c_str(), 0700);
-  write_group(root.path + "/memory/job", "memory.limit_in_bytes", "5000", "memory.usage_in_bytes", "1300");
+  write_group(root.path + "/memory/job", "memory.limit_in_bytes", "5000", "memory.usage_in_bytes", "1300", "total_");
   CHECK(available_in_groups("8:pids:/\n4:memory:/job\n0::/\n", root.path) == 4000);
   CHECK(available_in_groups("8:pids:/job\nnonsense\n:\n\n", root.path) == unbounded);
 }

@@ -40,7 +40,9 @@ inline std::uint64_t number_after(std::string_view text, std::string_view label,
 
 /// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
 /// kernel gives back. No bound where the folder has no limit, or does not exist.
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage) {
+/// @param files what the group's statistics call its files' pages, those of groups below included
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
   if (most == unknown) {
@@ -48,9 +50,9 @@ inline std::uint64_t available_in_group(const std::string& folder, const char* l
   }
   const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
   const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
-  const std::uint64_t files =
-      number_after(statistics, "\ninactive_file ", 0) + number_after(statistics, "\nactive_file ", 0);
-  const std::uint64_t held = used - std::min(used, files);
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
   return most - std::min(most, held);
 }
 
@@ -75,9 +77,9 @@ inline std::uint64_t available_in_groups(std::string_view groups, const std::str
     std::string path(line.substr(path_at + 1));
     for (;; path.erase(path.rfind('/'))) {
       const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
-      available = std::min(
-          available, first_version ? available_in_group(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes")
-                                   : available_in_group(folder, "/memory.max", "/memory.current"));
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
       if (path.find('/') == std::string::npos) {
         break;
       }

@@ -51,7 +51,9 @@ class Channel {
         control_(segment_->base(), size_),
         spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50),
         sent_to_(static_cast<std::size_t>(size_)),
-        received_from_(static_cast<std::size_t>(size_)) {}
+        received_from_(static_cast<std::size_t>(size_)) {
+    own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
+  }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -83,7 +85,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!aborted()) {
+    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
@@ -247,9 +249,9 @@ class Channel {
       const Operation& other = operation_of(peer);
       if (!other.agrees_with(first)) {
         fail({CauseKind::disagreement, -1, "",
-              "as " + place_of(first, name_) + ", rank 0 called " + to_string(first) + " and rank " +
-                  std::to_string(peer) + " called " + to_string(other) +
-                  "; every rank calls the same collectives in the same order"});
+              "as " + place_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
+                  to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
+                  to_string(other) + "; every rank calls the same collectives in the same order"});
         return false;
       }
     }

@@ -125,7 +125,10 @@ class Communicator {
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
     end_->check();
-    return open_blocking(split_context(end_->context, ++end_->splits, color, key, deadline), deadline);
+    end_->help_others();
+    const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    return open_blocking(part, deadline);
   }
 
   /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
@@ -174,7 +177,10 @@ class Communicator {
   struct End {
     End(const ChannelContext& of, Links to, std::shared_ptr<Segment> control)
         : context(of), links(std::move(to)), channel(new Channel(context, std::move(control))) {
-      links.set_check([this] { check(); });
+      links.set_check([this] {
+        help_others();
+        check();
+      });
       subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
     }
     End(const End&) = delete;
@@ -183,6 +189,13 @@ class Communicator {
       subscription.reset();
       channel->close(enqueued);
       channel->release();
+    }
+
+    /// What this rank has enqueued elsewhere runs while it waits here: others may wait for that before they come.
+    void help_others() const {
+      if (context.on_stall) {
+        context.on_stall();
+      }
     }
 
     /// @throws the job's first cause, or this channel's.

@@ -48,8 +48,9 @@ static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few byt
 struct alignas(64) Slot {
   Doorbell arrived{};  ///< meetings this rank has come to
   std::atomic<SlotState> state{SlotState::serving};
-  alignas(64) Doorbell mail{};          ///< rung by whoever sends to this rank, or takes what it sent
-  alignas(64) std::uint64_t nonce = 0;  ///< proves that all ranks map the same memory
+  alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
+  alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
+  std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there
   /// Two, by parity: one is written while a slow peer still reads the other.
   std::array<Opening, 2> openings{};
   alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
@@ -71,6 +72,12 @@ class ControlBlock {
 
   Slot& slot(int rank) const noexcept {
     return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
+  }
+
+  /// A rank's number in the job; its number in the channel before it has come.
+  int job_rank(int rank) const noexcept {
+    const std::uint32_t stated = slot(rank).job_rank.load();
+    return stated != 0 ? static_cast<int>(stated - 1) : rank;
   }
 
   /// Bytes of one chunk of a staged operation.

@@ -80,7 +80,7 @@ struct Meeting {
     std::vector<int> here;
     std::vector<int> not_here;
     for (int rank = 0; rank < ranks; ++rank) {
-      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(rank);
+      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
     }
     return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
            rendezvous::rank_list(here) + " had";

@@ -24,12 +24,9 @@ class StagingMeter {
 
   /// Before an operation. @param bytes that a rank stages in it
   void begin(std::size_t bytes) noexcept {
-    const std::uint64_t turn = bytes < least_bytes ? period : operations_++ % period;
-    timed_ = turn < 4;
-    if (turn == 0) {
-      best_.fill(std::numeric_limits<double>::max());
-    }
-    streamed_ = timed_ ? turn < 2 : best_[1] <= best_[0];
+    counts_ = bytes >= least_bytes;
+    timed_ = counts_ && operations_ % period < 4;
+    streamed_ = timed_ ? operations_ % period < 2 : best_[1] <= best_[0];
     spent_ = {};
     bytes_ = bytes;
   }
@@ -47,8 +44,11 @@ class StagingMeter {
     return result;
   }
 
-  /// After an operation that succeeded.
+  /// After an operation that was staged, to its end.
   void end() noexcept {
+    if (counts_ && operations_++ % period == 0) {
+      best_.fill(std::numeric_limits<double>::max());
+    }
     if (timed_) {
       double& best = best_[streamed_ ? 1 : 0];
       best = std::min(best, static_cast<double>(spent_.count()) / static_cast<double>(bytes_));
@@ -61,6 +61,7 @@ class StagingMeter {
 
   std::uint64_t operations_ = 0;
   std::array<double, 2> best_{};  ///< clock ticks a byte: through the caches, past them
+  bool counts_ = false;
   bool timed_ = false;
   bool streamed_ = true;
   Clock::duration spent_{};

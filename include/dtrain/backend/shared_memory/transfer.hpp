@@ -68,7 +68,7 @@ struct Transfer {
     }
 
     bool done() const noexcept { return free_part() != nullptr || filled_part() != nullptr; }
-    bool may_sleep() const noexcept { return !done() && !left(work_.to) && !left(work_.from); }
+    bool may_sleep() const noexcept { return !done() && gone() < 0; }
     Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
 
     template <class Present>
@@ -79,10 +79,10 @@ struct Transfer {
           return slot.cause.load();
         }
       }
-      const int gone = unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
-      if (gone >= 0 && !done()) {
+      const int peer = gone();
+      if (peer >= 0 && !done()) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(gone) +
+                     present() + " cannot be finished: rank " + std::to_string(job_rank(peer)) +
                          " has left the channel without its part of it"};
       }
       return std::nullopt;
@@ -90,14 +90,19 @@ struct Transfer {
 
     std::string missing(std::chrono::milliseconds waited) const {
       const std::string after = " after " + std::to_string(waited.count()) + " ms";
-      return unreceived_ ? "rank " + std::to_string(work_.from) + " had not sent all of it" + after
-                         : "rank " + std::to_string(work_.to) + " had not taken what was sent before" + after;
+      return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
+                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" + after;
     }
 
    private:
-    bool left(int peer) const noexcept {
-      return peer >= 0 && channel_.control().slot(peer).state.load() != SlotState::serving;
+    bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
+
+    /// A peer that is still needed and has left; -1 where there is none.
+    int gone() const noexcept {
+      return unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
     }
+
+    int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
 
     /// A place for the next piece; null where nothing is left to send or none is free.
     OutboxPart* free_part() const noexcept {
@@ -142,10 +147,10 @@ struct Transfer {
     void receive_piece(OutboxPart& part) noexcept {
       if (part.count != work_.output_count || part.dtype != work_.output_dtype) {
         channel_.fail({CauseKind::disagreement, -1, "",
-                       "on channel '" + channel_.name() + "', rank " + std::to_string(work_.from) + " sends " +
-                           std::to_string(part.count) + " " + name(part.dtype) + " and rank " +
-                           std::to_string(channel_.rank()) + " receives " + std::to_string(work_.output_count) + " " +
-                           name(work_.output_dtype) + "; both give the same count and type"});
+                       "on channel '" + channel_.name() + "', rank " + std::to_string(job_rank(work_.from)) +
+                           " sends " + std::to_string(part.count) + " " + name(part.dtype) + " and rank " +
+                           std::to_string(channel_.job_rank()) + " receives " + std::to_string(work_.output_count) +
+                           " " + name(work_.output_dtype) + "; both give the same count and type"});
         return;
       }
       const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);
