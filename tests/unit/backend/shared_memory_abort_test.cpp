@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -25,13 +26,15 @@ TEST_CASE("a reduction in place that an abort cuts short is taken for whole by n
   for (int round = 0; round < rounds; ++round) {
     const auto job = std::make_shared<support::FakeJob>(2);
     std::atomic<bool> taken_for_whole{false};
+    std::barrier start_line(2);
     support::run_thread_ranks(2, [&](support::RankThread& thread) {
       support::SharedMemoryRank self(job, thread.rank(), 2);
       const auto memory = self.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(10s));
       const std::span<float> values(reinterpret_cast<float*>(memory.data()), count);
       std::fill(values.begin(), values.end(), 1.0F);
-      self.communicator.barrier(self.stream.ref());
-      REQUIRE(self.wait());
+      thread.doing("waiting for the other rank");
+      start_line.arrive_and_wait();  // no collective: the abort may come before the slower rank has looked at its end
+      thread.doing("reducing");
 
       const auto start = std::chrono::steady_clock::now();
       std::jthread aborter;
