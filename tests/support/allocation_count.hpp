@@ -11,10 +11,14 @@ namespace support {
 
 inline std::atomic<std::size_t> allocations{0};
 
-inline void* counted(std::size_t bytes, std::size_t alignment) {
+inline void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
   const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, whole == 0 ? alignment : whole);
+  return std::aligned_alloc(alignment, whole == 0 ? alignment : whole);
+}
+
+inline void* counted(std::size_t bytes, std::size_t alignment) {
+  void* const memory = counted_or_null(bytes, alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -27,6 +31,13 @@ inline void* counted(std::size_t bytes, std::size_t alignment) {
 }
 [[gnu::noinline]] void* operator new[](std::size_t bytes) {
   return support::counted(bytes, alignof(std::max_align_t));
+}
+// The forms that do not throw are replaced too: AddressSanitizer's own would not fit the operator delete below.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return support::counted_or_null(bytes, alignof(std::max_align_t));
+}
+[[gnu::noinline]] void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return support::counted_or_null(bytes, alignof(std::max_align_t));
 }
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return support::counted(bytes, static_cast<std::size_t>(alignment));
