@@ -2,8 +2,6 @@
 /// @file
 /// One rank's side of a channel: running operations, waiting for the others, and giving up when it fails.
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -20,6 +18,7 @@
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/backend/shared_memory/doorbell.hpp"
 #include "dtrain/backend/shared_memory/meeting.hpp"
+#include "dtrain/backend/shared_memory/patience.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/backend/shared_memory/staging_meter.hpp"
 #include "dtrain/core/cause.hpp"
@@ -27,7 +26,6 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
 #include "dtrain/kernels/isa.hpp"
-#include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -49,7 +47,7 @@ class Channel {
         on_stall_(context.on_stall),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50),
+        patience_(size_),
         sent_to_(static_cast<std::size_t>(size_)),
         received_from_(static_cast<std::size_t>(size_)) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
@@ -113,23 +111,19 @@ class Channel {
     return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
   }
 
-  /// Waits until `awaited.done()`: first in the hope that the peer runs on another core, then in case it waits for this
-  /// one, at last without a core. @returns false where the channel has failed meanwhile.
+  /// Waits until `awaited.done()`: for a moment on its core, then without one. @returns false where the channel has
+  /// failed meanwhile.
   template <class Awaited>
   bool wait(const Awaited& awaited) noexcept {
-    for (int spin = 0; spin < spins_ + yields; ++spin) {
+    int turn = 0;
+    do {
       if (awaited.done()) {
         return true;
       }
       if (aborted()) {
         return false;
       }
-      if (spin < spins_) {
-        spin_pause();
-      } else {
-        static_cast<void>(::sched_yield());
-      }
-    }
+    } while (patience_.pass(turn, control_, rank_, awaited.peer()));
     if (!deadline_) {
       deadline_ = Deadline::after(timeout_);
     }
@@ -218,8 +212,6 @@ class Channel {
  private:
   ~Channel() = default;
 
-  static constexpr int yields = 50;
-
   Slot& own_slot() const noexcept { return control_.slot(rank_); }
   Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
 
@@ -279,8 +271,8 @@ class Channel {
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
-  const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
 
+  Patience patience_;
   std::atomic<std::int64_t> references_{1};
   StagingMeter staging_;
   std::uint32_t meetings_ = 0;

@@ -48,6 +48,7 @@ static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few byt
 struct alignas(64) Slot {
   Doorbell arrived{};  ///< meetings this rank has come to
   std::atomic<SlotState> state{SlotState::serving};
+  std::atomic<std::uint32_t> core{0};      ///< 1 + the core this rank last waited on; 0: unknown
   alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
   alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
   std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there

@@ -42,8 +42,8 @@ struct Meeting {
   ControlBlock control;
   int ranks;
   std::uint32_t number;
-  int peer;   ///< the one that is waited for now
-  Sign sign;  ///< the peer's
+  int awaited;  ///< the peer that is waited for now
+  Sign sign;    ///< the peer's
 
   bool done() const noexcept {
     if (has_come_to(*sign.count, number)) {
@@ -52,8 +52,9 @@ struct Meeting {
     __builtin_prefetch(sign.beside);
     return false;
   }
-  bool may_sleep() const noexcept { return !done() && control.slot(peer).state.load() == SlotState::serving; }
-  Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
+  int peer() const noexcept { return awaited; }
+  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
+  Doorbell& bell() const noexcept { return control.slot(awaited).arrived; }
 
   /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
   /// for may itself wait for such a peer. Who came first and then left spoils nothing. @param present names the

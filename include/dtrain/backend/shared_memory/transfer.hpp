@@ -68,6 +68,7 @@ struct Transfer {
     }
 
     bool done() const noexcept { return free_part() != nullptr || filled_part() != nullptr; }
+    int peer() const noexcept { return unreceived_ ? work_.from : work_.to; }
     bool may_sleep() const noexcept { return !done() && gone() < 0; }
     Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
 
