@@ -1,0 +1,124 @@
+#pragma once
+/// @file
+/// message_passing::Routine: the coroutine that an algorithm is.
+
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+#include "dtrain/backend/message_passing/frame_pool.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Starts when it is resumed or awaited, and ends with its coroutine: destroying it where it is suspended destroys all
+/// locals, and with them what they await. Its first parameter has `frames()`, where its frame comes from.
+///
+///     Routine part = ring(wire, work);  // named: g++ 12 destroys temporaries in a co_await expression twice
+///     co_await part;
+///
+/// Over a wire that blocks in `done` it never suspends: one resume() runs it to its end.
+/// Threads: one at a time. Lifetime: what its reference parameters refer to, and the pool, outlive it.
+class [[nodiscard]] Routine {
+ public:
+  class promise_type;
+
+  Routine() noexcept = default;
+  Routine(Routine&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Routine& operator=(Routine&& other) noexcept {
+    if (this != &other) {
+      destroy();
+      frame_ = std::exchange(other.frame_, nullptr);
+    }
+    return *this;
+  }
+  ~Routine() { destroy(); }
+
+  /// Ends it now.
+  void destroy() noexcept {
+    if (frame_) {
+      std::exchange(frame_, nullptr).destroy();
+    }
+  }
+
+  /// For whoever drives it without awaiting it: runs it until it suspends or ends.
+  void resume() const { frame_.resume(); }
+  bool done() const noexcept { return frame_.done(); }
+
+  /// Of a routine that is done: @throws what it threw
+  void check() const;
+
+  class Awaiter;
+  Awaiter operator co_await() & noexcept;
+  void operator co_await() && = delete;
+
+ private:
+  explicit Routine(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+
+  std::coroutine_handle<promise_type> frame_;
+};
+
+/// Frames come from the pool of the first parameter; completion resumes who awaits.
+class Routine::promise_type {
+ public:
+  template <class First, class... Rest>
+  requires requires(First& first) {
+    { first.frames() } -> std::same_as<FramePool&>;
+  }
+  static void* operator new(std::size_t bytes, First& first, Rest&...) { return first.frames().take(bytes); }
+  static void operator delete(void* memory) noexcept { FramePool::give_back(memory); }
+
+  struct FinalAwaiter {
+    bool await_ready() const noexcept { return false; }
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> finished) const noexcept {
+      const std::coroutine_handle<> parent = finished.promise().parent_;
+      return parent ? parent : std::noop_coroutine();
+    }
+    void await_resume() const noexcept {}
+  };
+
+  Routine get_return_object() noexcept { return Routine(std::coroutine_handle<promise_type>::from_promise(*this)); }
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+  FinalAwaiter final_suspend() const noexcept { return {}; }
+  void return_void() const noexcept {}
+  void unhandled_exception() noexcept { exception_ = std::current_exception(); }
+
+ private:
+  friend Routine;
+
+  std::coroutine_handle<> parent_;
+  std::exception_ptr exception_;
+};
+
+inline void Routine::check() const {
+  if (frame_.promise().exception_) {
+    std::rethrow_exception(frame_.promise().exception_);
+  }
+}
+
+/// Runs the child inside await_suspend and suspends the parent only if the child did not end at once.
+class Routine::Awaiter {
+ public:
+  explicit Awaiter(Routine& child) noexcept : child_(child) {}
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> parent) const {
+    child_.frame_.resume();
+    if (child_.frame_.done()) {
+      return false;
+    }
+    child_.frame_.promise().parent_ = parent;
+    return true;
+  }
+  void await_resume() const { child_.check(); }
+
+ private:
+  Routine& child_;
+};
+
+inline Routine::Awaiter Routine::operator co_await() & noexcept {
+  return Awaiter(*this);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
