@@ -89,7 +89,8 @@ using F16 = Half<5, 10, 0x7e00>;
 using Bf16 = Half<8, 7, 0x7fc0>;
 
 template <class Format>
-typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typename Format::Bits>& ranks) {
+typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typename Format::Bits>& ranks,
+                                   std::size_t divisor) {
   using Value = typename Format::Value;
   bool nan = false;
   Value result = Format::value(ranks[0]);
@@ -112,13 +113,13 @@ typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typena
     }
   }
   if (op == dtrain::ReduceOp::average) {
-    result = result * static_cast<Value>(1.0 / static_cast<double>(ranks.size()));
+    result = result * static_cast<Value>(1.0 / static_cast<double>(divisor));
   }
   return nan || std::isnan(result) ? Format::nan : Format::bits(result);
 }
 
 template <class T>
-T reduce_integer(dtrain::ReduceOp op, const std::vector<T>& ranks) {
+T reduce_integer(dtrain::ReduceOp op, const std::vector<T>& ranks, std::size_t divisor) {
   __extension__ typedef __int128 Wide;
   Wide sum = 0;
   std::uint64_t product = 1;
@@ -132,7 +133,7 @@ T reduce_integer(dtrain::ReduceOp op, const std::vector<T>& ranks) {
   }
   switch (op) {
     case dtrain::ReduceOp::sum: return static_cast<T>(sum);
-    case dtrain::ReduceOp::average: return static_cast<T>(sum / static_cast<Wide>(ranks.size()));
+    case dtrain::ReduceOp::average: return static_cast<T>(sum / static_cast<Wide>(divisor));
     case dtrain::ReduceOp::product: return static_cast<T>(product);
     case dtrain::ReduceOp::min: return least;
     case dtrain::ReduceOp::max: return greatest;
@@ -144,12 +145,16 @@ T reduce_integer(dtrain::ReduceOp op, const std::vector<T>& ranks) {
 template <class Format>
 struct FloatElement {
   using Bits = typename Format::Bits;
-  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks) { return reduce_float<Format>(op, ranks); }
+  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks, std::size_t divisor) {
+    return reduce_float<Format>(op, ranks, divisor);
+  }
 };
 template <class T>
 struct IntegerElement {
   using Bits = T;
-  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks) { return reduce_integer(op, ranks); }
+  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks, std::size_t divisor) {
+    return reduce_integer(op, ranks, divisor);
+  }
 };
 
 template <class Visit>
@@ -165,9 +170,11 @@ void with_element(dtrain::DType dtype, Visit visit) {
   }
 }
 
-/// Element by element over `ranks[rank]`, which are all equally long. One rank is copied.
+/// Element by element over `ranks[rank]`, which are all equally long. An average divides by `divisor`, or where that is
+/// 0 by the number of ranks; then one rank is copied.
 inline std::vector<std::byte> scalar_reduction(dtrain::DType dtype, dtrain::ReduceOp op,
-                                               const std::vector<std::vector<std::byte>>& ranks) {
+                                               const std::vector<std::vector<std::byte>>& ranks,
+                                               std::size_t divisor = 0) {
   std::vector<std::byte> result(ranks[0].size());
   with_element(dtype, [&](auto element) {
     using Bits = typename decltype(element)::Bits;
@@ -176,7 +183,9 @@ inline std::vector<std::byte> scalar_reduction(dtrain::DType dtype, dtrain::Redu
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         std::memcpy(&values[rank], ranks[rank].data() + i, sizeof(Bits));
       }
-      const Bits reduced = values.size() == 1 ? values[0] : decltype(element)::reduce(op, values);
+      const bool copied = values.size() == 1 && (divisor == 0 || op != dtrain::ReduceOp::average);
+      const Bits reduced =
+          copied ? values[0] : decltype(element)::reduce(op, values, divisor == 0 ? values.size() : divisor);
       std::memcpy(result.data() + i, &reduced, sizeof(Bits));
     }
   });

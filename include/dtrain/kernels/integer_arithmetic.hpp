@@ -54,7 +54,7 @@ DTRAIN_OPTIMIZED void integer_product(const Work& work) noexcept {
   }
 }
 
-/// The exact sum, for which `Wide` has room, divided by the number of sources and truncated toward zero.
+/// The exact sum, for which `Wide` has room, divided by Work::divisor and truncated toward zero.
 template <class Integer, class Wide>
 DTRAIN_OPTIMIZED void integer_average(const Work& work) noexcept {
   for (std::size_t i = 0; i < work.bytes; i += sizeof(Integer)) {
@@ -62,7 +62,7 @@ DTRAIN_OPTIMIZED void integer_average(const Work& work) noexcept {
     for (std::size_t rank = 0; rank < work.source_count; ++rank) {
       sum += element<Integer>(work.sources[rank] + i);
     }
-    const auto result = static_cast<Integer>(sum / static_cast<Wide>(work.source_count));
+    const auto result = static_cast<Integer>(sum / static_cast<Wide>(work.divisor));
     for (std::size_t target = 0; target < work.target_count; ++target) {
       std::memcpy(work.targets[target] + i, &result, sizeof(result));
     }

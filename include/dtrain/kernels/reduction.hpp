@@ -29,7 +29,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
 /// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
-/// - One source is copied: nothing is reduced, and a NaN keeps its bits.
+/// - One source is copied: nothing is reduced, and a NaN keeps its bits; with a divisor of its own it is divided.
 ///
 /// No flag of the including program and no setting of the calling thread changes a bit: not -ffast-math, not -mfma, not
 /// flushed subnormals or another rounding, which are set to the default meanwhile.
@@ -48,6 +48,16 @@ class Reduction {
     return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
   }
 
+  /// The same, where the sources stand for `ranks` ranks: an average divides by that number and not by the number of
+  /// sources. For the last combination of a chain of partial sums: f64, f32: times the rounded 1 / ranks; f16, bf16: so
+  /// in f32, then rounded once; integers: this combination's exact sum, divided and truncated toward zero, whereas the
+  /// partial sums before it were taken modulo 2^bits. Other operations do not divide. @param ranks at least 1
+  [[nodiscard]] Reduction over(std::size_t ranks) const noexcept {
+    Reduction divided = *this;
+    divided.divisor_ = op_ == ReduceOp::average ? ranks : 0;
+    return divided;
+  }
+
   /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
   /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
   /// a value without state.
@@ -57,7 +67,7 @@ class Reduction {
     if (sources.empty() || targets.empty() || bytes == 0) {
       return;
     }
-    if (sources.size() == 1) {
+    if (sources.size() == 1 && divisor_ == 0) {
       for (std::byte* const target : targets) {
         if (target != sources[0]) {
           copy_bytes(target, sources[0], bytes);
@@ -67,9 +77,10 @@ class Reduction {
     }
     const DefaultFloatEnvironment environment;
     const std::size_t whole = bytes - bytes % Work::granularity;
-    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, key_};
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, key_};
     if (op_ == ReduceOp::average) {
-      work.factor = reciprocal(sources.size());
+      work.divisor = divisor_ != 0 ? divisor_ : sources.size();
+      work.factor = reciprocal(work.divisor);
     }
     if (whole > 0) {
       kernel_(work);
@@ -111,6 +122,7 @@ class Reduction {
   KeyBits key_;
   DType dtype_;
   ReduceOp op_;
+  std::size_t divisor_ = 0;  ///< 0: the number of sources
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels

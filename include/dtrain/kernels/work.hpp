@@ -47,7 +47,8 @@ struct Work {
   std::byte* const* targets = nullptr;
   std::size_t target_count = 0;
   std::size_t bytes = 0;
-  double factor = 1;  ///< what a floating-point result is multiplied by
+  std::size_t divisor = 1;  ///< of an average
+  double factor = 1;        ///< what a floating-point result is multiplied by
   KeyBits key;
 };
 

@@ -69,3 +69,29 @@ TEST_CASE("many random values give the documented bits") {
     check_all(2 + seed, 10'000, 0, 7000 + seed);
   }
 }
+
+TEST_CASE("an average over a given number of ranks divides by it, whatever the number of sources") {
+  for (const DType dtype : support::all_dtypes) {
+    for (const std::size_t sources : {1U, 2U, 3U}) {
+      const Ranks inputs = awkward_ranks(dtype, sources, 523, 90 + sources);
+      for (const std::size_t divisor : {1U, 3U, 8U, 1000U}) {
+        const std::vector<std::byte> expected = support::scalar_reduction(dtype, ReduceOp::average, inputs, divisor);
+        support::for_each_isa([&](Isa isa) {
+          INFO(dtrain::name(dtype), " ", sources, " sources over ", divisor);
+          const Reduction reduction = Reduction::of(dtype, ReduceOp::average, isa).over(divisor);
+          CHECK((support::reduce_bytes(reduction, inputs, 523) == expected));
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a given number of ranks changes nothing where the operation does not divide") {
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    for (const std::size_t sources : {1U, 2U}) {
+      const Ranks inputs = awkward_ranks(DType::f32, sources, 100, sources);
+      CHECK((support::reduce_bytes(Reduction::of(DType::f32, op).over(7), inputs, 100) ==
+             support::scalar_reduction(DType::f32, op, inputs)));
+    }
+  }
+}
