@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/error.hpp"
+#include "bench/write_file.hpp"
 
 namespace bench {
 
@@ -87,14 +87,7 @@ class ResultRows {
       text += "}";
     }
     text += "\n]\n";
-    std::FILE* file = std::fopen(path.c_str(), "we");
-    if (file == nullptr) {
-      throw dtrain::errno_error("writing " + path);
-    }
-    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if (std::fclose(file) != 0 || !written) {
-      throw dtrain::errno_error("writing " + path);
-    }
+    write_file(path, text);
   }
 
  private:

@@ -59,11 +59,16 @@ inline std::vector<std::size_t> reverse_order(std::size_t count) {
   return order;
 }
 
-/// The cap of a bucket opened when `remaining` bytes are not yet placed: half of them, but at least the first bucket's
-/// cap and at most bucket_bytes. So the last buckets halve (of 100 MiB: ... 25, 12, 6, 3, 2, 1, 1): what is reduced
-/// after the backward pass has ended, which nothing hides, stays as small as the first bucket.
-constexpr std::size_t tapered_cap(std::size_t remaining, const BucketCaps& caps) noexcept {
-  return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, remaining / 2));
+/// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, and not below
+/// the first bucket's cap,
+/// - a sixteenth of all: while a bucket fills, nothing of it is on its way. Where communication takes as long as the
+///   backward pass, that time is added to the step;
+/// - half of what remains, so that the last buckets halve: what is reduced after the backward pass has ended, which
+///   nothing hides, stays as small as the first bucket.
+/// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1. bench/scaling/step_model.hpp has
+/// the arithmetic.
+constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
+  return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
 }
 
 namespace detail {
@@ -136,7 +141,7 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<co
       place = open.end();
     }
     if (place == open.end()) {
-      const std::size_t cap = done.empty() ? caps.first_bucket_bytes : tapered_cap(remaining, caps);
+      const std::size_t cap = done.empty() ? caps.first_bucket_bytes : tapered_cap(remaining, plan.arena_bytes, caps);
       open.push_back({{{}, size.dtype, size.device, 0, 0, 0}, cap, position});
       place = std::prev(open.end());
     }

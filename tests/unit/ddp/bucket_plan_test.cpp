@@ -158,8 +158,15 @@ TEST_CASE("without an order the last parameter is reduced first") {
   CHECK(plan.offset_of == std::vector<std::size_t>{128, 64, 0});
 }
 
-TEST_CASE("the first bucket is small, the last ones halve") {
-  CHECK(bucket_mib(100, mib) == std::vector<std::size_t>{1, 25, 25, 24, 12, 6, 3, 2, 1, 1});
+TEST_CASE("the first bucket is small, none is more than a sixteenth of all, the last ones halve") {
+  std::vector<std::size_t> of_400{1};
+  of_400.insert(of_400.end(), 14, 25);
+  of_400.insert(of_400.end(), {24, 12, 6, 3, 2, 1, 1});
+  CHECK(bucket_mib(400, mib) == of_400);
+  std::vector<std::size_t> of_100{1};
+  of_100.insert(of_100.end(), 15, 6);
+  of_100.insert(of_100.end(), {4, 2, 1, 1, 1});
+  CHECK(bucket_mib(100, mib) == of_100);
   CHECK(bucket_mib(4, mib) == std::vector<std::size_t>{1, 1, 1, 1});
   CHECK(bucket_mib(1, 100 * mib) == std::vector<std::size_t>{100});
   CHECK(bucket_mib(3, 30 * mib) == std::vector<std::size_t>{30, 30, 30});

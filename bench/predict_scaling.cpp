@@ -1,0 +1,130 @@
+// What a model of a step (bench/scaling) predicts for data-parallel training on up to 1,024 ranks: no measurement.
+//   predict_scaling [--link-gbit=100] [--latency-us=20] [--efficiency=0.93] [--ranks-per-host=8]
+//                   [--inside-gbytes=100] [--svg=FILE]
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/ddp_step/models.hpp"
+#include "bench/goal.hpp"
+#include "bench/scaling/chart.hpp"
+#include "bench/scaling/cluster.hpp"
+#include "bench/scaling/step_model.hpp"
+#include "bench/write_file.hpp"
+
+namespace {
+
+constexpr int most_ranks = 1024;
+
+/// What is assumed, each a flag.
+struct Assumptions {
+  std::map<std::string, double> values{{"--link-gbit", 100},
+                                       {"--latency-us", 20},
+                                       {"--efficiency", 0.93},
+                                       {"--ranks-per-host", 8},
+                                       {"--inside-gbytes", 100}};
+  std::string svg{};
+
+  /// @throws Error (usage)
+  static Assumptions parse(int argc, char** argv) {
+    Assumptions given;
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view argument = argv[i];
+      const std::size_t equals = argument.find('=');
+      const std::string flag(argument.substr(0, equals));
+      const std::string_view value = equals == std::string_view::npos ? "" : argument.substr(equals + 1);
+      if (flag == "--svg" && !value.empty()) {
+        given.svg = value;
+        continue;
+      }
+      double number = 0;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+      const auto known = given.values.find(flag);
+      if (known == given.values.end() || error != std::errc() || end != value.data() + value.size() || !(number > 0)) {
+        throw dtrain::Error(dtrain::Errc::usage, "'" + std::string(argument) + "' is no flag with a positive number; " +
+                                                     "see the first lines of bench/predict_scaling.cpp");
+      }
+      known->second = number;
+    }
+    return given;
+  }
+
+  double at(const char* flag) const { return values.at(flag); }
+
+  /// Hosts are filled one after the other.
+  bench::Cluster cluster(int ranks) const {
+    const int on_host = std::min(ranks, static_cast<int>(at("--ranks-per-host")));
+    return {ranks / on_host,
+            on_host,
+            {at("--latency-us") * 1e-6, at("--link-gbit") * 1e9 / 8 * at("--efficiency")},
+            at("--inside-gbytes") * 1e9};
+  }
+};
+
+/// A model, and how long one rank computes for a step; a third of it forward.
+struct Training {
+  bench::ModelShapes model;
+  double compute_seconds;
+};
+
+struct Paths {
+  const char* name;
+  double (*seconds)(const bench::Cluster&, double);
+};
+
+/// The share of ideal throughput.
+double efficiency(const Training& training, const bench::Cluster& cluster, const Paths& paths) {
+  std::vector<dtrain::ddp::GradientSize> sizes;
+  for (const std::int64_t size : training.model.sizes) {
+    sizes.push_back({static_cast<std::size_t>(size) * sizeof(float), dtrain::DType::f32, {}});
+  }
+  const double compute = training.compute_seconds;
+  const std::vector<double> ready = bench::evenly_ready(sizes.size(), compute / 3, compute * 2 / 3);
+  const bench::StepTimes times =
+      bench::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
+                        [&](std::size_t bytes) { return paths.seconds(cluster, static_cast<double>(bytes)); });
+  return compute / times.step;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return bench::run_benchmark("predict_scaling", [&] {
+    const Assumptions assumptions = Assumptions::parse(argc, argv);
+    const std::vector<Training> trainings{{bench::resnet50(), 0.1}, {bench::gpt2(), 0.1}};
+    const std::vector<Paths> all_paths{{"Hierarchical", bench::hierarchical_seconds}, {"Ring", bench::ring_seconds}};
+
+    std::printf(
+        "predicted, not measured: the share of ideal throughput when a rank computes for 100 ms a step, with\n");
+    for (const auto& [flag, value] : assumptions.values) {
+      std::printf("  %s=%g", flag.c_str(), value);
+    }
+    std::printf("\n%-24s", "ranks");
+    for (int ranks = 1; ranks <= most_ranks; ranks *= 2) {
+      std::printf("%6d", ranks);
+    }
+    std::printf("\n");
+    bench::Chart chart("Predicted, not measured: share of ideal throughput");
+    for (const Training& training : trainings) {
+      for (const Paths& paths : all_paths) {
+        bench::ChartLine line{training.model.name + ", " + paths.name, {}};
+        std::printf("%-24s", line.name.c_str());
+        for (int ranks = 1; ranks <= most_ranks; ranks *= 2) {
+          const double share = efficiency(training, assumptions.cluster(ranks), paths);
+          line.points.emplace_back(ranks, share);
+          std::printf("%6.3f", share);
+        }
+        std::printf("\n");
+        chart.add(std::move(line));
+      }
+    }
+    if (!assumptions.svg.empty()) {
+      bench::write_file(assumptions.svg, chart.svg());
+    }
+  });
+}

@@ -1,0 +1,59 @@
+/// @file
+/// bench/scaling: the model that the README's predictions come from.
+
+#include "bench/scaling/step_model.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "bench/scaling/cluster.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+bench::StepTimes fifty_layers(std::size_t bucket_bytes, double bytes_per_second) {
+  const std::vector<dtrain::ddp::GradientSize> sizes(50, {2 * mib, dtrain::DType::f32, {}});
+  const auto plan = dtrain::ddp::plan_buckets(sizes, {bucket_bytes < mib ? bucket_bytes : mib, bucket_bytes});
+  const std::vector<double> ready = bench::evenly_ready(50, 0, 50 * 0.018);
+  return bench::model_step(plan, ready, 50 * 0.018,
+                           [&](std::size_t bytes) { return static_cast<double>(bytes) / bytes_per_second; });
+}
+
+}  // namespace
+
+TEST_CASE("A bucket for each layer leaves only the last one's reduction exposed where the network keeps up") {
+  const bench::StepTimes times = fifty_layers(0, 125e6);
+  CHECK(times.communication == doctest::Approx(50.0 * 2 * mib / 125e6));
+  CHECK(times.exposed() == doctest::Approx(2.0 * mib / 125e6));
+}
+
+TEST_CASE("The default plan of a hundred MiB exposes no more than its last small buckets") {
+  const bench::StepTimes times = fifty_layers(25 * mib, 125e6);
+  CHECK(times.times_the_longer() > 1.0);
+  CHECK(times.times_the_longer() < 1.10);
+}
+
+TEST_CASE("On a network that is too slow a step takes as long as its communication, and what comes before the first") {
+  const bench::StepTimes times = fifty_layers(0, 12.5e6);
+  CHECK(times.step == doctest::Approx(0.018 + times.communication));
+}
+
+TEST_CASE("One rank communicates nothing; two hosts send all their bytes once, however the ranks are grouped") {
+  const double bytes = 100.0 * mib;
+  const bench::Link gigabit{0, 125e6};
+  CHECK(bench::ring_seconds({1, 1, gigabit, 1e10}, bytes) == 0);
+  CHECK(bench::hierarchical_seconds({1, 1, gigabit, 1e10}, bytes) == 0);
+  CHECK(bench::ring_seconds({2, 1, gigabit, 1e10}, bytes) == doctest::Approx(bytes / 125e6));
+  CHECK(bench::ring_seconds({2, 2, gigabit, 1e10}, bytes) == doctest::Approx(1.5 * bytes / 125e6));
+  CHECK(bench::hierarchical_seconds({2, 2, gigabit, 1e10}, bytes) == doctest::Approx(bytes / 125e6 + bytes / 1e10));
+}
+
+TEST_CASE("Latency counts once for each turn of the ring") {
+  const bench::Link slow{1e-3, 1e18};
+  CHECK(bench::ring_seconds({8, 4, slow, 1e18}, 1024) == doctest::Approx(62e-3));
+  CHECK(bench::hierarchical_seconds({8, 4, slow, 1e18}, 1024) == doctest::Approx(14e-3));
+}
