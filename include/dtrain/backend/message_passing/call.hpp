@@ -1,0 +1,53 @@
+#pragma once
+/// @file
+/// What an algorithm works with: the wire, the channel's memory, and the operation it carries out.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/message_passing/frame_pool.hpp"
+#include "dtrain/backend/message_passing/scratch.hpp"
+#include "dtrain/backend/message_passing/wire.hpp"
+#include "dtrain/backend/shared_memory/operation.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+using shared_memory::Operation;
+using shared_memory::OperationKind;
+
+/// Where one algorithm hands over to another, and how messages are cut. The same on every rank.
+struct Tuning {
+  std::size_t small_bytes = 8192;                   ///< what travels in an operation's first message, to one peer
+  std::size_t chunk_bytes = 256 * 1024;             ///< the most of a message of a pipelined algorithm
+  std::size_t chunks_in_flight = 4;                 ///< how many of these are on their way between two ranks
+  int exchange_ranks = 8;                           ///< up to so many send small reductions to everybody
+  std::size_t piece_bytes = std::size_t{1} << 30U;  ///< the most of one message of a send
+  bool all_to_all = false;  ///< large reductions go straight to who reduces them: all ranks share a host
+};
+
+/// The same for every operation of a channel.
+struct Place {
+  std::string channel;
+  std::vector<int> job_ranks;  ///< of the channel's ranks
+  Tuning tuning;
+};
+
+/// One operation on one rank. Lifetime: as its Routine.
+template <Wire W>
+struct Call {
+  W& wire;
+  Scratch& scratch;
+  const Place& place;
+  Operation operation;
+
+  FramePool& frames() noexcept { return wire.frames(); }
+  int rank() const noexcept { return wire.rank(); }
+  int size() const noexcept { return wire.size(); }
+
+  /// The rank that is `distance` away, round the circle; 0 <= distance < size.
+  int after(int distance) const noexcept { return (rank() + distance) % size(); }
+  int before(int distance) const noexcept { return (rank() - distance + size()) % size(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
