@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "bench/command.hpp"
 #include "bench/ddp_step/models.hpp"
 #include "bench/goal.hpp"
+#include "bench/intervals.hpp"
 #include "bench/launched.hpp"
 #include "bench/options.hpp"
 #include "bench/result_rows.hpp"
@@ -45,13 +44,12 @@ class StepRank {
         step_first ? step() : reduce_at_once();
         const std::int64_t end = bench::now_nanoseconds();
         if (sample > 0) {
-          std::printf("interval %s %d %lld %lld\n", step_first ? "step" : "whole", sample,
-                      static_cast<long long>(begin), static_cast<long long>(end));
+          bench::tell_interval(step_first ? "step" : "whole", sample, {begin, end});
         }
       }
       check(sample);
     }
-    std::printf("buckets %zu\n", ddp_.statistics().buckets);
+    bench::tell_fact("buckets", static_cast<double>(ddp_.statistics().buckets));
   }
 
  private:
@@ -116,41 +114,16 @@ bench::ModelShapes model_named(const std::string& name) {
   throw dtrain::Error(dtrain::Errc::usage, "no model is called " + name);
 }
 
-/// What all ranks said.
-struct StepTimes {
-  std::vector<double> step;
-  std::vector<double> whole;
-  std::size_t buckets = 0;
-};
-
-StepTimes run_job(const bench::ModelShapes& model, int ranks, int samples) {
+bench::Told run_job(const bench::ModelShapes& model, int ranks, int samples) {
   const bench::CommandOutput output =
       bench::run_command({bench::own_path(), "--nproc-per-node=" + std::to_string(ranks), bench::launched_word,
                           model.name, std::to_string(samples)},
                          dtrain::Deadline::after(std::chrono::seconds(240)));
-  std::map<std::pair<std::string, int>, bench::Interval> intervals;
-  StepTimes times;
-  int seen = 0;
-  std::istringstream words(output.text);
-  for (std::string word; words >> word;) {
-    std::string kind;
-    int sample = 0;
-    bench::Interval own;
-    if (word == "interval" && words >> kind >> sample >> own.begin >> own.end) {
-      bench::Interval& interval = intervals.try_emplace({kind, sample}, own).first->second;
-      interval = {std::min(interval.begin, own.begin), std::max(interval.end, own.end)};
-    } else if (word == "buckets" && words >> times.buckets) {
-      ++seen;
-    }
-  }
-  if (!output.succeeded || seen != ranks) {
+  bench::Told told = bench::Told::from(output.text);
+  if (!output.succeeded || told.facts["buckets"].size() != static_cast<std::size_t>(ranks)) {
     throw dtrain::Error(dtrain::Errc::protocol, "a job of " + std::to_string(ranks) + " ranks failed");
   }
-  for (const auto& [key, interval] : intervals) {
-    (key.first == "step" ? times.step : times.whole)
-        .push_back(static_cast<double>(interval.end - interval.begin) * 1e-9);
-  }
-  return times;
+  return told;
 }
 
 void measure(const bench::ModelShapes& model, int ranks, int samples, bench::ResultRows& rows) {
@@ -159,18 +132,18 @@ void measure(const bench::ModelShapes& model, int ranks, int samples, bench::Res
     std::printf("%d ranks with %s: left out, because the host has too little memory\n", ranks, model.name.c_str());
     return;
   }
-  const StepTimes times = run_job(model, ranks, samples);
-  const double step = bench::median(times.step);
-  const double whole = bench::median(times.whole);
+  bench::Told told = run_job(model, ranks, samples);
+  const double step = bench::median(told.seconds["step"]);
+  const double whole = bench::median(told.seconds["whole"]);
   const auto row_of = [&](const char* system, const char* what, double seconds, std::size_t count) {
     bench::Row row{bench_name, system, what, ranks, 1, bytes, seconds, count};
     return row.with("model", model.name);
   };
-  rows.add(row_of("dtrain", "step without overlap", step, times.step.size())
-               .with("plan", std::to_string(times.buckets) + " buckets")
+  rows.add(row_of("dtrain", "step without overlap", step, told.seconds["step"].size())
+               .with("plan", bench::text_of(told.facts["buckets"].front(), " buckets"))
                .with("gradients", static_cast<double>(model.sizes.size()))
                .with("times_limit", step / whole));
-  rows.add(row_of("limit", "one all_reduce", whole, times.whole.size()).with("ratio", whole / step));
+  rows.add(row_of("limit", "one all_reduce", whole, told.seconds["whole"].size()).with("ratio", whole / step));
   bench::print_goal("a step at most 1.05 times one all_reduce of the same bytes", step <= 1.05 * whole,
                     bench::text_of(step / whole, " times"));
 }

@@ -19,4 +19,14 @@ inline bool is_launched(int argc, char** argv) {
                      [](const char* argument) { return std::strcmp(argument, launched_word) == 0; });
 }
 
+/// The same for a program of several kinds of ranks: the kind is the word behind it.
+inline bool is_launched_with(const char* kind, int argc, char** argv) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], launched_word) == 0 && std::strcmp(argv[i + 1], kind) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace bench

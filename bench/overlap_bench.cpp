@@ -1,0 +1,196 @@
+// How much of the communication a backward pass hides: 50 layers of 2 MiB that take 18 ms each without using the core,
+// on two virtual hosts joined at 1 Gbit/s; PyTorch's DDP on gloo does the same beside it.
+//   overlap_bench [--samples=N] [--json=FILE]
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bench/goal.hpp"
+#include "bench/hosts/policies.hpp"
+#include "bench/hosts/virtual_job.hpp"
+#include "bench/intervals.hpp"
+#include "bench/launched.hpp"
+#include "bench/options.hpp"
+#include "bench/peer_python.hpp"
+#include "bench/result_rows.hpp"
+#include "bench/scaling/step_model.hpp"
+#include "bench/shape_model.hpp"
+
+namespace {
+
+constexpr const char* bench_name = "overlap_bench";
+constexpr int layers = 50;
+constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
+constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
+constexpr std::chrono::milliseconds layer_time(18);
+constexpr double compute_seconds = layers * std::chrono::duration<double>(layer_time).count();
+
+template <class P>
+class OverlapRank {
+ public:
+  explicit OverlapRank(dtrain::ProcessGroup<P> group)
+      : group_(std::move(group)), model_(std::vector<std::int64_t>(layers, layer_elements)), ddp_(model_, group_) {}
+
+  /// The first sample of each is a warm-up.
+  void measure(int samples) {
+    for (int sample = 0; sample <= samples; ++sample) {
+      run("step", sample, [this](const dtrain::Ready& ready) { compute(ready); });
+      run("communication", sample, [this](const dtrain::Ready& ready) { model_.announce(ready); });
+    }
+    bench::tell_fact("buckets", static_cast<double>(ddp_.statistics().buckets));
+  }
+
+ private:
+  template <class Backward>
+  void run(const char* kind, int sample, Backward backward) {
+    for (std::size_t i = 0; i < layers; ++i) {
+      std::ranges::fill(model_.gradient(i), value(sample, i, static_cast<float>(group_.rank())));
+    }
+    group_.barrier_blocking();
+    const std::int64_t begin = bench::now_nanoseconds();
+    ddp_.backward(backward);
+    const std::int64_t end = bench::now_nanoseconds();
+    if (sample > 0) {
+      bench::tell_interval(kind, sample, {begin, end});
+    }
+    const float mean_rank = static_cast<float>(group_.world_size() - 1) / 2;
+    for (std::size_t i = 0; i < layers; ++i) {
+      for (const float reduced : model_.gradient(i)) {
+        if (reduced != value(sample, i, mean_rank)) {
+          throw dtrain::Error(dtrain::Errc::protocol, "a reduced gradient is wrong");
+        }
+      }
+    }
+  }
+
+  void compute(const dtrain::Ready& ready) const {
+    auto wake = std::chrono::steady_clock::now();
+    for (std::size_t i = layers; i > 0; --i) {
+      wake += layer_time;
+      std::this_thread::sleep_until(wake);
+      ready(i - 1);
+    }
+  }
+
+  static float value(int sample, std::size_t gradient, float rank) noexcept {
+    return rank + static_cast<float>(sample % 5) + static_cast<float>(gradient % 7);
+  }
+
+  dtrain::ProcessGroup<P> group_;
+  bench::ShapeModel model_;
+  dtrain::DistributedDataParallel<bench::ShapeModel, P> ddp_;
+};
+
+/// The step that the model predicts from what the communication alone was measured to take.
+double predicted_seconds(double communication) {
+  const std::vector<dtrain::ddp::GradientSize> sizes(layers, {layer_elements * sizeof(float), dtrain::DType::f32, {}});
+  const double seconds_for_each_byte = communication / static_cast<double>(all_bytes);
+  return bench::model_step(dtrain::ddp::plan_buckets(sizes), bench::evenly_ready(layers, 0, compute_seconds),
+                           compute_seconds,
+                           [&](std::size_t bytes) { return static_cast<double>(bytes) * seconds_for_each_byte; })
+      .step;
+}
+
+/// One system's row. @param compared_with dtrain's step, of a peer's row
+void report(const char* system, const char* backend, bench::Told told, double compared_with, bench::ResultRows& rows) {
+  const bench::VirtualHosts hosts;
+  const double step = bench::median(told.seconds["step"]);
+  const double communication = bench::median(told.seconds["communication"]);
+  const double times_the_longer = step / std::max(communication, compute_seconds);
+  bench::Row row{bench_name, system, "step", hosts.ranks(), hosts.hosts, all_bytes, step, told.seconds["step"].size()};
+  row.with("backend", backend).with("communication_seconds", communication).with("times_the_longer", times_the_longer);
+  if (!told.facts["buckets"].empty()) {
+    row.with("plan", bench::text_of(told.facts["buckets"].front(), " buckets"));
+  }
+  if (compared_with > 0) {
+    row.with("ratio", step / compared_with);
+    rows.add(row);
+    return;
+  }
+  rows.add(row);
+  const double predicted = predicted_seconds(communication);
+  bench::print_goal("a step at most 1.10 times the longer of compute and communication", times_the_longer <= 1.10,
+                    bench::text_of(times_the_longer, " times"));
+  bench::print_goal("the model of a step is right within 10%", std::abs(step / predicted - 1) <= 0.10,
+                    bench::text_of(predicted, " s predicted"));
+}
+
+/// A rank of dtrain's: its arguments are the backend's name and the number of samples.
+template <class P>
+int run_rank(int argc, char** argv) {
+  return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
+    OverlapRank<P>(std::move(group)).measure(bench::positive("samples", arguments.back()));
+    return 0;
+  });
+}
+
+int run_launched(int argc, char** argv) {
+#if DTRAIN_WITH_MPI
+  if (bench::is_launched_with("mpi", argc, argv)) {
+    return run_rank<bench::MpiPolicy>(argc, argv);
+  }
+#endif
+#if DTRAIN_WITH_GLOO
+  if (bench::is_launched_with("gloo", argc, argv)) {
+    return run_rank<bench::GlooPolicy>(argc, argv);
+  }
+#endif
+  std::fprintf(stderr, "%s: this program was built without the backend that it was started with\n", bench_name);
+  static_cast<void>(argc);
+  static_cast<void>(argv);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (bench::is_launched(argc, argv)) {
+    return run_launched(argc, argv);
+  }
+  return bench::run_benchmark(bench_name, [&] {
+    const bench::Options options = bench::Options::parse(argc, argv, {2});
+    const std::string samples = std::to_string(options.samples > 0 ? options.samples : 5);
+    if (!bench::VirtualJob::possible()) {
+      std::printf("virtual hosts cannot be made here: nothing was measured\n");
+      return;
+    }
+    const bench::VirtualJob job{bench::VirtualHosts{}};
+    bench::ResultRows rows;
+    double step = 0;
+#if DTRAIN_WITH_MPI
+    bench::Told by_mpi = job.run_mpi({"mpi", samples});
+    step = bench::median(by_mpi.seconds["step"]);
+    report("dtrain", "mpi", std::move(by_mpi), 0, rows);
+#else
+    std::printf("dtrain on Mpi: built without MPI\n");
+#endif
+#if DTRAIN_WITH_GLOO
+    bench::Told by_gloo = job.run_per_node({"gloo", samples});
+    step = bench::median(by_gloo.seconds["step"]);
+    report("dtrain", "gloo", std::move(by_gloo), 0, rows);
+#else
+    std::printf("dtrain on Gloo: built without Gloo\n");
+#endif
+    const bench::PeerPython python("import torch.distributed");
+    if (python.present()) {
+      const std::string peer = std::string(DTRAIN_BENCH_DIR) + "/peers/overlap_pytorch.py";
+      report("pytorch", "gloo",
+             job.run_on_each({python.path(), peer, "{host}", "2", bench::VirtualJob::first_host, samples}), step, rows);
+    } else {
+      std::printf("pytorch: missing: no torch in %s; DTRAIN_PEER_PYTHON names a Python that has it\n",
+                  python.looked_in().c_str());
+    }
+    if (!options.json.empty()) {
+      rows.write_json(options.json);
+    }
+  });
+}
