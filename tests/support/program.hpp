@@ -161,6 +161,9 @@ class Program {
     return true;
   }
 
+  /// What has been read of its stdout so far.
+  const std::string& output() const noexcept { return result_.output; }
+
   /// Reads to the end of its output and reaps it.
   Result wait(dtrain::Deadline deadline = soon()) {
     while (read_some(deadline)) {
