@@ -108,8 +108,8 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Backend = typename P::Backend;
-  using Reducer = ddp::Reducer<typename Backend::Communicator, typename P::Topology>;
+  using Backend = typename P::Channels;
+  using Reducer = ddp::Reducer<typename Backend::Communicator>;
 
   /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
   struct Driver {

@@ -36,10 +36,13 @@ struct Policy {
   /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
   static constexpr bool fits = [] {
     if constexpr (has_backend && has_topology) {
-      Topology::template require<typename Backend::Communicator>();
+      Topology::template require<Backend>();
     }
     return true;
   }();
+
+  /// What opens the channels of groups and wrappers: the backend, with reductions along the topology's paths.
+  using Channels = topology::Channels<Topology, Backend>;
 };
 
 }  // namespace DTRAIN_NAMESPACE

@@ -33,13 +33,12 @@ using rendezvous::BackgroundTask;
 /// goes on without it. If an exception is unwinding the stack at that moment the rank counts as failed, and the others
 /// are told.
 template <class P>
-class ProcessGroup
-    : public group::Collectives<ProcessGroup<P>, typename P::Backend::Communicator, typename P::Topology> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Channels::Communicator> {
  public:
   using Policy = P;
-  using Communicator = typename P::Backend::Communicator;
+  using Communicator = typename P::Channels::Communicator;
   using Stream = typename Communicator::Stream;
-  using StreamOwner = typename P::Backend::StreamOwner;
+  using StreamOwner = typename P::Channels::StreamOwner;
 
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
@@ -150,8 +149,8 @@ class ProcessGroup
   void require_may_block() const { job().require_may_block(); }
 
  private:
-  using Circle = group::Circle<typename P::Backend>;
-  friend group::Collectives<ProcessGroup, Communicator, typename P::Topology>;
+  using Circle = group::Circle<typename P::Channels>;
+  friend group::Collectives<ProcessGroup, Communicator>;
 
   explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
 

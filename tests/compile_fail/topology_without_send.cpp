@@ -6,18 +6,25 @@
 struct Line {
   static constexpr std::string_view name() noexcept { return "Line"; }
 
+  template <class B>
+  static constexpr bool works_on = [] {
+    if constexpr (dtrain::backend::Backend<B>) {
 #ifdef DTRAIN_COMPILE_FAIL
-  template <class C>
-  static constexpr bool works_on = dtrain::backend::CanSendRecv<C>;
+      return dtrain::backend::CanSendRecv<typename B::Communicator>;
 #else
-  template <class C>
-  static constexpr bool works_on = dtrain::backend::CanAllReduce<C>;
+      return true;
 #endif
+    }
+    return false;
+  }();
 
-  template <class C>
+  template <class B>
   static constexpr void require() noexcept {
-    static_assert(works_on<C>, "dtrain: this topology needs a backend with send and recv");
+    static_assert(works_on<B>, "dtrain: this topology needs a backend with send and recv");
   }
+
+  template <class B>
+  using Over = B;
 };
 
 static_assert(dtrain::Policy<dtrain::launch::PerNode, support::StoreBackend, Line>::fits);

@@ -25,9 +25,9 @@ struct BackendStreamOwner<BackendLacks::stream> {
   using StreamOwner = StreamOwnerWithoutRef;
 };
 
-template <BackendLacks Lack = BackendLacks::nothing>
+template <BackendLacks Lack = BackendLacks::nothing, class CommunicatorType = archetype::Communicator<>>
 struct Backend : BackendStreamOwner<Lack> {
-  using Communicator = archetype::Communicator<>;
+  using Communicator = CommunicatorType;
 
   static std::string_view name() noexcept requires(Lack != BackendLacks::name) { return "archetype"; }
   static bool supports(dtrain::DeviceKind) noexcept requires(Lack != BackendLacks::devices) { return true; }

@@ -11,7 +11,6 @@
 
 #include "dtrain/process_group.hpp"
 #include "dtrain/rendezvous/membership.hpp"
-#include "dtrain/topology/flat.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/fake_store.hpp"
 #include "support/manual_stream.hpp"
@@ -34,8 +33,7 @@ struct FakeBackend {
 };
 
 struct FakePolicy {
-  using Backend = FakeBackend;
-  using Topology = dtrain::topology::Flat;
+  using Channels = FakeBackend;
 };
 
 /// What the tests look at.

@@ -36,7 +36,7 @@ struct ReducerStatistics {
 /// when it is ready and out when the step finishes. Steady state: nothing is allocated; one gate for each bucket.
 /// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
 /// parameters' memory outlive it; it is pinned, because steps point to it.
-template <backend::Communicator Communicator, class Topology>
+template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
   using Stream = typename Communicator::Stream;
@@ -232,7 +232,7 @@ class Reducer final : public Step::Target {
   void launch(std::size_t next) {
     Bucket<typename Stream::Event>& bucket = buckets_[next];
     if (bucket.range.count != 0) {
-      Topology::all_reduce(communicator_, bucket.range, bucket.range, op_, stream_);
+      communicator_.all_reduce(bucket.range, bucket.range, op_, stream_);
     }
     stream_.record(bucket.reduced);
   }

@@ -19,7 +19,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
 /// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
 /// types, ranks or addresses do not fit; the job's first cause.
-template <class Group, class Communicator, class Topology>
+template <class Group, class Communicator>
 class Collectives {
  public:
   using Stream = typename Communicator::Stream;
@@ -27,7 +27,7 @@ class Collectives {
   /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
     backend::check_all_reduce(input, output);
-    Topology::all_reduce(live(), input, output, op, stream);
+    live().all_reduce(input, output, op, stream);
   }
   void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
   void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {

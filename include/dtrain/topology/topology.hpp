@@ -1,18 +1,23 @@
 #pragma once
 /// @file
-/// The concept Topology: the paths that a reduction takes over a communicator.
+/// The concept Topology: the paths that a reduction takes, laid over a backend.
 
 #include <concepts>
 #include <string_view>
 
-#include "dtrain/backend/communicator.hpp"
-#include "dtrain/core/buffer_view.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/backend/backend.hpp"
 
-/// A topology is an algorithm written on a communicator's abilities; it has no state of its own. Which abilities it
-/// needs it says twice: `works_on<C>` for concepts, and `require<C>()`, a static_assert with a literal sentence
-/// ("dtrain: topology::Ring needs a backend with send and recv ..."), for whoever puts a policy together.
+/// A topology makes a backend of a backend: `T::Over<B>` opens channels whose all_reduce takes the topology's paths
+/// over channels of B, and whose other operations are B's. What it needs of B it says twice: `works_on<B>` for
+/// concepts, and `require<B>()`, a static_assert with a literal sentence ("dtrain: topology::Ring needs a backend with
+/// ..."), for whoever puts a policy together. It has no state: everything lives in the communicators.
 namespace DTRAIN_NAMESPACE::topology {
+
+namespace detail {
+template <template <class> class Over>
+struct TakesBackend;
+}  // namespace detail
+
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
@@ -22,26 +27,41 @@ concept HasName = requires {
   { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
-/// `works_on<C>`: whether communicator type C has the abilities it needs; `require<C>()` compiles only where it does.
+/// `works_on<B>`: whether backend B has what it needs, false for what is no backend.
 template <class T>
 concept SaysWhatItNeeds = requires {
   { T::template works_on<void> } -> std::convertible_to<bool>;
 };
 
+/// `Over<B>`: a type for every B, a Backend where it works on B.
 template <class T>
-concept Topology = HasName<T> && SaysWhatItNeeds<T>;
+concept LiesOverBackends = requires { typename detail::TakesBackend<T::template Over>; };
 
-/// `all_reduce(communicator, input, output, op, stream)`: the contract of backend::CanAllReduce, along its own paths.
-template <class T, class C>
-concept CanAllReduceOn = backend::HasRanks<C> && requires(C& communicator, ConstBufferView input, BufferView output,
-                                                          ReduceOp op, typename C::Stream stream) {
-  T::template require<C>();
-  { T::all_reduce(communicator, input, output, op, stream) } -> std::same_as<void>;
+template <class T>
+concept Topology = HasName<T> && SaysWhatItNeeds<T> && LiesOverBackends<T>;
+
+/// T can be used with backend B.
+template <class T, class B>
+concept WorksOn = Topology<T> && backend::Backend<B> && T::template works_on<B> &&
+                  backend::Backend<typename T::template Over<B>> && requires { T::template require<B>(); };
+// clang-format on
+
+namespace detail {
+
+/// Where the two do not fit, require() has said so in one sentence, and nothing is to be said about the rest.
+template <class T, class B>
+struct Channels {
+  using Type = B;
+};
+template <Topology T, class B>
+requires(T::template works_on<B>) struct Channels<T, B> {
+  using Type = typename T::template Over<B>;
 };
 
-/// T can be used with communicator type C.
-template <class T, class C>
-concept WorksOn = Topology<T> && T::template works_on<C> && CanAllReduceOn<T, C>;
-// clang-format on
+}  // namespace detail
+
+/// The backend that a policy's channels are opened with.
+template <class T, class B>
+using Channels = typename detail::Channels<T, B>::Type;
 
 }  // namespace DTRAIN_NAMESPACE::topology

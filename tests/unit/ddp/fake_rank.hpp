@@ -11,13 +11,12 @@
 
 #include "dtrain/ddp/capture.hpp"
 #include "dtrain/ddp/reducer.hpp"
-#include "dtrain/topology/flat.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/manual_stream.hpp"
 
 namespace ddp_test {
 
-using FakeReducer = dtrain::ddp::Reducer<support::FakeCommunicator, dtrain::topology::Flat>;
+using FakeReducer = dtrain::ddp::Reducer<support::FakeCommunicator>;
 
 /// Parameter i is called "p<i>" and has sizes[i] floats.
 struct FakeRank {

@@ -2,75 +2,72 @@
 
 #include <doctest/doctest.h>
 
-#include <vector>
+#include <concepts>
 
-#include "support/communicator_archetypes.hpp"
+#include "support/backend_archetypes.hpp"
 
 namespace {
 
+using archetype::BackendLacks;
 using archetype::CommunicatorLacks;
 using dtrain::topology::Flat;
 
-/// A topology as later ones will be: it needs abilities that not every backend has.
+/// A topology that needs what not every backend has.
 struct SendRecvTopology {
   static constexpr std::string_view name() noexcept { return "SendRecvTopology"; }
-  template <class C>
-  static constexpr bool works_on = dtrain::backend::CanSendRecv<C>;
-  template <class C>
+  template <class B>
+  static constexpr bool works_on = [] {
+    if constexpr (dtrain::backend::Backend<B>) {
+      return dtrain::backend::CanSendRecv<typename B::Communicator>;
+    }
+    return false;
+  }();
+  template <class B>
   static constexpr void require() noexcept {}
-  template <dtrain::backend::CanSendRecv C>
-  static void all_reduce(C&, dtrain::ConstBufferView, dtrain::BufferView, dtrain::ReduceOp, typename C::Stream) {}
+  template <class B>
+  using Over = B;
 };
 
 struct Nameless {
-  template <class C>
+  template <class B>
   [[maybe_unused]] static constexpr bool works_on = true;
+  template <class B>
+  using Over = B;
 };
 
 struct NeedsUnsaid {
   static constexpr std::string_view name() noexcept { return "NeedsUnsaid"; }
+  template <class B>
+  using Over = B;
 };
 
-struct RecordingCommunicator : archetype::Communicator<> {
-  struct Call {
-    const std::byte* input;
-    std::byte* output;
-    std::size_t count;
-    dtrain::ReduceOp op;
-  };
-  void all_reduce(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp op, Stream) {
-    calls.push_back({input.data, output.data, output.count, op});
-  }
-  std::vector<Call> calls;
+struct OverNothing {
+  static constexpr std::string_view name() noexcept { return "OverNothing"; }
+  template <class B>
+  [[maybe_unused]] static constexpr bool works_on = true;
 };
 
-TEST_CASE("a topology has a name and says what it needs") {
+TEST_CASE("a topology has a name, says what it needs and lies over backends") {
   CHECK(dtrain::topology::Topology<Flat>);
   CHECK(dtrain::topology::Topology<SendRecvTopology>);
   CHECK_FALSE(dtrain::topology::Topology<Nameless>);
   CHECK_FALSE(dtrain::topology::Topology<NeedsUnsaid>);
+  CHECK_FALSE(dtrain::topology::Topology<OverNothing>);
   CHECK_FALSE(dtrain::topology::Topology<int>);
 }
 
-TEST_CASE("a topology works on a communicator that has the abilities it needs, and on no other") {
-  CHECK(dtrain::topology::WorksOn<Flat, archetype::Communicator<>>);
-  CHECK(dtrain::topology::WorksOn<Flat, archetype::Communicator<CommunicatorLacks::send>>);
-  CHECK_FALSE(dtrain::topology::WorksOn<Flat, archetype::Communicator<CommunicatorLacks::all_reduce>>);
-  CHECK(dtrain::topology::WorksOn<SendRecvTopology, archetype::Communicator<>>);
-  CHECK_FALSE(dtrain::topology::WorksOn<SendRecvTopology, archetype::Communicator<CommunicatorLacks::recv>>);
+TEST_CASE("a topology works on a backend that has the abilities it needs, and on no other") {
+  CHECK(dtrain::topology::WorksOn<Flat, archetype::Backend<>>);
+  CHECK_FALSE(dtrain::topology::WorksOn<Flat, archetype::Backend<BackendLacks::opening>>);
+  CHECK_FALSE(dtrain::topology::WorksOn<Flat, int>);
+  CHECK(dtrain::topology::WorksOn<SendRecvTopology, archetype::Backend<>>);
+  using Mute = archetype::Backend<BackendLacks::nothing, archetype::Communicator<CommunicatorLacks::recv>>;
+  CHECK(dtrain::topology::WorksOn<Flat, Mute>);
+  CHECK_FALSE(dtrain::topology::WorksOn<SendRecvTopology, Mute>);
 }
 
-TEST_CASE("Flat hands a reduction to the communicator unchanged") {
-  RecordingCommunicator communicator;
-  std::vector<float> input(5);
-  std::vector<float> output(5);
-  const auto view = dtrain::buffer_view(std::span(output));
-  Flat::all_reduce(communicator, dtrain::buffer_view(std::span<const float>(input)), view, dtrain::ReduceOp::max, {});
-  REQUIRE(communicator.calls.size() == 1);
-  CHECK(communicator.calls[0].input == reinterpret_cast<const std::byte*>(input.data()));
-  CHECK(communicator.calls[0].output == view.data);
-  CHECK(communicator.calls[0].count == 5);
-  CHECK(communicator.calls[0].op == dtrain::ReduceOp::max);
+TEST_CASE("Flat is the backend itself") {
+  CHECK(std::same_as<dtrain::topology::Channels<Flat, archetype::Backend<>>, archetype::Backend<>>);
 }
 
 }  // namespace
