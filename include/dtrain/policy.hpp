@@ -33,6 +33,17 @@ struct Policy {
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
                 "(contract: dtrain/topology/topology.hpp)");
 
+  /// A backend whose processes somebody else has to start says so.
+  static constexpr bool starts_as_the_backend_needs = [] {
+    if constexpr (has_launcher && requires { Backend::template works_with<Launcher>; }) {
+      return Backend::template works_with<Launcher>;
+    }
+    return true;
+  }();
+  static_assert(starts_as_the_backend_needs,
+                "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
+                "(works_with in dtrain/backend/mpi.hpp)");
+
   /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
   static constexpr bool fits = [] {
     if constexpr (has_backend && has_topology) {

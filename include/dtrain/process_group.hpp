@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/backend/entering.hpp"
 #include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -44,7 +45,12 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
   static ProcessGroup join(const launch::Worker& worker) {
-    std::shared_ptr<group::Job> job(new group::Job(worker, terms(worker)), rendezvous::DeleteOffLoop());
+    launch::Worker self = worker;
+    std::shared_ptr<void> base;
+    if constexpr (backend::Enters<typename P::Backend>) {
+      base = enter(self);
+    }
+    std::shared_ptr<group::Job> job(new group::Job(self, terms(self), std::move(base)), rendezvous::DeleteOffLoop());
     return ProcessGroup(Circle::whole(std::move(job)));
   }
 
@@ -153,6 +159,20 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   friend group::Collectives<ProcessGroup, Communicator>;
 
   explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
+
+  /// What a backend does before the ranks meet; it may know the job's secret. @returns what it wants kept
+  static std::shared_ptr<void> enter(launch::Worker& worker) {
+    const identity::ProcessIdentity& who = worker.identity;
+    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}};
+    if (worker.secret) {
+      newcomer.secret = worker.secret->text();
+    }
+    backend::Entry entry = P::Backend::enter_blocking(newcomer, Deadline::after(worker.timeout));
+    if (entry.secret) {
+      worker.secret = rendezvous::Secret::of(std::move(*entry.secret), "what the backend handed out");
+    }
+    return std::move(entry.kept);
+  }
 
   /// What must be the same on all ranks. Their models and what is said about these are compared when they are wrapped.
   static std::string terms(const launch::Worker& worker) {

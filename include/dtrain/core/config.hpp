@@ -39,6 +39,11 @@
 #define DTRAIN_X86_64 0
 #endif
 
+/// 1 adds backend::Mpi, which needs <mpi.h> and the MPI library: CMake's target dtrain::mpi sets it.
+#ifndef DTRAIN_WITH_MPI
+#define DTRAIN_WITH_MPI 0
+#endif
+
 /// Inlined at -O0 too: for the pieces that an inner loop is put together from.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 
@@ -61,4 +66,9 @@
 #else
 #define DTRAIN_PRECISE_PRAGMA 0
 #define DTRAIN_PRECISE_ARITHMETIC
+#endif
+
+/// 1 adds backend::Gloo, which needs Gloo's headers and library; set by the CMake target dtrain::gloo or by -D.
+#ifndef DTRAIN_WITH_GLOO
+#define DTRAIN_WITH_GLOO 0
 #endif

@@ -37,8 +37,10 @@ class Job {
   };
 
   /// Collective, blocking: joins as the rank that `worker` describes. @throws as Participant.
-  Job(const launch::Worker& worker, std::string terms)
-      : timeout(worker.timeout),
+  /// @param base stays until all else of the job has ended
+  Job(const launch::Worker& worker, std::string terms, std::shared_ptr<void> base = {})
+      : base_(std::move(base)),
+        timeout(worker.timeout),
         participant(launch::participant_options(worker, std::move(terms))),
         tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
         streams(std::make_shared<stream::host::StreamSet>()) {}
@@ -128,6 +130,10 @@ class Job {
     participant.leave_blocking(Deadline::after(timeout));
   }
 
+ private:
+  const std::shared_ptr<void> base_;
+
+ public:
   const std::chrono::nanoseconds timeout;  ///< of one collective
   rendezvous::Participant participant;
   rendezvous::ControlTasks tasks;

@@ -1,0 +1,238 @@
+#pragma once
+/// @file
+/// One rank's side of a message-passing channel: running operations in order, and giving up when it fails.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/message_passing/call.hpp"
+#include "dtrain/backend/message_passing/host.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/futex.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work calls,
+/// belong to the thread that runs the stream; abort, failure and close to any.
+template <Host H>
+class Channel {
+ public:
+  using Wire = typename H::Wire;
+
+  /// A message to oneself, which no wire carries.
+  struct Note {
+    Operation operation;
+    std::vector<std::byte> bytes;
+  };
+
+  /// Collective, blocking. @throws as the Host
+  Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
+      : job_rank_(context.reporting_rank()),
+        host_name_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        on_stall_(context.on_stall),
+        place_{context.name, std::move(job_ranks), H::tuning(context)},
+        host_(context, place_.job_ranks, deadline) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() noexcept { return host_.wire().rank(); }
+  int size() noexcept { return host_.wire().size(); }
+  int job_rank() const noexcept { return job_rank_; }
+  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
+  std::deque<Note>& notes() noexcept { return notes_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs the routine that `make(call)` gives as the `turn`-th operation that was enqueued; skips it once the channel
+  /// has failed.
+  template <class Make>
+  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      fail(out_of_order(operation));
+      return;
+    }
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
+      fail(out_of_order(operation));
+    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+      carry_out(operation, make);
+    }
+    done_.store(std::max(done, turn), std::memory_order_release);
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+
+  std::optional<Cause> failure() const {
+    if (!aborted()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// Ends running and later work of this rank. The first cause stays.
+  void abort(const Cause& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) {
+        return;
+      }
+      try {
+        cause_ = cause;
+      } catch (...) {
+        cause_ = Cause{cause.kind, cause.rank, {}, {}};
+      }
+      aborted_.store(true);  // before anybody else can find a cause and return
+    }
+    host_.interrupt();
+  }
+
+  /// Aborts, and tells the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    try {
+      failure_->report(cause);
+    } catch (...) {
+      // failure() has it; the job learns of it from whoever looks there.
+    }
+  }
+
+  /// The communicator is going away: no work runs after this. Blocking: until what runs in another thread has ended,
+  /// which is soon.
+  void close(std::uint64_t enqueued) noexcept {
+    if (done_.load() < enqueued) {
+      abort({CauseKind::exception, job_rank_, host_name_,
+             "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+    host_.close(!aborted());
+  }
+
+ private:
+  ~Channel() = default;
+
+  /// Of one operation.
+  struct OperationWatch {
+    Channel& channel;
+    Deadline deadline;
+    bool timed_out = false;
+
+    bool aborted() const noexcept { return channel.aborted(); }
+    bool gives_up() noexcept {
+      timed_out = deadline.passed();
+      return timed_out || aborted();
+    }
+    void stalled() const noexcept {
+      if (channel.on_stall_) {
+        channel.on_stall_();
+      }
+    }
+  };
+
+  template <class Make>
+  void carry_out(const Operation& operation, Make& make) noexcept {
+    Call<Wire> call{host_.wire(), scratch_, place_, operation};
+    OperationWatch watch{*this, Deadline::after(timeout_)};
+    try {
+      Routine routine = make(call);
+      if (!host_.run_blocking(routine, watch)) {
+        scratch_.leak();
+      }
+      if (routine.done()) {
+        routine.check();
+      } else if (watch.timed_out && !aborted()) {
+        fail({CauseKind::timeout, job_rank_, host_name_, present(operation) + ": " + missing()});
+      } else if (!aborted()) {
+        fail({CauseKind::exception, job_rank_, host_name_,
+              present(operation) + " was given up, because " + H::backend_name() +
+                  " is out of service in this process since another operation was given up"});
+      }
+    } catch (const Error& error) {
+      explain(operation, error);
+    } catch (const std::exception& error) {
+      fail({CauseKind::exception, job_rank_, host_name_, present(operation) + ": " + error.what()});
+    }
+  }
+
+  /// Where a message could not be carried, the other end may have gone: then the job knows better.
+  void explain(const Operation& operation, const Error& error) noexcept {
+    if (error.code() == make_error_code(Errc::disagreement)) {
+      fail({CauseKind::disagreement, -1, "", error.what()});
+      return;
+    }
+    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+    if (!aborted()) {
+      fail({CauseKind::exception, job_rank_, host_name_, present(operation) + ": " + error.what()});
+    }
+  }
+
+  std::string missing() const {
+    const auto [rank, sends] = host_.waits_for();
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+    const std::string after = " after " + std::to_string(waited.count()) + " ms";
+    if (rank < 0 || rank >= static_cast<int>(place_.job_ranks.size())) {
+      return "it had not ended" + after;
+    }
+    const std::string peer = "rank " + std::to_string(place_.job_ranks[static_cast<std::size_t>(rank)]);
+    return sends ? peer + " had not sent its part" + after : peer + " had not taken what was sent to it" + after;
+  }
+
+  Cause out_of_order(const Operation& operation) const {
+    return {CauseKind::exception, job_rank_, host_name_,
+            present(operation) +
+                " began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+                "to streams that wait for each other"};
+  }
+
+  std::string present(const Operation& operation) const {
+    return to_string(operation) + ", " + place_of(operation, place_.channel);
+  }
+
+  const int job_rank_;
+  const std::string host_name_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
+  const Place place_;
+  H host_;
+  Scratch scratch_;
+  std::deque<Note> notes_;
+  std::atomic<std::int64_t> references_{1};
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex mutex_;
+  std::optional<Cause> cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

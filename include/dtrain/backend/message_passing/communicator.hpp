@@ -1,0 +1,201 @@
+#pragma once
+/// @file
+/// The communicator of ranks that exchange messages, over any Host.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/message_passing/allocation.hpp"
+#include "dtrain/backend/message_passing/channel.hpp"
+#include "dtrain/backend/message_passing/members.hpp"
+#include "dtrain/backend/message_passing/work.hpp"
+#include "dtrain/backend/split.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp; their bits depend on the count, the
+/// number of ranks and the host's Tuning alone. Work begins in the thread that waits for the stream, or in its helper,
+/// which blocks until it is done. Threads: one at a time, abort() and failure() from any. Destruction skips work that
+/// has not run.
+template <Host H>
+class Communicator {
+ public:
+  using Stream = stream::host::StreamRef;
+  using Allocation = message_passing::Allocation;
+
+  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, what the Host throws
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return Communicator(context, deadline);
+  }
+
+  int rank() const noexcept { return channel().rank(); }
+  int size() const noexcept { return channel().size(); }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_all_reduce(input, output);
+    Operation operation = next(OperationKind::all_reduce, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_host(buffer, buffer);
+    check_broadcast(buffer, root, size());
+    Operation operation = next(OperationKind::broadcast, buffer);
+    operation.root = root;
+    enqueue(operation, {buffer.data, buffer.data}, stream);
+  }
+
+  /// See CanReduceScatter. `output` may be this rank's block of `input`.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_reduce_scatter(input, output, rank(), size());
+    Operation operation = next(OperationKind::reduce_scatter, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_all_gather(input, output, rank(), size());
+    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  }
+
+  /// See CanSendRecv. Small messages do not wait for their receiver.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    transfer(OperationKind::send_recv, input, to, output, from, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    end_->check();
+    if (end_->context.on_stall) {
+      end_->context.on_stall();  // others may wait for what this rank has enqueued elsewhere before they come
+    }
+    const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    return open_blocking(part, deadline);
+  }
+
+  /// See CanAllocate. Ordinary memory: nothing is exchanged, and a rank that has none fails alone.
+  /// @throws Error (out_of_memory); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
+    end_->check();
+    return Allocation(bytes);
+  }
+
+  /// See CanAbort. The peers' channels learn of it from the job.
+  void abort(const Cause& cause) noexcept { channel().abort(cause); }
+  std::optional<Cause> failure() const { return channel().failure(); }
+
+ private:
+  Communicator(const ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+
+  /// What stays at its address when the communicator moves.
+  struct End {
+    End(const ChannelContext& of, Deadline deadline)
+        : context(of), channel(new Channel<H>(context, job_ranks_of(context, deadline), deadline)) {
+      subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+    ~End() {
+      subscription.reset();
+      channel->close(enqueued);
+      channel->release();
+    }
+
+    /// @throws the job's first cause, or this channel's.
+    void check() const {
+      channel->latch()->throw_if_failed(channel->job_rank());
+      if (const std::optional<Cause> cause = channel->failure()) {
+        throw_cause(*cause);
+      }
+    }
+
+    const ChannelContext context;
+    Channel<H>* channel;
+    std::uint64_t enqueued = 0;     ///< operations of every kind
+    std::uint64_t collectives = 0;  ///< those that every rank takes part in
+    std::uint64_t splits = 0;
+    FailureLatch::Subscription subscription;
+  };
+
+  Channel<H>& channel() const noexcept { return *end_->channel; }
+
+  /// The next collective. Nothing is counted before it is enqueued.
+  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
+    Operation operation;
+    operation.sequence = end_->collectives + 1;
+    operation.kind = kind;
+    operation.count = buffer.count;
+    operation.dtype = buffer.dtype;
+    return operation;
+  }
+
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_host(input, output);
+    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = shown.count;
+    operation.dtype = shown.dtype;
+    operation.root = to >= 0 ? to : from;
+    const Ends ends{input.data, output.data, input.count, to, from};
+    const TransferItem<H> work{end_->channel, end_->enqueued + 1, operation, ends, input.dtype};
+    enqueue_work(work, stream);
+  }
+
+  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+    for (const Device device : {input.device, output.device}) {
+      if (device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported, std::string(H::backend_name()) + " takes host memory, not memory of " +
+                                           to_string(device) + "; use backend::Nccl for it");
+      }
+    }
+  }
+
+  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
+    enqueue_work(CollectiveWork<H>{end_->channel, end_->enqueued + 1, operation, buffers}, stream);
+    ++end_->collectives;
+  }
+
+  template <class Work>
+  void enqueue_work(const Work& work, Stream stream) {
+    channel().retain();
+    try {
+      stream.enqueue(work);
+    } catch (...) {
+      channel().release();
+      throw;
+    }
+    ++end_->enqueued;
+  }
+
+  std::unique_ptr<End> end_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -1,0 +1,91 @@
+#pragma once
+/// @file
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/entering.hpp"
+#include "dtrain/backend/message_passing/communicator.hpp"
+#include "dtrain/backend/mpi/engine.hpp"
+#include "dtrain/backend/mpi/host.hpp"
+#include "dtrain/backend/mpi/library.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/rendezvous/secret.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over MPI's point-to-point messages, hence can be given up at any time: a rank that
+/// fails ends the others. One thread of dtrain's makes every call to MPI; it starts MPI, unless the program did with
+/// MPI_THREAD_MULTIPLE. Channels are bands of tags. Needs launch::PerProcess: mpirun starts the processes.
+struct Mpi {
+  using Communicator = message_passing::Communicator<mpi::Host>;
+  using StreamOwner = stream::host::CommunicationStream;
+
+  static constexpr std::string_view name() noexcept { return "Mpi"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
+  template <class Launcher>
+  static constexpr bool works_with = Launcher::returns_into_user_code;
+
+  /// Collective, blocking: starts MPI, compares the ranks, and hands rank 0's secret to all by MPI_Bcast, one drawn for
+  /// this job where it has none. @throws Error (identity, unsupported, timeout, mpi)
+  static Entry enter_blocking(const Newcomer& newcomer, Deadline deadline) {
+    const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
+    if (engine->rank() != newcomer.rank || engine->size() != newcomer.world_size) {
+      engine->expect_no_end();
+      throw Error(Errc::identity, "by its environment [" + newcomer.launcher + "] this is rank " +
+                                      std::to_string(newcomer.rank) + " of " + std::to_string(newcomer.world_size) +
+                                      ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
+                                      std::to_string(engine->size()) + "; the program is linked with " +
+                                      engine->library() + ": start it with that MPI's mpirun, `mpirun -n " +
+                                      std::to_string(newcomer.world_size) + " PROGRAM`");
+    }
+    std::string secret = newcomer.secret.value_or(newcomer.rank == 0 ? rendezvous::Secret::drawn().text() : "");
+    const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
+    if (newcomer.rank == 0) {
+      std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
+    }
+    const auto hand_out = [bytes](mpi::Engine::Inside& inside) {
+      mpi::check(MPI_Bcast(bytes->data(), static_cast<int>(bytes->size()), MPI_CHAR, 0, inside.session->communicator()),
+                 "handing out the job's secret");
+    };
+    engine->run_blocking(hand_out, deadline, "handing out the job's secret");
+    return {engine, newcomer.secret ? secret : std::string(bytes->data())};
+  }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// @throws Error (timeout, limit, protocol, mpi), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    context.failure->throw_if_failed(context.reporting_rank());
+    try {
+      return Communicator::open_blocking(context, deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+      throw;
+    }
+  }
+};
+
+static_assert(message_passing::Host<mpi::Host>);
+static_assert(Backend<Mpi>);
+static_assert(Enters<Mpi>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_MPI

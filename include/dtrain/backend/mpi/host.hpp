@@ -1,0 +1,166 @@
+#pragma once
+/// @file
+/// What carries a channel's routines where messages go over MPI.
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/message_passing/call.hpp"
+#include "dtrain/backend/message_passing/opening.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/mpi/endpoint.hpp"
+#include "dtrain/backend/mpi/engine.hpp"
+#include "dtrain/backend/mpi/task.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// See message_passing::Host.
+class Host {
+ public:
+  using Wire = Endpoint;
+
+  static constexpr const char* backend_name() noexcept { return "backend::Mpi"; }
+
+  /// Collective, blocking: the channel's tags are agreed on. @throws Error (timeout, limit, mpi), JobFailed
+  Host(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
+      : engine_(Engine::shared_blocking(deadline)) {
+    engine_->end_within(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
+    const int first_tag = agree_on_tags(context, deadline);
+    endpoint_ = std::make_unique<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
+                                           context.members.rank, job_ranks);
+  }
+
+  Wire& wire() noexcept { return *endpoint_; }
+
+  /// Small messages and large ones are cut alike everywhere; where all ranks share a host blocks go straight.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    tuning.all_to_all = context.members.node_count == 1;
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `watch` gives it up. @returns whether the operation's memory is free again
+  template <class Watch>
+  bool run_blocking(message_passing::Routine& routine, Watch& watch) noexcept {
+    Task task{*endpoint_, routine, bell_};
+    engine_->orders().give({&task, nullptr, {}});
+    for (int yield = 0; yield < yields && !task.ended.load(); ++yield) {
+      static_cast<void>(::sched_yield());
+    }
+    std::chrono::milliseconds patience(1);
+    bool given_up = false;
+    std::optional<Deadline> last_patience;
+    while (!task.ended.load()) {
+      if (!given_up && watch.gives_up()) {
+        given_up = true;
+        last_patience = Deadline::after(std::chrono::seconds(2));
+        engine_->orders().give({nullptr, &task, {}});
+      }
+      bell_.sleep(Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))),
+                  [&] { return task.ended.load() || (!given_up && watch.aborted()); });
+      if (!task.ended.load() && !given_up) {
+        watch.stalled();
+      }
+      if (last_patience && last_patience->passed() && !task.ended.load()) {
+        log(LogLevel::error, "a call to MPI does not come back, and its memory cannot be given up: this process ends");
+        ::_exit(exit_code);
+      }
+    }
+    return !task.memory_is_lost;
+  }
+
+  /// From any thread: run_blocking asks its watch.
+  void interrupt() noexcept { bell_.ring(); }
+
+  /// "rank 2 had not sent all of it", of ranks of the channel; after an operation that was given up.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// The channel comes to its end: the others learn that this rank calls nothing any more. After a failure they know.
+  void close(bool clean) noexcept {
+    if (!clean) {
+      engine_->expect_no_end();
+    }
+    try {  // also where nothing is to be said: what the engine still does with this channel's bell is then over
+      const auto say = [this, clean](Engine::Inside& inside) {
+        if (clean && !inside.loop.out_of_service()) {
+          say_last_word();
+        }
+      };
+      engine_->run_blocking(say, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
+    } catch (...) {
+      // They wait until their deadline.
+    }
+  }
+
+ private:
+  static constexpr int yields = 20;
+  static constexpr int exit_code = 75;
+  static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
+
+  /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's
+  /// rank 0, which counts its own. @throws Error (limit)
+  int agree_on_tags(const ChannelContext& context, Deadline deadline) {
+    const std::string key = context.name + "/mpi";
+    if (context.members.rank == 0) {
+      const int own = engine_->highest_tag() / engine_->size() / message_passing::lane_count;
+      int number = 0;
+      engine_->run_blocking([&](Engine::Inside& inside) { number = inside.channels++; }, deadline,
+                            "choosing a channel's tags");
+      if (number >= own) {
+        throw Error(Errc::limit, engine_->library() + " has tags up to " + std::to_string(engine_->highest_tag()) +
+                                     " only: this rank has opened " + std::to_string(number) +
+                                     " channels, and cannot open more; keep groups instead of splitting anew");
+      }
+      const int tag = (engine_->rank() * own + number) * message_passing::lane_count;
+      context.store.set_blocking(key, std::to_string(tag), deadline);
+      return tag;
+    }
+    const std::string text = context.store.get_blocking(key, deadline);
+    int tag = -1;
+    const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
+    if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
+      throw Error(Errc::protocol,
+                  "opening channel '" + context.name + "': rank 0 gave no tag; do all ranks run one program?");
+    }
+    return tag;
+  }
+
+  /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
+  void say_last_word() {
+    const int size = endpoint_->size();
+    for (int distance = 1; distance < size; distance = size <= most_told ? distance + 1 : 2 * distance) {
+      tell((endpoint_->rank() + distance) % size);
+    }
+  }
+
+  void tell(int peer) {
+    static constexpr message_passing::Operation word{};
+    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::collective);
+    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::direct);
+  }
+
+  std::shared_ptr<Engine> engine_;
+  std::unique_ptr<Endpoint> endpoint_;
+  Bell bell_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI

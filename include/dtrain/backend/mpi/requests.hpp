@@ -1,0 +1,122 @@
+#pragma once
+/// @file
+/// The MPI requests that are under way in this process, tested together.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/backend/mpi/library.hpp"
+#include "dtrain/core/error.hpp"
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+class Endpoint;
+
+/// Whose message a request is.
+struct Owner {
+  Endpoint* endpoint;
+  std::uint32_t slot;
+  bool receives;
+};
+
+/// Threads: the one that owns MPI.
+class Requests {
+ public:
+  struct Completed {
+    Owner owner;
+    std::size_t bytes;
+    int error;
+  };
+
+  bool empty() const noexcept { return requests_.empty(); }
+
+  void add(MPI_Request request, const Owner& owner) {
+    requests_.push_back(request);
+    owners_.push_back(owner);
+  }
+
+  /// Calls `each(Completed)` for those that are complete, once they are all taken out; it may add others.
+  /// @returns whether there were any. @throws Error (mpi) where MPI cannot even test them
+  template <class Each>
+  bool test(Each each) {
+    int count = 0;
+    indices_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+    const int code =
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+      throw mpi_error(code, "waiting for messages");
+    }
+    if (count == MPI_UNDEFINED || count == 0) {
+      return false;
+    }
+    completed_.clear();
+    for (int i = 0; i < count; ++i) {
+      const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
+      const Owner& owner = owners_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+      completed_.push_back(completed(owner, status, code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS));
+    }
+    drop_complete();
+    for (const Completed& one : completed_) {
+      each(one);
+    }
+    return true;
+  }
+
+  /// Takes out what belongs to `endpoint`: receives that nothing has come for are cancelled.
+  /// @returns whether MPI is done with all of their memory
+  bool abandon(const Endpoint& endpoint) noexcept {
+    bool clean = true;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (owners_[i].endpoint == &endpoint) {
+        clean = end(requests_[i], owners_[i].receives) && clean;
+        requests_[i] = MPI_REQUEST_NULL;  // what is left of it is left to MPI
+      }
+    }
+    drop_complete();
+    return clean;
+  }
+
+ private:
+  static Completed completed(const Owner& owner, const MPI_Status& status, int error) noexcept {
+    int bytes = 0;
+    if (owner.receives && error == MPI_SUCCESS) {
+      error = MPI_Get_count(&status, MPI_BYTE, &bytes);
+    }
+    return {owner, static_cast<std::size_t>(bytes < 0 ? 0 : bytes), error};
+  }
+
+  static bool end(MPI_Request& request, bool receives) noexcept {
+    int done = 0;
+    if (receives && MPI_Cancel(&request) != MPI_SUCCESS) {
+      return false;
+    }
+    return MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+  }
+
+  void drop_complete() noexcept {
+    for (std::size_t i = 0; i < requests_.size();) {
+      if (requests_[i] == MPI_REQUEST_NULL) {
+        requests_[i] = requests_.back();
+        owners_[i] = owners_.back();
+        requests_.pop_back();
+        owners_.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  }
+
+  std::vector<MPI_Request> requests_;
+  std::vector<Owner> owners_;
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<Completed> completed_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
