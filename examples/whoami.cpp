@@ -1,10 +1,14 @@
 // Prints, as one line of JSON, who this process is by its environment; opens no connection.
 //   RANK=0 WORLD_SIZE=1 whoami
 //   whoami --node      who this node is, as launch::PerNode would read it
+//   whoami --verbose   also says on stderr, for people, where the others find this host and what makes that slow
 
+#include <algorithm>
 #include <cstdio>
+#include <dtrain/identity/description.hpp>
 #include <dtrain/identity/environment.hpp>
 #include <dtrain/identity/node_identity.hpp>
+#include <dtrain/launch/network_report.hpp>
 #include <exception>
 #include <optional>
 #include <string>
@@ -68,6 +72,21 @@ std::string to_json(const identity::NodeIdentity& node) {
          ", \"warnings\": " + json(node.warnings) + "}";
 }
 
+/// Nothing is sent, nobody is asked: what the machine itself knows.
+void explain(const identity::Environment& environment, const std::string& who, const std::optional<std::string>& master,
+             bool several_hosts) {
+  const identity::Variables variables(environment);
+  const dtrain::launch::NetworkReport network = dtrain::launch::own_network_report(variables, master, several_hosts);
+  std::fprintf(stderr, "%s\n%s\n", who.c_str(), network.interface.c_str());
+  for (const std::string& slow_path : network.slow_paths) {
+    std::fprintf(stderr, "slow path: %s\n", slow_path.c_str());
+  }
+}
+
+bool has_flag(int argc, char** argv, std::string_view flag) {
+  return std::find(argv, argv + argc, flag) != argv + argc;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -75,10 +94,24 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   try {
     const identity::Environment environment = identity::snapshot_environment();
-    const bool node = argc > 1 && std::string_view(argv[1]) == "--node";
-    line = node ? to_json(identity::node_identity(environment))
-                : to_json(identity::process_identity(environment,
-                                                     identity::Arguments(argv, static_cast<std::size_t>(argc))));
+    const bool verbose = has_flag(argc, argv, "--verbose");
+    if (has_flag(argc, argv, "--node")) {
+      const identity::NodeIdentity node = identity::node_identity(environment);
+      line = to_json(node);
+      if (verbose) {
+        explain(environment,
+                "node " + std::to_string(node.node_rank) + " of " + std::to_string(node.node_count) + " by " +
+                    node.launcher,
+                node.master_addr, node.node_count > 1);
+      }
+    } else {
+      const identity::ProcessIdentity who =
+          identity::process_identity(environment, identity::Arguments(argv, static_cast<std::size_t>(argc)));
+      line = to_json(who);
+      if (verbose) {
+        explain(environment, to_string(who), who.master_addr, dtrain::launch::spans_hosts(who));
+      }
+    }
   } catch (const identity::IdentityError& error) {
     line =
         "{\"error\": " + json(std::string_view(error.what())) + ", \"error_code\": " + json(name(error.reason())) + "}";

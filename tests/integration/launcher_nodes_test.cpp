@@ -112,7 +112,7 @@ TEST_CASE("uneven nodes make one job, whose ranks follow the nodes, and node 0 s
     }
   }
   CHECK(results[0].error == "dtrain: 6 ranks on 3 nodes (3 on node 0, 1 on node 1, 2 on node 2), store at 127.0.0.1:" +
-                                nodes.port + ", nodes from --nnodes='3'\n");
+                                nodes.port + ", nodes from --nnodes='3'; network: lo (127.0.0.1), within this host\n");
   CHECK(results[1].error == "");
   CHECK(results[2].error == "");
 }

@@ -1,6 +1,7 @@
 // A small training for tests of jobs that are disturbed. Its gradients go through the job's store, so that its ranks
 // can be on several (virtual) nodes, or with the word "shared" through shared memory.
-//   store_training --nproc-per-node=2 [STEPS [MILLISECONDS_OF_A_STEP]] [shared] [phases] [WORD=VALUE ...]
+//   store_training --nproc-per-node=2 [STEPS [MILLISECONDS_OF_A_STEP]] [shared] [plain] [phases] [WORD=VALUE ...]
+// With "plain" it is a PerProcess program: somebody else starts its ranks.
 // Each rank prints "rank R of N on node K of M: weight W after S steps". W is the same on all ranks, and can be said
 // beforehand: each step takes 2^-10 times the mean of rank + 1 from it. With "phases" it says on stdout which phase it
 // enters: "phase start of attempt 0", then joined, steady, leaving, left.
@@ -28,8 +29,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-template <class Backend>
-using PolicyOf = dtrain::Policy<dtrain::launch::PerNode, Backend, dtrain::topology::Flat>;
+template <class Launcher, class Backend>
+using PolicyOf = dtrain::Policy<Launcher, Backend, dtrain::topology::Flat>;
 
 struct Model {
   double value = 0;
@@ -44,6 +45,7 @@ struct Plan {
   int steps = 10;
   milliseconds step{0};
   bool shared = false;
+  bool plain = false;
   bool phases = false;
   int again = 10;
   milliseconds straggle{0};
@@ -61,6 +63,8 @@ Plan plan_of(int argc, char** argv) {
     const int number = std::atoi(value.c_str());
     if (word == "shared") {
       plan.shared = true;
+    } else if (word == "plain") {
+      plan.plain = true;
     } else if (word == "phases") {
       plan.phases = true;
     } else if (word == "again") {
@@ -102,9 +106,9 @@ void start_grandchild(const Plan& plan, const char* kind) {
   }
 }
 
-template <class Backend>
+template <class Launcher, class Backend>
 int train(int argc, char** argv, const Plan& plan) {
-  using Policy = PolicyOf<Backend>;
+  using Policy = PolicyOf<Launcher, Backend>;
   return dtrain::run<Policy>(argc, argv, [&plan](dtrain::ProcessGroup<Policy> group) {
     start_grandchild(plan, "fork");
     say(plan, "joined");
@@ -142,8 +146,11 @@ int main(int argc, char** argv) {
       std::this_thread::sleep_for(plan.straggle);
     }
   }
-  const int exit_code = plan.shared ? train<dtrain::backend::SharedMemory>(argc, argv, plan)
-                                    : train<support::StoreBackend>(argc, argv, plan);
+  using dtrain::launch::PerNode;
+  using dtrain::launch::PerProcess;
+  const int exit_code = plan.plain    ? train<PerProcess, support::StoreBackend>(argc, argv, plan)
+                        : plan.shared ? train<PerNode, dtrain::backend::SharedMemory>(argc, argv, plan)
+                                      : train<PerNode, support::StoreBackend>(argc, argv, plan);
   if (is_worker) {
     say(plan, "left");
     std::this_thread::sleep_for(plan.linger);

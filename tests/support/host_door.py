@@ -118,6 +118,7 @@ def become(request, descriptors):
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
+    os.closerange(3, 1024)  # what came in by the door has no O_CLOEXEC
     signal.set_wakeup_fd(-1)
     for number in [signal.SIGPIPE, signal.SIGXFSZ, *FORWARDED]:  # Python ignores the first two: that is inherited
         signal.signal(number, signal.SIG_DFL)

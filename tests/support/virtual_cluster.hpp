@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -82,16 +84,13 @@ class VirtualCluster {
   std::uint64_t sent_bytes(int number) const { return counter(number, "tx_bytes"); }
   std::uint64_t received_bytes(int number) const { return counter(number, "rx_bytes"); }
 
-  /// The processes of a host that the kernel calls `comm`, a program's name up to its 15th character.
-  std::vector<pid_t> processes_of(int number, const std::string& comm) const {
-    std::vector<pid_t> found;
-    for (const pid_t process : processes_with("")) {
-      const std::string own = "/proc/" + std::to_string(process);
-      if (network_of(process) == networks_.at(static_cast<std::size_t>(number)) &&
-          content(own + "/comm") == comm.substr(0, 15) + "\n" && !content(own + "/cmdline").empty()) {
-        found.push_back(process);
-      }
-    }
+  /// The processes of a host, zombies left out, whose command line has `mark` in it.
+  std::vector<pid_t> processes_of(int number, const std::string& mark) const {
+    std::vector<pid_t> found = processes_with(mark);
+    const std::string& network = networks_.at(static_cast<std::size_t>(number));
+    found.erase(
+        std::remove_if(found.begin(), found.end(), [&](pid_t process) { return network_of(process) != network; }),
+        found.end());
     return found;
   }
 

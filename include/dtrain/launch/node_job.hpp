@@ -14,6 +14,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/job_options.hpp"
+#include "dtrain/launch/network_report.hpp"
 #include "dtrain/launch/one_node.hpp"
 #include "dtrain/launch/participation.hpp"
 #include "dtrain/launch/several_nodes.hpp"
@@ -119,7 +120,14 @@ class NodeJob {
       co_return 128 + signal;
     }
     if (!place->description.empty()) {
-      output_.error().line("dtrain: ", place->description + ", nodes from " + options_.node_source);
+      // A loopback address that all launchers have met at reaches them all: nothing is to be said of that.
+      const NetworkReport network =
+          own_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
+      output_.error().line("dtrain: ",
+                           place->description + ", nodes from " + options_.node_source + "; " + network.interface);
+      for (const std::string& slow_path : network.slow_paths) {
+        output_.error().line("dtrain: ", "slow path: " + slow_path);
+      }
     }
     NodePlan plan = plan_at(*place);
     for (;; ++plan.attempt) {

@@ -15,6 +15,7 @@
 #include "dtrain/identity/resolve.hpp"
 #include "dtrain/launch/arguments.hpp"
 #include "dtrain/launch/flags.hpp"
+#include "dtrain/launch/network_report.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/secret_setting.hpp"
 #include "dtrain/launch/settings.hpp"
@@ -84,6 +85,19 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
   return worker;
 }
 
+/// Rank 0's line at start, and what slows the network down where there are several hosts.
+inline void say_who(const identity::ProcessIdentity& who, const identity::Variables& variables) {
+  if (!spans_hosts(who)) {
+    log(LogLevel::warning, to_string(who));
+    return;
+  }
+  const NetworkReport report = own_network_report(variables, who.master_addr, true);
+  log(LogLevel::warning, to_string(who) + "; " + report.interface);
+  for (const std::string& slow_path : report.slow_paths) {
+    log(LogLevel::warning, "slow path: " + slow_path);
+  }
+}
+
 }  // namespace detail
 
 /// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
@@ -105,7 +119,7 @@ inline Worker worker_of(JoinOptions options) {
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    log(LogLevel::warning, to_string(worker.identity));
+    detail::say_who(worker.identity, identity::Variables(environment));
   }
   return worker;
 }

@@ -42,20 +42,27 @@ inline std::vector<InterfaceAddress> interface_addresses() {
   return all;
 }
 
+/// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.
+inline std::optional<Endpoint> address_towards(const Endpoint& target) {
+  const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  const Endpoint port_given = target.with_port(9);  // of any; what a route is asked for must have one
+  if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    return std::nullopt;
+  }
+  const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+  return own ? std::optional(own->with_port(0)) : std::nullopt;
+}
+
 /// The address that this machine shows to others where nothing says which: the one of the route out, IPv4 before IPv6.
 /// Nothing is sent. Nothing where there is no such route.
 inline std::optional<Endpoint> address_of_default_route() {
   for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // documentation's: nobody's (RFC 5737, RFC 3849)
-    const std::optional<Endpoint> target = Endpoint::from_numeric(outside, 9);
-    const Descriptor socket(::socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (socket && ::connect(socket.get(), target->data(), target->size()) == 0 &&
-        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) == 0) {
-      const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
-      if (own && !own->is_loopback() && !own->is_any()) {
-        return own->with_port(0);
-      }
+    const std::optional<Endpoint> own = address_towards(*Endpoint::from_numeric(outside, 0));
+    if (own && !own->is_loopback() && !own->is_any()) {
+      return own;
     }
   }
   return std::nullopt;
