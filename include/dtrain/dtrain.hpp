@@ -4,6 +4,7 @@
 
 #include "dtrain/async/when_all.hpp"
 #include "dtrain/async/with_deadline.hpp"
+#include "dtrain/backend/gloo.hpp"
 #include "dtrain/backend/mpi.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/core/bfloat16.hpp"
@@ -18,4 +19,9 @@
 #include "dtrain/policy.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/run.hpp"
+#include "dtrain/topology/cost.hpp"
 #include "dtrain/topology/flat.hpp"
+#include "dtrain/topology/hierarchical.hpp"
+#include "dtrain/topology/parameter_server.hpp"
+#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/tree.hpp"

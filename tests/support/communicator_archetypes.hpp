@@ -33,9 +33,9 @@ enum class CommunicatorLacks {
   failure,
 };
 
-template <CommunicatorLacks Lack = CommunicatorLacks::nothing>
+template <CommunicatorLacks Lack = CommunicatorLacks::nothing, class StreamType = archetype::Stream<>>
 struct Communicator {
-  using Stream = archetype::Stream<>;
+  using Stream = StreamType;
   using Allocation = archetype::Allocation;
   using Read = dtrain::ConstBufferView;
   using Write = dtrain::BufferView;

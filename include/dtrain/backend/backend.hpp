@@ -48,6 +48,25 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
 
+// clang-format on
+
+/// What a backend promises of the bits that a reduction of the same values on the same ranks gives.
+enum class Determinism {
+  none,        ///< nothing
+  for_a_plan,  ///< the same on every rank and in every run with the same buckets, node layout and number of ranks
+  always,      ///< the same whatever the buckets, threads and timing besides
+};
+
+/// `B::determinism`; none for a backend that does not say.
+template <class B>
+inline constexpr Determinism determinism_of = Determinism::none;
+template <class B>
+requires requires {
+  { B::determinism } -> std::convertible_to<Determinism>;
+}
+inline constexpr Determinism determinism_of<B> = B::determinism;
+
+// clang-format off
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>
 concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;

@@ -21,6 +21,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;
   using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }

@@ -64,8 +64,25 @@ inline std::vector<int> ranks_of_color(const std::vector<SplitChoice>& choices, 
   return ranks;
 }
 
-/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank. Rank 0 gathers what all
-/// say: every rank reads one value. @throws Error (invalid_argument) for a negative color, before anything is said;
+/// Collective, blocking: what every rank of the context says under `purpose`. Rank 0 gathers it, so that every rank
+/// reads one value. @throws Error (timeout), JobFailed
+inline std::vector<SplitChoice> gather_choices(const ChannelContext& context, const std::string& purpose,
+                                               SplitChoice own, Deadline deadline) {
+  const auto key_of = [&](int rank) { return purpose + "/" + std::to_string(rank); };
+  const int ranks = context.members.world_size;
+  context.store.set_blocking(key_of(context.members.rank), to_text({own}), deadline);
+  if (context.members.rank == 0) {
+    std::vector<SplitChoice> gathered;
+    for (int rank = 0; rank < ranks; ++rank) {
+      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
+    }
+    context.store.set_blocking(purpose + "/all", to_text(gathered), deadline);
+  }
+  return split_choices_from(context.store.get_blocking(purpose + "/all", deadline), ranks);
+}
+
+/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank.
+/// @throws Error (invalid_argument) for a negative color, before anything is said;
 /// (timeout), JobFailed
 inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                     Deadline deadline) {
@@ -75,17 +92,7 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
                     "; colors begin at 0: give the ranks that are to be alone one of their own");
   }
   const std::string split = context.name + "/split-" + std::to_string(number);
-  const auto key_of = [&](int rank) { return split + "/" + std::to_string(rank); };
-  const int ranks = context.members.world_size;
-  context.store.set_blocking(key_of(context.members.rank), to_text({{color, key}}), deadline);
-  if (context.members.rank == 0) {
-    std::vector<SplitChoice> gathered;
-    for (int rank = 0; rank < ranks; ++rank) {
-      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
-    }
-    context.store.set_blocking(split + "/all", to_text(gathered), deadline);
-  }
-  const auto choices = split_choices_from(context.store.get_blocking(split + "/all", deadline), ranks);
+  const auto choices = gather_choices(context, split, {color, key}, deadline);
   const std::vector<int> members = ranks_of_color(choices, context.members.rank);
   ChannelContext made = context;
   made.members.job_rank = context.reporting_rank();

@@ -1,0 +1,175 @@
+#pragma once
+/// @file
+/// topology::Hierarchical: inside the nodes first, so that each byte crosses between nodes once.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/topology/combination.hpp"
+#include "dtrain/topology/lane.hpp"
+#include "dtrain/topology/node_layout.hpp"
+#include "dtrain/topology/parts.hpp"
+#include "dtrain/topology/routed.hpp"
+#include "dtrain/topology/topology.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Reduce-scatter in the node, all-reduce of each rank's part with the ranks of its place in the other nodes,
+/// all-gather in the node: all ranks of a node use its link at once. `B` joins nodes, `Intra` the ranks of one.
+///
+/// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
+/// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
+/// Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
+/// 2019.
+template <class B, class Intra>
+class HierarchicalReduction {
+ public:
+  using Allocation = typename Intra::Communicator::Allocation;
+  static constexpr backend::Determinism determinism =
+      std::min({backend::Determinism::for_a_plan, backend::determinism_of<B>, backend::determinism_of<Intra>});
+  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype) && Intra::reduces(dtype); }
+
+  /// Collective, blocking.
+  HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
+      : layout_(exchange_node_layout(context, deadline)),
+        node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
+    if (layout_.nodes > 1 && layout_.has_lane()) {
+      across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
+    }
+  }
+
+  /// Collective, blocking: memory that the node reduces without a copy.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return node_.communicator().allocate_blocking(bytes, deadline);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
+    }
+    if (layout_.ranks == layout_.nodes) {
+      return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
+    }
+    return reduce_in_node(input, output, partial_op(op)) && reduce_across(output, op) && share_in_node(output);
+  }
+
+  void abort(const Cause& cause) noexcept {
+    node_.abort(cause);
+    if (across_) {
+      across_->abort(cause);
+    }
+  }
+
+  std::optional<Cause> failure() const {
+    std::optional<Cause> cause = across_ ? across_->failure() : std::nullopt;
+    return cause ? cause : node_.failure();
+  }
+
+ private:
+  /// Equal parts for all lanes; the last lane's is longer by the elements that are left over.
+  Part blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
+  Part rest(const BufferView& whole) const noexcept {
+    const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.lanes);
+    return {whole.count - left_over, left_over};
+  }
+  Part block(const BufferView& whole, int lane) const noexcept {
+    return part_of(blocks(whole).count, layout_.lanes, lane);
+  }
+  Part part(const BufferView& whole, int lane) const noexcept {
+    Part own = block(whole, lane);
+    own.count += lane + 1 == layout_.lanes ? rest(whole).count : 0;
+    return own;
+  }
+
+  bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.local_size == 1) {
+      copy(input, output);
+      return true;
+    }
+    const Part scattered = layout_.is_even() ? blocks(output) : Part{};
+    const Part reduced = layout_.is_even() ? rest(output) : Part{0, output.count};
+    return node_.step([&](auto& node, auto stream) {
+      if (scattered.count != 0) {
+        node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
+      }
+      if (reduced.count != 0) {
+        node.all_reduce(view_of(input, reduced), view_of(output, reduced), op, stream);
+      }
+    });
+  }
+
+  bool reduce_across(const BufferView& output, ReduceOp op) {
+    const BufferView own = across_ ? view_of(output, part(output, layout_.local_rank)) : BufferView{};
+    if (own.count == 0) {
+      return true;
+    }
+    const bool serves =
+        across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, partial_op(op), stream); });
+    if (serves && op == ReduceOp::average) {
+      const std::array<const std::byte*, 1> sum{own.data};
+      Combination(own.dtype, op, layout_.ranks)(sum, own, true);
+    }
+    return serves;
+  }
+
+  bool share_in_node(const BufferView& output) {
+    if (layout_.local_size == 1) {
+      return true;
+    }
+    return node_.step([&](auto& node, auto stream) {
+      if (layout_.is_even() && blocks(output).count != 0) {
+        node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
+      }
+      for (int lane = 0; lane < layout_.lanes; ++lane) {
+        const Part shared = !layout_.is_even() ? part(output, lane) : lane + 1 == layout_.lanes ? rest(output) : Part{};
+        if (shared.count != 0) {
+          node.broadcast(view_of(output, shared), lane, stream);
+        }
+      }
+    });
+  }
+
+  NodeLayout layout_;
+  Lane<typename Intra::Communicator> node_;
+  std::optional<Lane<typename B::Communicator>> across_;
+};
+
+/// A backend that can be used inside the nodes of one on host streams.
+template <class I>
+concept ReducesInNodes = OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
+    backend::CanAllGather<typename I::Communicator>;
+
+/// `IntraBackend` joins the ranks of a node, such as backend::SharedMemory; void: the policy's own does.
+template <class IntraBackend = void>
+struct Hierarchical {
+  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
+
+  template <class B>
+  using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
+
+  template <class B>
+  static constexpr bool works_on = OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(OnHostStreams<B>,
+                  "dtrain: topology::Hierarchical needs a backend on host streams (dtrain/stream/host/stream_ref.hpp)");
+    static_assert(!OnHostStreams<B> || ReducesInNodes<Intra<B>>,
+                  "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
+                  "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
+                  "(CanReduceScatter, CanAllGather in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Over = RoutedBackend<B, HierarchicalReduction<B, Intra<B>>>;
+};
+
+static_assert(Topology<Hierarchical<>>);
+
+}  // namespace DTRAIN_NAMESPACE::topology

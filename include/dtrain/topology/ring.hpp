@@ -1,0 +1,121 @@
+#pragma once
+/// @file
+/// topology::Ring: every rank sends to the next one only, and every link carries the same.
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/topology/combination.hpp"
+#include "dtrain/topology/lane.hpp"
+#include "dtrain/topology/parts.hpp"
+#include "dtrain/topology/routed.hpp"
+#include "dtrain/topology/topology.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Reduce-scatter and all-gather round the ring, 2 (n - 1) steps: each rank sends 2 (n - 1) / n of the bytes, the least
+/// that is possible. For large buffers; with many ranks its steps make small ones slow.
+/// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+template <class B>
+class RingReduction {
+ public:
+  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
+  static constexpr std::string_view name() noexcept { return "Ring"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
+
+  /// Collective, blocking.
+  RingReduction(const backend::ChannelContext& context, Deadline deadline)
+      : lane_(B::open_blocking(beside(context, "ring"), deadline)), received_(new std::byte[piece_bytes]) {}
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (lane_.size() == 1) {
+      copy(input, output);
+      return true;
+    }
+    const Combination combine(output.dtype, op, lane_.size());
+    for (int step = 0; step + 1 < lane_.size(); ++step) {
+      if (!reduce(input, output, combine, step)) {
+        return false;
+      }
+    }
+    for (int step = 0; step + 1 < lane_.size(); ++step) {
+      if (!gather(output, step)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
+  std::optional<Cause> failure() const { return lane_.failure(); }
+
+ private:
+  int next() const noexcept { return (lane_.rank() + 1) % lane_.size(); }
+  int previous() const noexcept { return (lane_.rank() + lane_.size() - 1) % lane_.size(); }
+
+  /// The part that is `back` ranks behind this one's own.
+  Part part(const BufferView& whole, int back) const noexcept {
+    return part_of(whole.count, lane_.size(), (lane_.rank() + 2 * lane_.size() - back) % lane_.size());
+  }
+
+  static std::size_t length(const BufferView& whole) noexcept { return piece_bytes / size_bytes(whole.dtype); }
+  std::size_t pieces(const BufferView& whole) const noexcept {
+    return pieces_in(part_of(whole.count, lane_.size(), 0).count, length(whole));
+  }
+
+  /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
+  bool reduce(const ConstBufferView& input, const BufferView& output, const Combination& combine, int step) {
+    const ConstBufferView partial = step == 0 ? input : ConstBufferView(output);
+    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+      const Part sent = piece_of(part(output, step), length(output), piece);
+      const Part taken = piece_of(part(output, step + 1), length(output), piece);
+      const BufferView received{received_.get(), taken.count, output.dtype, {}};
+      if (!lane_.exchange(view_of(partial, sent), next(), received, previous())) {
+        return false;
+      }
+      const std::array<const std::byte*, 2> sources{received.data, view_of(input, taken).data};
+      combine(sources, view_of(output, taken), step + 2 == lane_.size());
+    }
+    return true;
+  }
+
+  /// A part that is done goes on.
+  bool gather(const BufferView& output, int step) {
+    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+      const Part sent = piece_of(part(output, step - 1), length(output), piece);
+      const Part taken = piece_of(part(output, step), length(output), piece);
+      if (!lane_.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Lane<typename B::Communicator> lane_;
+  std::unique_ptr<std::byte[]> received_;
+};
+
+struct Ring {
+  static constexpr std::string_view name() noexcept { return "Ring"; }
+
+  template <class B>
+  static constexpr bool works_on = CarriesMessages<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(works_on<B>,
+                  "dtrain: topology::Ring needs a backend with send and recv on host streams "
+                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Over = RoutedBackend<B, RingReduction<B>>;
+};
+
+static_assert(Topology<Ring>);
+
+}  // namespace DTRAIN_NAMESPACE::topology

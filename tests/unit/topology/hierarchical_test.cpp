@@ -1,0 +1,70 @@
+#include "dtrain/topology/hierarchical.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "unit/topology/all_reduce.hpp"
+
+using dtrain::backend::SharedMemory;
+using dtrain::topology::Hierarchical;
+using Channels = Hierarchical<>::Over<SharedMemory>;
+using Nodes = std::vector<int>;
+
+static_assert(dtrain::topology::WorksOn<Hierarchical<>, SharedMemory>);
+static_assert(dtrain::topology::WorksOn<Hierarchical<SharedMemory>, SharedMemory>);
+
+namespace {
+
+const std::vector<Nodes> layouts{{0},          {0, 0},          {0, 1},
+                                 {0, 0, 1, 1}, {0, 1, 0, 1},    {0, 0, 1, 2},
+                                 {5, 5, 5, 3}, {0, 1, 1, 1, 0}, {2, 2, 2, 2, 2, 2, 1, 1}};
+
+}  // namespace
+
+TEST_CASE("nodes, even or not, reduce every element type by every operation, for any length, in place and not") {
+  for (const Nodes& nodes : layouts) {
+    topology_test::check_exact<Channels>(static_cast<int>(nodes.size()), nodes, {0, 1, 2, 1003});
+  }
+}
+
+TEST_CASE("nodes give the same bits on every rank and in every run, near the exact average") {
+  topology_test::check_bits<Channels>(4, {0, 0, 1, 1}, 300'001);
+  topology_test::check_bits<Channels>(4, {0, 0, 1, 2}, 300'001);
+}
+
+TEST_CASE("memory is the node's, and a reduction in it is right") {
+  support::run_topology_ranks<Channels>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
+    for (const std::size_t count : {std::size_t{64}, std::size_t{100'001}}) {
+      const auto memory =
+          self.communicator.allocate_blocking(count * 4, dtrain::Deadline::after(std::chrono::seconds(10)));
+      const dtrain::BufferView view{memory.data(), count, dtrain::DType::i32, {}};
+      auto* const values = reinterpret_cast<std::int32_t*>(view.data);
+      std::fill(values, values + count, rank + 1);
+      self.communicator.all_reduce(view, view, dtrain::ReduceOp::sum, self.stream.ref());
+      CHECK(self.wait());
+      CHECK(std::count(values, values + count, 10) == static_cast<std::ptrdiff_t>(count));
+    }
+  });
+}
+
+TEST_CASE("a layout numbers nodes and ranks in their order, and has a lane for each rank of the smallest node") {
+  const auto layout = [](int rank) { return dtrain::topology::node_layout({7, 3, 7, 7, 3}, rank); };
+  CHECK(layout(0).node == 0);
+  CHECK(layout(1).node == 1);
+  CHECK(layout(3).local_rank == 2);
+  CHECK(layout(3).local_size == 3);
+  CHECK(layout(4).local_rank == 1);
+  CHECK(layout(4).local_size == 2);
+  CHECK(layout(0).nodes == 2);
+  CHECK(layout(0).lanes == 2);
+  CHECK(layout(0).ranks == 5);
+  CHECK(layout(2).has_lane());
+  CHECK_FALSE(layout(3).has_lane());
+  CHECK_FALSE(layout(3).is_even());
+  CHECK(layout(4).is_even());
+}

@@ -1,0 +1,22 @@
+#include "dtrain/topology/ring.hpp"
+
+#include <doctest/doctest.h>
+
+#include "unit/topology/all_reduce.hpp"
+
+using dtrain::backend::SharedMemory;
+using Channels = dtrain::topology::Ring::Over<SharedMemory>;
+
+static_assert(dtrain::topology::WorksOn<dtrain::topology::Ring, SharedMemory>);
+
+TEST_CASE("a ring reduces every element type by every operation, for any length, in place and not") {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    topology_test::check_exact<Channels>(ranks, {}, {0, 1, 7, 1003});
+  }
+}
+
+TEST_CASE("a ring gives the same bits on every rank and in every run, near the exact average") {
+  for (const int ranks : {2, 3}) {
+    topology_test::check_bits<Channels>(ranks, {}, 1'000'003);
+  }
+}
