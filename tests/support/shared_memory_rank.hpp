@@ -8,20 +8,10 @@
 #include <utility>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "support/fake_store.hpp"
+#include "support/channel_context.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace support {
-
-inline dtrain::backend::ChannelContext channel_context(const std::shared_ptr<FakeJob>& job, int rank, int size,
-                                                       const std::string& name, std::chrono::nanoseconds timeout) {
-  dtrain::rendezvous::Membership members;
-  members.rank = members.local_rank = rank;
-  members.world_size = members.local_world_size = size;
-  members.host = "host-" + std::to_string(rank);
-  members.job = "test";
-  return {members, name, FakeStore(job, rank), job->latch(rank), timeout};
-}
 
 /// The stream outlives the communicator, as it does in a ProcessGroup.
 struct SharedMemoryRank {

@@ -26,6 +26,11 @@ struct Membership {
   /// In a group that was split off: this rank's number in the job. `rank` and `world_size` are the group's then, all
   /// else is the job's.
   std::optional<int> job_rank{};
+  /// Numeric addresses of this rank's host, known to this rank alone; empty where there is none.
+  /// @{
+  std::string named_address{};  ///< what DTRAIN_INTERFACE names, where that is of this host
+  std::string route_address{};  ///< this end of the connection with the store, unless that is loopback
+  /// @}
 
   /// What causes name, and what the job's failure is compared with.
   int rank_in_job() const noexcept { return job_rank.value_or(rank); }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/net/own_address.hpp"
 #include "dtrain/rendezvous/host_identity.hpp"
 #include "dtrain/rendezvous/listen.hpp"
 #include "dtrain/rendezvous/server.hpp"
@@ -38,7 +39,7 @@ struct ParticipantOptions {
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
   std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where a store of this rank's listens
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where this rank, and a store of its, is to be reached
   std::optional<Secret> secret{};           ///< of the job, where it has one
   std::uint64_t generation = 0;             ///< the attempt
   std::string job{};                        ///< what the launcher calls it
@@ -127,6 +128,7 @@ class Participant {
       throw;
     }
     membership_ = session_->membership();
+    membership_.named_address = options.interface ? net::own_address_named(*options.interface) : std::string();
     exchange_ = session_->exchange();
   }
 

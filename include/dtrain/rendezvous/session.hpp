@@ -28,6 +28,7 @@ class Session {
                               (address.role == Role::rank ? "rank " : "node ") + std::to_string(rank);
     Entrance entrance(loop, std::move(address), request, *failure, doing, deadline);
     Entered entered = co_await entrance.enter();
+    const net::Endpoint own_end = entered.link->connection.local().unmapped();
     auto exchange = std::make_shared<Exchange>(loop, std::move(entered.address), entered.accepted,
                                                std::move(entered.link), rank, std::move(failure));
     std::optional<Membership> membership = co_await exchange->welcome(deadline);
@@ -36,6 +37,9 @@ class Session {
     }
     if (membership->rank != rank || membership->world_size != request.world_size) {
       throw Error(Errc::protocol, doing + ": the store answered for another rank");
+    }
+    if (!own_end.is_loopback()) {
+      membership->route_address = own_end.host();
     }
     co_return std::unique_ptr<Session>(new Session(*std::move(membership), std::move(exchange)));
   }

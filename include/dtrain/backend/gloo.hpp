@@ -1,0 +1,56 @@
+#pragma once
+/// @file
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+
+#include <string_view>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/gloo/device_address.hpp"
+#include "dtrain/backend/gloo/host.hpp"
+#include "dtrain/backend/message_passing/communicator.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over Gloo's point-to-point messages, hence can be given up at any time: a rank that
+/// fails ends the others. The ranks find each other through the job's store. Each channel has connections between all
+/// of its ranks, a Gloo context and two threads of its own (Gloo's, which looks up every 10 ms, and one that waits in
+/// Gloo), so that channels never wait for each other. Gloo allocates memory for every message; dtrain does not. What
+/// travels is neither encrypted nor authenticated, and whoever reaches the ports can disturb the job: use it in a
+/// network that you trust, and choose that with DTRAIN_INTERFACE.
+struct Gloo {
+  using Communicator = message_passing::Communicator<gloo::Host>;
+  using StreamOwner = stream::host::CommunicationStream;
+
+  static constexpr std::string_view name() noexcept { return "Gloo"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    context.failure->throw_if_failed(context.reporting_rank());
+    try {
+      return Communicator::open_blocking(context, deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+      throw;
+    }
+  }
+};
+
+static_assert(Backend<Gloo>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_GLOO

@@ -1,0 +1,51 @@
+#pragma once
+/// @file
+/// The address of this host that a channel's connections use.
+
+#include <optional>
+#include <string>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/net/interfaces.hpp"
+#include "dtrain/rendezvous/membership.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+namespace detail {
+
+/// Of the route out; else the first interface's that is not loopback; nothing where there is none.
+inline std::optional<net::Endpoint> outward_address() {
+  std::optional<net::Endpoint> found = net::address_of_default_route();
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (!found && !each.endpoint.is_loopback()) {
+      found = each.endpoint;
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Numeric: what DTRAIN_INTERFACE names; where all ranks share this host loopback; else where the store sees this rank;
+/// on the store's own host, which it may see by loopback, the address of the route out.
+/// @throws Error (unsupported) where this host has no address that others can reach
+inline std::string device_address(const rendezvous::Membership& members) {
+  if (!members.named_address.empty()) {
+    return members.named_address;
+  }
+  if (members.other_host_rank < 0) {
+    return "127.0.0.1";
+  }
+  if (!members.route_address.empty()) {
+    return members.route_address;
+  }
+  const std::optional<net::Endpoint> outward = detail::outward_address();
+  if (!outward) {
+    throw Error(Errc::unsupported, "backend::Gloo finds no address of host " + members.host + " that rank " +
+                                       std::to_string(members.other_host_rank) + " on host " + members.other_host +
+                                       " could reach; name an interface with DTRAIN_INTERFACE");
+  }
+  return outward->host();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo

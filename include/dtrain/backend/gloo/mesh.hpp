@@ -1,0 +1,131 @@
+#pragma once
+/// @file
+/// gloo::Mesh: the connections of one channel, from each rank to each other.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/gloo/device_address.hpp"
+#include "dtrain/backend/gloo/library.hpp"
+#include "dtrain/backend/gloo/peer_card.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// A Gloo device, with its thread, and a Gloo context for this channel alone: what ends one ends no other. It is what
+/// gloo::rendezvous::Context does with a store, in steps that a failure of the job can interrupt.
+/// Threads: connect and close one at a time, interrupt from any.
+class Mesh {
+ public:
+  /// Listens for each peer. @throws Error (unsupported, closed)
+  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
+    const int size = context.members.world_size;
+    const std::string address = device_address(context.members);
+    const async::BlockedSignals blocked;  // for the device's thread
+    const auto open = [&] {
+      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
+      transport_ = device_->createContext(rank_, size);
+      // Gloo waits five times as long for a connection.
+      transport_->setTimeout(std::max(std::chrono::milliseconds(1),
+                                      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank_) {
+          transport_->createPair(peer);
+        }
+      }
+    };
+    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
+    own_.job_rank = context.reporting_rank();
+    own_.host = context.members.host;
+    own_.device = address;
+  }
+
+  /// Collective, blocking: tells the others where this rank listens, and learns where they do. @throws Error (timeout,
+  /// protocol), JobFailed
+  void exchange(const Exchange& store, Deadline deadline) {
+    const int size = transport_->size;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank_) {
+        const std::vector<char> address = transport_->getPair(peer)->address().bytes();
+        own_.address_bytes = address.size();
+        own_.addresses.append(address.begin(), address.end());
+      }
+    }
+    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
+    store.set_blocking(key_of(rank_), to_text(own_), deadline);
+    for (int peer = 0; peer < size; ++peer) {
+      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.get_blocking(key_of(peer), deadline)));
+    }
+  }
+
+  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
+  void connect() {
+    for (int peer = 0; peer < transport_->size && !interrupted_.load(); ++peer) {
+      if (peer != rank_) {
+        const auto connect = [&] { transport_->getPair(peer)->connect(address_of(peer)); };
+        calling_gloo(
+            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
+            connect);
+      }
+    }
+  }
+
+  /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
+  /// up to 10 ms for each, which is how often Gloo's thread looks up.
+  void interrupt() noexcept {
+    interrupted_.store(true);
+    for (int peer = 0; peer < transport_->size; ++peer) {
+      try {
+        if (peer != rank_) {
+          transport_->getPair(peer)->close();
+        }
+      } catch (...) {  // Gloo's bookkeeping, which the end of the context ends
+      }
+    }
+  }
+
+  ::gloo::transport::Context& transport() const noexcept { return *transport_; }
+
+  /// "rank 3 on host b".
+  std::string to_string(int peer) const {
+    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    return "rank " + std::to_string(card.job_rank) + " on host " + card.host;
+  }
+
+ private:
+  /// Where `peer` listens for this rank: it has no place for itself in its list.
+  std::vector<char> address_of(int peer) const {
+    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    const std::size_t ranks = peers_.size();
+    if (card.address_bytes != own_.address_bytes || card.addresses.size() != (ranks - 1) * card.address_bytes) {
+      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
+                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
+                                          "; use one version of Gloo on all hosts");
+    }
+    const auto place = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * card.address_bytes;
+    const auto begin = card.addresses.begin() + static_cast<std::ptrdiff_t>(place);
+    return {begin, begin + static_cast<std::ptrdiff_t>(card.address_bytes)};
+  }
+
+  const int rank_;
+  const std::string name_;
+  PeerCard own_;
+  std::vector<PeerCard> peers_;
+  std::atomic<bool> interrupted_{false};
+  std::shared_ptr<::gloo::transport::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> transport_;  ///< goes before its device
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO

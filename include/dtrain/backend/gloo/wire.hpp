@@ -1,0 +1,258 @@
+#pragma once
+/// @file
+/// gloo::Wire: point-to-point messages over Gloo's unbound buffers.
+
+#include <array>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/gloo/mesh.hpp"
+#include "dtrain/backend/message_passing/frame_pool.hpp"
+#include "dtrain/backend/message_passing/wire.hpp"
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+using message_passing::FramePool;
+using message_passing::Lane;
+
+/// A message_passing::Wire whose `done` blocks. Every message has a number among those of its lane between its two
+/// ranks, and the two ends meet by it. Gloo never says how long a received message was, and ends the process where it
+/// is longer than its memory; hence a short one travels in a frame with its length, and a long one also meets by its
+/// length: those beyond 16 KiB have memory of exactly their length, and one of another length is not received.
+///
+/// Gloo allocates for every message; what dtrain needs is kept for the next one.
+/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
+class Wire {
+ public:
+  struct Ticket {
+    std::uint32_t index = 0;
+  };
+
+  explicit Wire(Mesh& mesh)
+      : mesh_(mesh),
+        rank_(mesh.transport().rank),
+        size_(mesh.transport().size),
+        numbers_(static_cast<std::size_t>(size_)) {}
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// @throws Error (closed) where the peer is gone
+  Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
+    Message& message = start(peer, false);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, lane, input.size());
+    message.bytes = input.size();
+    if (input.size() <= longest_framed) {
+      const std::uint64_t length = input.size();
+      std::memcpy(message.frame(), &length, sizeof length);
+      if (!input.empty()) {
+        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
+      }
+      input = {message.frame(), sizeof length + input.size()};
+    }
+    const auto call = [&] { message.buffer->send(peer, slot, place_of(input.data()), input.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  /// As send.
+  Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
+    Message& message = start(peer, true);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, lane, output.size());
+    message.bytes = output.size();
+    message.target = nullptr;
+    if (output.size() <= longest_framed) {
+      message.target = output.data();
+      message.framed = true;
+      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
+    }
+    const auto call = [&] { message.buffer->recv(peer, slot, place_of(output.data()), output.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  struct Done {
+    Wire& wire;
+    Ticket ticket;
+
+    bool await_ready() const { return wire.block_until_done(ticket); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return wire.take(ticket); }
+  };
+
+  /// Blocking, in await_ready, whose routine is suspended only where the wait was interrupted, and then for good.
+  /// @throws Error (closed) where the peer is gone; (disagreement) where a message was longer than its memory
+  Done done(Ticket ticket) noexcept { return {*this, ticket}; }
+
+  /// The wait under way ends, and later ones do not begin. Threads: any.
+  void interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (awaited_ != nullptr) {
+      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
+    }
+  }
+
+  /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
+  void abandon() noexcept {
+    messages_.clear();
+    free_.clear();
+  }
+
+  /// Whether every message that was started is complete.
+  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
+
+  /// Whose message was waited for last, and whether it was to send.
+  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
+
+ private:
+  static constexpr std::size_t longest_framed = 16 * 1024;
+  static constexpr unsigned length_bits = 40;
+  static constexpr unsigned number_bits = 23;
+
+  /// A message under way, or the place for one. It stays at its address.
+  struct Message {
+    std::uint32_t index = 0;
+    int peer = -1;
+    bool receives = false;
+    bool framed = false;
+    std::size_t bytes = 0;
+    std::byte* target = nullptr;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< goes first: then nobody touches the memory
+
+    std::byte* frame() {
+      if (!memory) {
+        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
+      }
+      return memory.get();
+    }
+  };
+
+  struct Numbers {
+    std::array<std::uint32_t, message_passing::lane_count> sent{};
+    std::array<std::uint32_t, message_passing::lane_count> received{};
+  };
+
+  /// One buffer is all of memory, so that it serves for messages anywhere: a place in it is an address.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
+    return mesh_.transport().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
+  }
+  static std::size_t place_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
+
+  Message& start(int peer, bool receives) {
+    if (free_.empty()) {
+      free_.reserve(messages_.size() + 1);  // for the giving back, which does not throw
+      auto made = std::make_unique<Message>();
+      made->index = static_cast<std::uint32_t>(messages_.size());
+      made->buffer = all_of_memory();
+      messages_.push_back(std::move(made));
+      free_.push_back(messages_.back()->index);
+    }
+    Message& message = *messages_[free_.back()];
+    free_.pop_back();
+    message.peer = peer;
+    message.receives = receives;
+    message.framed = false;
+    return message;
+  }
+
+  std::string doing(const Message& message) const {
+    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
+           ", which has ended or left the channel";
+  }
+
+  /// Lane, number and, where the message is long, its length.
+  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::lane_count>& numbers, Lane lane,
+                                 std::size_t bytes) {
+    if (bytes >> length_bits != 0) {
+      throw Error(Errc::limit,
+                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+    }
+    const std::uint64_t number = numbers[static_cast<std::size_t>(lane)]++ % (1U << number_bits);
+    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
+    return static_cast<std::uint64_t>(lane) << (length_bits + number_bits) | number << length_bits | length;
+  }
+
+  /// @returns false where it was interrupted
+  bool block_until_done(Ticket ticket) {
+    Message& message = *messages_[ticket.index];
+    awaited_end_ = {message.peer, message.receives};
+    if (!announce(&message)) {
+      return false;
+    }
+    struct NoLonger {
+      Wire& wire;
+      ~NoLonger() { wire.announce(nullptr); }
+    };
+    const auto wait = [&] {
+      const NoLonger when_done{*this};
+      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
+                              : message.buffer->waitSend(nullptr, longest_wait);
+    };
+    return calling_gloo([&] { return doing(message); }, wait);
+  }
+
+  /// Whom interrupt() is to interrupt. @returns false where it was called before
+  bool announce(Message* message) noexcept {
+    const std::lock_guard lock(mutex_);
+    awaited_ = message;
+    return !interrupted_;
+  }
+
+  std::size_t take(Ticket ticket) {
+    Message& message = *messages_[ticket.index];
+    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
+    free_.push_back(message.index);
+    return bytes;
+  }
+
+  std::size_t unpack(Message& message) const {
+    std::uint64_t length = 0;
+    std::memcpy(&length, message.frame(), sizeof length);
+    if (length > message.bytes) {
+      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
+                                          " bytes where " + std::to_string(message.bytes) + " are received");
+    }
+    if (length > 0) {
+      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
+    }
+    return static_cast<std::size_t>(length);
+  }
+
+  /// Whoever has a deadline interrupts: where Gloo's own passes, it closes all connections.
+  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
+
+  Mesh& mesh_;
+  const int rank_;
+  const int size_;
+  FramePool frames_;
+  std::vector<Numbers> numbers_;  ///< by peer
+  std::vector<std::unique_ptr<Message>> messages_;
+  std::vector<std::uint32_t> free_;
+  std::pair<int, bool> awaited_end_{-1, true};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  Message* awaited_ = nullptr;
+};
+
+static_assert(message_passing::Wire<Wire>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO

@@ -1,0 +1,90 @@
+#pragma once
+/// @file
+/// gloo::Worker: a channel's own thread, for calls that block in a library.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/futex.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
+/// library may raise. Threads: start, wait and destruction one at a time.
+/// Lifetime: destruction is blocking until the work that runs has ended; whoever owns it makes it end.
+class Worker {
+ public:
+  /// @throws Error where the system gives no more threads
+  Worker() {
+    const async::BlockedSignals blocked;
+    try {
+      thread_ = std::thread([this] { main(); });
+    } catch (const std::system_error& failure) {
+      throw Error(failure.code(), std::string("starting a channel's thread: ") + failure.what());
+    }
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    work_ = nullptr;
+    post();
+    thread_.join();
+  }
+
+  /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
+  template <class Work>
+  void start(Work& work) noexcept {
+    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
+    object_ = &work;
+    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
+    post();
+  }
+
+  /// Blocking: until what was started is done, or the deadline passes. @returns whether it is done
+  bool wait(Deadline deadline) const noexcept {
+    const std::uint32_t started = started_.load(std::memory_order_relaxed);
+    for (;;) {
+      const std::uint32_t done = done_.load(std::memory_order_acquire);
+      if (done == started) {
+        return true;
+      }
+      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+        return done_.load(std::memory_order_acquire) == started;
+      }
+    }
+  }
+
+ private:
+  void post() noexcept {
+    started_.fetch_add(1, std::memory_order_release);
+    futex_wake(started_, 1, FutexScope::process);
+  }
+
+  void main() noexcept {
+    for (std::uint32_t next = 1;; ++next) {
+      while (started_.load(std::memory_order_acquire) != next) {
+        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
+      }
+      if (work_ == nullptr) {
+        return;
+      }
+      work_(object_);
+      done_.store(next, std::memory_order_release);
+      futex_wake(done_, 1, FutexScope::process);
+    }
+  }
+
+  void (*work_)(void*) noexcept = nullptr;
+  void* object_ = nullptr;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<std::uint32_t> done_{0};
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo

@@ -1,0 +1,299 @@
+#include <doctest/doctest.h>
+
+#include "dtrain/backend/gloo.hpp"
+#include "support/skip.hpp"
+
+#if !DTRAIN_WITH_GLOO
+
+TEST_CASE("collectives over Gloo") {
+  dtrain_test::skip("no Gloo was found when this program was built (libgloo-dev)");
+}
+
+#else
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/kernels/reduction.hpp"
+#include "support/gloo_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::CauseKind;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::GlooRank;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
+constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+
+/// 1 and 2 in turns, other turns on each rank: no reduction of them rounds, in whatever order.
+template <class T>
+std::vector<std::byte> ones_and_twos(std::size_t count, int rank, T one, T two) {
+  std::vector<std::byte> bytes(count * sizeof(T));
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = (i + static_cast<std::size_t>(rank)) % 3 == 0 ? two : one;
+    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+  }
+  return bytes;
+}
+
+std::vector<std::byte> exact_values(DType dtype, std::size_t count, int rank) {
+  switch (dtype) {
+    case DType::f64: return ones_and_twos(count, rank, 1.0, 2.0);
+    case DType::f32: return ones_and_twos(count, rank, 1.0F, 2.0F);
+    case DType::f16: return ones_and_twos<std::uint16_t>(count, rank, 0x3c00, 0x4000);
+    case DType::bf16: return ones_and_twos<std::uint16_t>(count, rank, 0x3f80, 0x4000);
+    case DType::i64: return ones_and_twos<std::int64_t>(count, rank, 1, 2);
+    case DType::i32: return ones_and_twos<std::int32_t>(count, rank, 1, 2);
+    default: return ones_and_twos<std::uint8_t>(count, rank, 1, 2);
+  }
+}
+
+/// What the baseline kernel makes of whole inputs, in one piece.
+std::vector<std::byte> expected_bits(DType dtype, ReduceOp op, std::size_t count, int ranks) {
+  std::vector<std::vector<std::byte>> inputs;
+  std::vector<const std::byte*> sources;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(exact_values(dtype, count, rank));
+    sources.push_back(inputs.back().data());
+  }
+  std::vector<std::byte> result(inputs[0].size());
+  std::byte* const target = result.data();
+  dtrain::kernels::Reduction::of(dtype, op, dtrain::kernels::Isa::baseline)(sources, std::span(&target, 1), count);
+  return result;
+}
+
+std::vector<std::int32_t> numbers(std::size_t count, int from) {
+  std::vector<std::int32_t> made(count);
+  std::iota(made.begin(), made.end(), from);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("every element type and operation is reduced, among 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      thread.doing("opening");
+      GlooRank self(job, thread.rank(), ranks);
+      thread.doing("reducing");
+      for (const std::size_t count : {std::size_t{1}, std::size_t{99}, std::size_t{30'001}}) {
+        for (const DType dtype : dtypes) {
+          for (const ReduceOp op : operations) {
+            std::vector<std::byte> memory = exact_values(dtype, count, thread.rank());
+            const BufferView view{memory.data(), count, dtype, {}};
+            self.communicator.all_reduce(view, view, op, self.stream.ref());
+            const bool right = self.wait() && memory == expected_bits(dtype, op, count, ranks);
+            CHECK_MESSAGE(right, dtrain::name(op) << " of " << count << " " << dtrain::name(dtype));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("every other collective, and messages, among 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      GlooRank self(job, thread.rank(), ranks);
+      const auto stream = self.stream.ref();
+      const int rank = thread.rank();
+      for (const std::size_t count : {std::size_t{0}, std::size_t{7}, std::size_t{100'003}}) {
+        const std::size_t all = count * static_cast<std::size_t>(ranks);
+        std::vector<std::int32_t> own = numbers(count, rank);
+        std::vector<std::int32_t> whole(all);
+        std::vector<std::int32_t> part(count);
+        std::vector<std::int32_t> from_root = rank == ranks - 1 ? numbers(count, 5) : part;
+        std::vector<std::int32_t> from_left(count);
+        thread.doing("gathering, scattering, broadcasting");
+        self.communicator.all_gather(dtrain::buffer_view(std::span(own)), dtrain::buffer_view(std::span(whole)),
+                                     stream);
+        self.communicator.reduce_scatter(dtrain::buffer_view(std::span(whole)), dtrain::buffer_view(std::span(part)),
+                                         ReduceOp::sum, stream);
+        self.communicator.broadcast(dtrain::buffer_view(std::span(from_root)), ranks - 1, stream);
+        self.communicator.barrier(stream);
+        self.communicator.send_recv(dtrain::buffer_view(std::span(own)), (rank + 1) % ranks,
+                                    dtrain::buffer_view(std::span(from_left)), (rank + ranks - 1) % ranks, stream);
+        CHECK(self.wait());
+        std::vector<std::int32_t> gathered;
+        for (int each = 0; each < ranks; ++each) {
+          const std::vector<std::int32_t> block = numbers(count, each);
+          gathered.insert(gathered.end(), block.begin(), block.end());
+        }
+        CHECK(whole == gathered);
+        std::vector<std::int32_t> scattered = numbers(count, rank);
+        for (std::int32_t& value : scattered)
+          value *= ranks;
+        CHECK(part == scattered);
+        CHECK(from_root == numbers(count, 5));
+        CHECK(from_left == numbers(count, (rank + ranks - 1) % ranks));
+      }
+    });
+  }
+}
+
+TEST_CASE("splits have channels of their own, which do not wait for their parent's") {
+  const int ranks = 4;
+  const auto job = std::make_shared<FakeJob>(ranks);
+  run_thread_ranks(ranks, [&](RankThread& thread) {
+    GlooRank self(job, thread.rank(), ranks);
+    const int color = thread.rank() % 2;
+    GlooRank part(self.latch, self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s)));
+    CHECK(part.communicator.size() == 2);
+    CHECK(part.communicator.rank() == 1 - thread.rank() / 2);
+    std::vector<std::int32_t> whole{thread.rank()};
+    std::vector<std::int32_t> half{thread.rank()};
+    const BufferView of_whole = dtrain::buffer_view(std::span(whole));
+    const BufferView of_half = dtrain::buffer_view(std::span(half));
+    self.communicator.all_reduce(of_whole, of_whole, ReduceOp::sum, self.stream.ref());
+    part.communicator.all_reduce(of_half, of_half, ReduceOp::sum, part.stream.ref());
+    const bool part_first = thread.rank() < 2;  // the other ranks run them the other way round: neither waits
+    if (part_first) {
+      CHECK(part.wait());
+      CHECK(self.wait());
+    } else {
+      std::thread other([&] { CHECK(self.wait()); });
+      CHECK(part.wait());
+      other.join();
+    }
+    CHECK(whole[0] == 6);
+    CHECK(half[0] == (color == 0 ? 2 : 4));
+  });
+}
+
+TEST_CASE("ranks that call different things fail with a sentence that names both") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    GlooRank self(job, thread.rank(), 2);
+    std::vector<float> memory(thread.rank() == 0 ? 400'000 : 300'000);
+    const BufferView view = dtrain::buffer_view(std::span(memory));
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    CHECK_FALSE(self.wait());
+    const auto cause = self.latch->cause();
+    REQUIRE(cause.has_value());
+    CHECK(cause->kind == CauseKind::disagreement);
+    CHECK(cause->text.find("400000 f32") != std::string::npos);
+    CHECK(cause->text.find("300000 f32") != std::string::npos);
+  });
+}
+
+TEST_CASE("a rank that does not come is waited for until the deadline, and named") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    GlooRank self(job, thread.rank(), 2, "group", 300ms);
+    std::vector<float> memory(300'000);
+    const BufferView view = dtrain::buffer_view(std::span(memory));
+    if (thread.rank() == 0) {
+      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      const auto start = std::chrono::steady_clock::now();
+      CHECK_FALSE(self.wait());
+      CHECK(std::chrono::steady_clock::now() - start < 5s);
+    }
+    self.latch->block_until_failed(Deadline::after(10s));
+    const auto cause = self.latch->cause();
+    REQUIRE(cause.has_value());
+    CHECK(cause->kind == CauseKind::timeout);
+    CHECK(cause->rank == 0);
+    CHECK(cause->text.find("rank 1") != std::string::npos);
+  });
+}
+
+TEST_CASE("the job's failure ends an operation within moments, and its memory is the user's again") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    GlooRank self(job, thread.rank(), 2);
+    if (thread.rank() == 1) {
+      std::this_thread::sleep_for(100ms);
+      self.latch->report({CauseKind::exception, 1, "here", "no more"});
+      return;
+    }
+    {
+      std::vector<float> memory(3'000'000);
+      const BufferView view = dtrain::buffer_view(std::span(memory));
+      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      CHECK_FALSE(self.wait());
+    }
+    REQUIRE(self.communicator.failure().has_value());
+    CHECK(self.communicator.failure()->text == "no more");
+    std::vector<float> later(3);
+    const BufferView view = dtrain::buffer_view(std::span(later));
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    CHECK_FALSE(self.wait());
+  });
+}
+
+TEST_CASE("a peer that closed its channel is an error, not a hang") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    GlooRank self(job, thread.rank(), 2);
+    if (thread.rank() == 0) {
+      std::vector<float> memory(300'000);
+      const BufferView view = dtrain::buffer_view(std::span(memory));
+      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      CHECK_FALSE(self.wait());
+      REQUIRE(self.communicator.failure().has_value());
+      CHECK(self.communicator.failure()->text.find("rank 1 on host host-1, which has ended or left the channel") !=
+            std::string::npos);
+    }
+  });
+}
+
+TEST_CASE("opening with a rank that never comes ends with the deadline, or with the job") {
+  for (const bool job_fails : {false, true}) {
+    const auto job = std::make_shared<FakeJob>(2);
+    run_thread_ranks(2, [&](RankThread& thread) {
+      if (thread.rank() == 1) {
+        std::this_thread::sleep_for(100ms);
+        if (job_fails) job->fail({CauseKind::exception, 1, "here", "no more"});
+        return;
+      }
+      const auto context = support::channel_context(job, 0, 2, "group", 10s);
+      const auto start = std::chrono::steady_clock::now();
+      CHECK_THROWS_AS(dtrain::backend::Gloo::open_blocking(context, Deadline::after(job_fails ? 10s : 1s)),
+                      dtrain::Error);
+      CHECK(std::chrono::steady_clock::now() - start < 5s);
+    });
+  }
+}
+
+TEST_CASE("a peer that is there but never connects ends the opening with the deadline, or with the job") {
+  for (const bool job_fails : {false, true}) {
+    const auto job = std::make_shared<FakeJob>(2);
+    run_thread_ranks(2, [&](RankThread& thread) {
+      const auto context = support::channel_context(job, thread.rank(), 2, "group", 10s);
+      if (thread.rank() == 1) {
+        // Rank 0's own address with the highest port: of two sockets the one with the lower waits for the other.
+        auto card =
+            dtrain::backend::gloo::peer_card_from(context.store.get_blocking("group/gloo-0", Deadline::after(10s)));
+        card.addresses[2] = card.addresses[3] = static_cast<char>(0xff);
+        context.store.set_blocking("group/gloo-1", to_text(card), Deadline::after(10s));
+        std::this_thread::sleep_for(300ms);
+        if (job_fails) job->fail({CauseKind::exception, 1, "here", "no more"});
+        context.failure->block_until_failed(Deadline::after(10s));
+        return;
+      }
+      const auto start = std::chrono::steady_clock::now();
+      const auto open = [&] { dtrain::backend::Gloo::open_blocking(context, Deadline::after(job_fails ? 10s : 1s)); };
+      CHECK_THROWS_AS(open(), dtrain::Error);
+      CHECK(std::chrono::steady_clock::now() - start < 5s);
+    });
+  }
+}
+
+#endif

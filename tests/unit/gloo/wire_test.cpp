@@ -1,0 +1,224 @@
+#include "dtrain/backend/gloo/wire.hpp"
+
+#include <doctest/doctest.h>
+
+#include "support/skip.hpp"
+
+#if !DTRAIN_WITH_GLOO
+
+TEST_CASE("messages over Gloo") {
+  dtrain_test::skip("no Gloo was found when this program was built (libgloo-dev)");
+}
+
+#else
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "support/gloo_mesh.hpp"
+#include "support/thread_ranks.hpp"
+
+using dtrain::Errc;
+using dtrain::Error;
+using dtrain::backend::gloo::Wire;
+using dtrain::backend::message_passing::Lane;
+using dtrain::backend::message_passing::Routine;
+using support::ConnectedMesh;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+
+namespace {
+
+std::vector<std::byte> pattern(std::size_t bytes, int seed) {
+  std::vector<std::byte> made(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    made[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 7) & 0xff);
+  return made;
+}
+
+/// Everybody sends each message to everybody, a copy of it in flight for each peer, and checks what comes.
+Routine everybody_to_everybody(Wire& wire, const std::vector<std::size_t>& lengths, bool& right) {
+  for (const std::size_t length : lengths) {
+    const std::vector<std::byte> own = pattern(length, wire.rank());
+    std::vector<std::vector<std::byte>> heard(static_cast<std::size_t>(wire.size()));
+    std::vector<Wire::Ticket> sent;
+    std::vector<Wire::Ticket> received;
+    std::vector<int> peers;
+    for (int distance = 1; distance < wire.size(); ++distance) {
+      const int peer = (wire.rank() + distance) % wire.size();
+      std::vector<std::byte>& memory = heard[static_cast<std::size_t>(peer)];
+      memory.resize(length);
+      peers.push_back(peer);
+      sent.push_back(wire.send(own, peer, Lane::collective));
+      received.push_back(wire.recv(memory, peer, Lane::collective));
+    }
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      const std::size_t bytes = co_await wire.done(received[i]);
+      right = right && bytes == length && heard[static_cast<std::size_t>(peers[i])] == pattern(length, peers[i]);
+      co_await wire.done(sent[i]);
+    }
+  }
+}
+
+/// As a routine does. Blocking.
+std::size_t await(Wire& wire, Wire::Ticket ticket) {
+  const auto done = wire.done(ticket);
+  if (!done.await_ready()) throw std::logic_error("interrupted");
+  return done.await_resume();
+}
+
+/// Of an Error that `work` throws.
+template <class Work>
+std::string thrown(Work work, Errc expected) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.code() == make_error_code(expected));
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("messages of every length arrive whole, among 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& self) {
+      self.doing("connecting");
+      ConnectedMesh mesh(job, self.rank(), ranks);
+      Wire wire(mesh.mesh);
+      bool right = true;
+      self.doing("exchanging messages");
+      const std::vector<std::size_t> lengths{0, 1, 8, 16384, 16385, 100000, 3000000, 0, 5};
+      Routine all = everybody_to_everybody(wire, lengths, right);
+      all.resume();
+      CHECK(all.done());
+      all.check();
+      CHECK(right);
+    });
+  }
+}
+
+TEST_CASE("a received message may be shorter than its memory") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    ConnectedMesh mesh(job, self.rank(), 2);
+    Wire wire(mesh.mesh);
+    const int peer = 1 - self.rank();
+    const std::vector<std::byte> own = pattern(10, self.rank());
+    std::vector<std::byte> memory(9000, std::byte{0xee});
+    const auto received = wire.recv(memory, peer, Lane::collective);
+    const auto sent = wire.send(own, peer, Lane::collective);
+    CHECK(await(wire, received) == 10);
+    CHECK(await(wire, sent) == 10);
+    CHECK(std::memcmp(memory.data(), pattern(10, peer).data(), 10) == 0);
+    CHECK(memory[10] == std::byte{0xee});
+  });
+}
+
+TEST_CASE("the two lanes do not wait for each other") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    ConnectedMesh mesh(job, self.rank(), 2);
+    Wire wire(mesh.mesh);
+    const std::vector<std::byte> first = pattern(20000, 1);
+    const std::vector<std::byte> second = pattern(20000, 2);
+    std::vector<std::byte> heard_first(20000);
+    std::vector<std::byte> heard_second(20000);
+    if (self.rank() == 0) {
+      const auto a = wire.send(first, 1, Lane::collective);
+      const auto b = wire.send(second, 1, Lane::direct);
+      await(wire, a);
+      await(wire, b);
+    } else {
+      const auto b = wire.recv(heard_second, 0, Lane::direct);
+      await(wire, b);
+      const auto a = wire.recv(heard_first, 0, Lane::collective);
+      await(wire, a);
+      CHECK(heard_first == first);
+      CHECK(heard_second == second);
+    }
+  });
+}
+
+TEST_CASE("a short message that is longer than its memory is a disagreement") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    ConnectedMesh mesh(job, self.rank(), 2);
+    Wire wire(mesh.mesh);
+    if (self.rank() == 0) {
+      const std::vector<std::byte> own = pattern(10, 0);
+      const auto sent = wire.send(own, 1, Lane::collective);
+      await(wire, sent);
+    } else {
+      std::vector<std::byte> memory(9);
+      const auto received = wire.recv(memory, 0, Lane::collective);
+      const std::string sentence = thrown([&] { await(wire, received); }, Errc::disagreement);
+      CHECK(sentence == "rank 0 on host host-0 sends 10 bytes where 9 are received");
+    }
+  });
+}
+
+TEST_CASE("a wait is interrupted from another thread, and nobody touches its memory afterwards") {
+  const auto job = std::make_shared<FakeJob>(2);
+  std::vector<std::byte> memory(1 << 20, std::byte{0xaa});
+  run_thread_ranks(2, [&](RankThread& self) {
+    ConnectedMesh mesh(job, self.rank(), 2);
+    Wire wire(mesh.mesh);
+    if (self.rank() == 0) {
+      const auto received = wire.recv(memory, 1, Lane::collective);
+      std::thread other([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        wire.interrupt();
+      });
+      CHECK_FALSE(wire.done(received).await_ready());
+      CHECK_FALSE(wire.is_idle());
+      other.join();
+      wire.abandon();
+      CHECK(wire.is_idle());
+      mesh.store.set_blocking("abandoned", "", mesh.deadline);
+      mesh.store.get_blocking("sent", mesh.deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    } else {
+      mesh.store.get_blocking("abandoned", mesh.deadline);
+      const std::vector<std::byte> own = pattern(memory.size(), 1);
+      wire.send(own, 0, Lane::collective);
+      mesh.store.set_blocking("sent", "", mesh.deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+  CHECK(memory == std::vector<std::byte>(1 << 20, std::byte{0xaa}));
+}
+
+TEST_CASE("a peer that is gone ends a wait, and later messages to it, with an Error") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    auto mesh = std::make_unique<ConnectedMesh>(job, self.rank(), 2);
+    auto wire = std::make_unique<Wire>(mesh->mesh);
+    if (self.rank() == 1) {
+      wire.reset();
+      mesh.reset();
+      return;
+    }
+    std::vector<std::byte> memory(100000);
+    const auto later = [&] {
+      const auto received = wire->recv(memory, 1, Lane::collective);
+      await(*wire, received);
+    };
+    const std::string sentence = thrown(later, Errc::closed);
+    CHECK(sentence.find("receiving from rank 1 on host host-1, which has ended or left the channel: Gloo says: ") == 0);
+    thrown(later, Errc::closed);
+    thrown([&] { wire->send(memory, 1, Lane::direct); }, Errc::closed);
+    CHECK(wire->waits_for() == std::pair(1, true));
+  });
+}
+
+#endif
