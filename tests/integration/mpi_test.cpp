@@ -1,0 +1,147 @@
+// Jobs over MPI under mpirun: what they compute, and how they end when a rank fails.
+// ctest: LABELS no-tsan
+// ctest: TIMEOUT 240
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+using support::find_program;
+using support::Program;
+using support::Result;
+
+namespace {
+
+const std::string mpirun = DTRAIN_TEST_MPIRUN;
+const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/mpi_probe";
+
+Result started(const std::string& launcher, std::vector<std::string> arguments, Program::Variables variables = {}) {
+  variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  Program program(launcher, std::move(arguments), variables);
+  program.close_input();
+  return program.wait(support::soon(std::chrono::seconds(60)));
+}
+
+/// The probe on that many ranks; `what` is its argument.
+Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
+  return started(mpirun, {"--oversubscribe", "-n", std::to_string(ranks), probe, what}, variables);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::size_t times(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
+#define SKIP_WITHOUT_MPI()                                                                      \
+  if (mpirun.empty()) {                                                                         \
+    return dtrain_test::skip("built without MPI (libopenmpi-dev and openmpi-bin provide one)"); \
+  }
+
+TEST_CASE("one to four ranks compute every collective over MPI, in groups and in crossed channels") {
+  SKIP_WITHOUT_MPI();
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const char* what : {"collectives", "crossed"}) {
+      CAPTURE(ranks);
+      CAPTURE(what);
+      const Result result = job(ranks, what);
+      CAPTURE(result.error);
+      CHECK(result.exit_code == 0);
+      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+    }
+  }
+}
+
+TEST_CASE("a killed rank ends the others within 2 s, and they name it") {
+  SKIP_WITHOUT_MPI();
+  const Result well = job(3, "hello");
+  CHECK(well.exit_code == 0);
+  const Result result = job(3, "kill");
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK(contains(result.error, "ends because rank 1 on host"));
+  CHECK(contains(result.error, "was lost"));
+  CHECK(result.time < well.time + std::chrono::milliseconds(4000));  // twenty steps, 2 s, and a busy machine
+}
+
+TEST_CASE("an exception on one rank is what all ranks say") {
+  SKIP_WITHOUT_MPI();
+  const Result result = job(3, "throw");
+  CAPTURE(result.error);
+  CHECK(contains(result.error, "dtrain: rank 1: rank 1 has had enough"));
+  CHECK(contains(result.error, "failed: rank 1 has had enough"));
+  CHECK(result.exit_code != 0);
+}
+
+TEST_CASE("ranks that reduce different counts learn what each called, instead of waiting") {
+  SKIP_WITHOUT_MPI();
+  const Result result = job(3, "other_count");
+  CAPTURE(result.error);
+  CHECK(contains(result.error, "called all_reduce (average) of 1999999 f32"));
+  CHECK(contains(result.error, "called all_reduce (average) of 2000000 f32"));
+  CHECK(result.exit_code == 75);
+}
+
+TEST_CASE("a rank that leaves while others reduce is named") {
+  SKIP_WITHOUT_MPI();
+  const Result result = job(2, "leave");
+  CAPTURE(result.error);
+  CHECK(contains(result.error, "rank 1 has left the channel"));
+  CHECK(result.exit_code == 75);
+}
+
+TEST_CASE("a rank that does not come is waited for until the timeout, and named") {
+  SKIP_WITHOUT_MPI();
+  const Result result = job(2, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  CAPTURE(result.error);
+  CHECK(contains(result.error, "waited in vain: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
+  CHECK(contains(result.error, "rank 1 had not sent its part after 2000 ms"));
+  CHECK(result.exit_code != 0);
+}
+
+TEST_CASE("without mpirun the error names what the environment says, what MPI says, and the remedy") {
+  SKIP_WITHOUT_MPI();
+  Program::Variables variables{
+      {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", std::to_string(support::free_port())}};
+  std::vector<std::unique_ptr<Program>> processes;
+  variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  for (int rank = 0; rank < 2; ++rank) {
+    variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
+    processes.push_back(std::make_unique<Program>(probe, std::vector<std::string>{"hello"}, variables));
+  }
+  for (const auto& process : processes) {
+    const Result result = process->wait(support::soon());
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 2);
+    CHECK(contains(result.error, "of 2, but MPI_COMM_WORLD says rank 0 of 1"));
+    CHECK(contains(result.error, "mpirun -n 2 PROGRAM"));
+  }
+}
+
+TEST_CASE("a program of one MPI under another's launcher says so") {
+  SKIP_WITHOUT_MPI();
+  const std::string mpiexec = find_program("mpiexec.mpich");
+  if (mpiexec.empty() || !contains(started(mpirun, {"--version"}).output, "Open MPI")) {
+    return dtrain_test::skip("MPICH's mpiexec beside an Open MPI that the tests are built with is not installed");
+  }
+  const Result result = started(mpiexec, {"-n", "2", probe, "hello"});
+  CAPTURE(result.error);
+  CAPTURE(result.output);
+  CHECK(result.exit_code != 0);
+  CHECK(contains(result.error + result.output, "of 2, but MPI_COMM_WORLD says rank 0 of 1"));
+  CHECK(contains(result.error + result.output, "linked with Open MPI"));
+}
+
+}  // namespace
