@@ -2,6 +2,7 @@
 // (through PyTorch), and the limit, which is the same loads and stores without synchronisation. All ranks of all
 // systems are started once; then the systems take turns, a few samples each.
 //   all_reduce_bench [--ranks=2,4] [--bytes=4,65536] [--samples=N] [--json=FILE]
+// With --backend=mpi: dtrain over MPI beside MPI_Allreduce.
 
 #include <unistd.h>
 
@@ -15,16 +16,12 @@
 
 #include "bench/all_reduce/dtrain_rank.hpp"
 #include "bench/all_reduce/goals.hpp"
+#include "bench/all_reduce/message_bench.hpp"
 #include "bench/all_reduce/peers.hpp"
 #include "bench/all_reduce/results.hpp"
 #include "bench/all_reduce/team.hpp"
 #include "bench/options.hpp"
 #include "dtrain/backend/shared_memory/available_memory.hpp"
-
-#ifndef DTRAIN_BENCH_OPENMPI
-#define DTRAIN_BENCH_OPENMPI ""
-#define DTRAIN_BENCH_MPIRUN ""
-#endif
 
 namespace {
 
@@ -238,9 +235,14 @@ class AllReduceBench {
 
 int main(int argc, char** argv) {
   if (bench::is_launched(argc, argv)) {
-    return bench::run_rank(argc, argv);
+    return bench::run_rank<bench::Policy>(argc, argv);
   }
   return bench::run_benchmark(bench_name, [&] {
-    AllReduceBench(bench::Options::parse(argc, argv, {2, 4}, {"--bytes"})).run();
+    const bench::Options options = bench::Options::parse(argc, argv, {2, 4}, {"--bytes", "--backend"});
+    if (options.backend.empty() || options.backend == "shared_memory") {
+      AllReduceBench(options).run();
+    } else {
+      bench::MessageBench(bench_name, options).run();
+    }
   });
 }

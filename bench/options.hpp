@@ -41,6 +41,7 @@ struct Options {
   int samples = 0;     ///< 0: as many as the benchmark thinks right
   std::vector<int> bytes{};
   bool trace = false;
+  std::string backend{};  ///< empty: the benchmark's own choice
 
   /// @param ranks those where the flag is not given @param further flags that the benchmark takes: --bytes, --trace
   /// @throws Error (usage)
@@ -64,6 +65,8 @@ struct Options {
         options.samples = positive(flag, value);
       } else if (taken("--bytes", flag)) {
         options.bytes = positives(flag, value);
+      } else if (taken("--backend", flag)) {
+        options.backend = value;
       } else if (taken("--trace", flag)) {
         options.trace = true;
       } else {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A rank of dtrain in all_reduce_bench: this program started again as a launch::PerNode program.
+/// A rank of dtrain in all_reduce_bench: a program that is started as the policy says.
 
 #include <sys/mman.h>
 
@@ -38,10 +38,11 @@ class ForeignMemory {
 };
 
 /// Carries out requests on a channel of its own.
+template <class P>
 class DtrainRank {
  public:
   /// @param bytes the most that a request's buffers take together
-  DtrainRank(const dtrain::ProcessGroup<Policy>& group, std::size_t bytes)
+  DtrainRank(const dtrain::ProcessGroup<P>& group, std::size_t bytes)
       : group_(group),
         communicator_(group.open_channel("bench")),
         bound_(communicator_.allocate_blocking(bytes, dtrain::Deadline::after(group.timeout()))),
@@ -101,21 +102,22 @@ class DtrainRank {
     }
   }
 
-  const dtrain::ProcessGroup<Policy>& group_;
-  Policy::Backend::Communicator communicator_;
-  Policy::Backend::Communicator::Allocation bound_;
+  const dtrain::ProcessGroup<P>& group_;
+  typename dtrain::ProcessGroup<P>::Communicator communicator_;
+  typename dtrain::ProcessGroup<P>::Communicator::Allocation bound_;
   ForeignMemory foreign_;
   std::uint64_t iteration_ = 0;
 };
 
-/// main() of such a process, whose further arguments are the socket and the bytes.
-inline int run_rank(int argc, char** argv) {
-  return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+/// main() of such a process; after a word that says that it is one, its arguments are the socket and the bytes.
+template <class P>
+int run_rank(int argc, char** argv) {
+  return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
     if (arguments.size() < 4) {
       return 2;
     }
     RequestSource source(arguments[2], group.rank());
-    DtrainRank(group, std::stoull(arguments[3])).serve(source);
+    DtrainRank<P>(group, std::stoull(arguments[3])).serve(source);
     return 0;
   });
 }
