@@ -45,7 +45,8 @@ class DistributedDataParallel {
   /// values, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
-  /// element type that the backend does not reduce; the job's first cause.
+  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits; the
+  /// job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
@@ -130,6 +131,7 @@ class DistributedDataParallel {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
     check_options(options);
+    check_deterministic(options);
     check_reducible(parameters);
     group_.run_enqueued();  // other ranks may wait for it before they come here
     ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
@@ -156,6 +158,15 @@ class DistributedDataParallel {
       if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
       }
+    }
+  }
+
+  static void check_deterministic(const DdpOptions& options) {
+    if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
+      throw Error(Errc::unsupported,
+                  "DdpOptions::deterministic is set, but backend " + std::string(std::string_view(Backend::name())) +
+                      " does not promise the same bits in every run; use topology::Ring, whose order "
+                      "of summation is fixed, or another backend");
     }
   }
 

@@ -29,12 +29,14 @@ struct ModelDescription {
   std::uint64_t first_bucket_bytes = 0;
   ReduceOp reduce_op = ReduceOp::average;
   std::vector<ParameterDescription> parameters;
+  bool deterministic = false;
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options) {
-  ModelDescription description{options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}};
+  ModelDescription description{
+      options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}, options.deterministic};
   description.parameters.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(

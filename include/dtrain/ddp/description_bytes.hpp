@@ -101,6 +101,7 @@ inline std::string serialise(const ModelDescription& description) {
   detail::append(bytes, description.bucket_bytes);
   detail::append(bytes, description.first_bucket_bytes);
   detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
+  detail::append(bytes, description.deterministic ? 1 : 0, 1);
   detail::append(bytes, description.parameters.size());
   for (const ParameterDescription& parameter : description.parameters) {
     detail::append(bytes, parameter.name.size(), 4);
@@ -121,13 +122,16 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
   detail::DescriptionReader reader(bytes);
   ModelDescription description;
   std::string_view format;
+  std::uint64_t deterministic = 0;
   std::uint64_t count = 0;
   if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
       format != detail::description_format || !reader.number(description.bucket_bytes) ||
       !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !reader.number(count) || count > reader.left() / detail::smallest_parameter_bytes) {
+      !reader.number(deterministic, 1) || deterministic > 1 || !reader.number(count) ||
+      count > reader.left() / detail::smallest_parameter_bytes) {
     return std::nullopt;
   }
+  description.deterministic = deterministic == 1;
   for (std::uint64_t i = 0; i < count; ++i) {
     ParameterDescription parameter;
     if (!detail::parse_parameter(reader, parameter)) return std::nullopt;

@@ -59,6 +59,10 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
   }
+  if (mine.deterministic != theirs.deterministic) {
+    return detail::option_difference("deterministic", rank, std::string(mine.deterministic ? "true" : "false"),
+                                     other_rank, std::string(theirs.deterministic ? "true" : "false"));
+  }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
     const ParameterDescription& a = mine.parameters[i];

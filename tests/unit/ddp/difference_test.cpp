@@ -62,6 +62,8 @@ TEST_CASE("the first difference names both ranks and both things") {
 TEST_CASE("options are compared, and come before parameters") {
   ModelDescription mine = two_layers();
   mine.parameters.clear();
+  mine.deterministic = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::deterministic is true, rank 0's is false");
   mine.reduce_op = dtrain::ReduceOp::sum;
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reduce_op is sum, rank 0's is average");
   mine.first_bucket_bytes = 7;

@@ -178,6 +178,15 @@ TEST_CASE("a device that the backend does not reduce and another reduction are r
   CHECK(state->opened.empty());
 }
 
+TEST_CASE("the same bits in every run are refused where the backend does not promise them") {
+  const auto state = one_rank();
+  Model model;
+  CHECK_THROWS_WITH_AS(DistributedDataParallel(model, Group(state), {.deterministic = true}),
+                       doctest::Contains("DdpOptions::deterministic is set, but backend Fake does not promise"),
+                       dtrain::Error);
+  CHECK(state->opened.empty());
+}
+
 TEST_CASE("an element type that the backend does not reduce is refused, with the parameter's name") {
   struct Bytes {
     std::array<std::uint8_t, 2> values{};
