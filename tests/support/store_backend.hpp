@@ -83,8 +83,11 @@ class StoreChannel {
  private:
   static constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
+  /// What the keys of the present operation begin with: several channels may share a store.
+  std::string operation() const { return context_.name + "/" + std::to_string(number_) + "/"; }
+
   std::string key(int of, std::size_t offset) const {
-    return std::to_string(number_) + "/" + std::to_string(of) + "/" + std::to_string(offset);
+    return operation() + std::to_string(of) + "/" + std::to_string(offset);
   }
 
   void publish(const std::string& what, std::string_view bytes) {
@@ -130,7 +133,7 @@ class StoreChannel {
 
   /// What was published before this operation has been read by all.
   void forget() {
-    const std::string own = std::to_string(number_) + "/";
+    const std::string own = operation();
     std::vector<std::string> kept;
     for (std::string& each : published_) {
       if (each.starts_with(own)) {

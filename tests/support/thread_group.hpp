@@ -23,9 +23,11 @@ struct RankEnd {
   friend bool operator==(const RankEnd&, const RankEnd&) = default;
 };
 
-/// Runs `body(group)` on every rank of a new job and, as run() does, tells the job what leaves it.
+/// Runs `body(group)` on every rank of a new job and, as run() does, tells the job what leaves it. Ranks with the same
+/// `hosts[rank]` share a node; all do where it is empty.
 template <class Policy, class Body>
-std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30)) {
+std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+                                const std::vector<std::string>& hosts = {}) {
   rendezvous_test::StoreProcess store(ranks);
   std::vector<RankEnd> ends(static_cast<std::size_t>(ranks));
   run_thread_ranks(
@@ -37,6 +39,9 @@ std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patie
         worker.identity.master_addr = "127.0.0.1";
         worker.identity.master_port = store.port();
         worker.timeout = std::chrono::seconds(20);
+        if (!hosts.empty()) {
+          worker.host_id_override = hosts[static_cast<std::size_t>(self.rank())];
+        }
         self.doing("joining");
         const auto group = dtrain::ProcessGroup<Policy>::join(worker);
         RankEnd& end = ends[static_cast<std::size_t>(self.rank())];
