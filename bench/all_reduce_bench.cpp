@@ -2,7 +2,7 @@
 // (through PyTorch), and the limit, which is the same loads and stores without synchronisation. All ranks of all
 // systems are started once; then the systems take turns, a few samples each.
 //   all_reduce_bench [--ranks=2,4] [--bytes=4,65536] [--samples=N] [--json=FILE]
-// With --backend=mpi: dtrain over MPI beside MPI_Allreduce.
+// With --backend=mpi: dtrain over MPI beside MPI_Allreduce; with --backend=gloo: dtrain over Gloo beside Gloo's own.
 
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bench/all_reduce/dtrain_rank.hpp"
+#include "bench/all_reduce/gloo_bench.hpp"
 #include "bench/all_reduce/goals.hpp"
 #include "bench/all_reduce/message_bench.hpp"
 #include "bench/all_reduce/peers.hpp"
@@ -241,6 +242,8 @@ int main(int argc, char** argv) {
     const bench::Options options = bench::Options::parse(argc, argv, {2, 4}, {"--bytes", "--backend"});
     if (options.backend.empty() || options.backend == "shared_memory") {
       AllReduceBench(options).run();
+    } else if (options.backend == "gloo") {
+      bench::GlooBench(bench_name, options).run();
     } else {
       bench::MessageBench(bench_name, options).run();
     }

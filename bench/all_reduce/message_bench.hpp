@@ -33,7 +33,7 @@ class MessageBench {
   MessageBench(std::string bench, Options options) : bench_(std::move(bench)), options_(std::move(options)) {
     if (options_.backend != "mpi") {
       throw dtrain::Error(dtrain::Errc::usage,
-                          "--backend=" + options_.backend + " is not known; possible are shared_memory and mpi");
+                          "--backend=" + options_.backend + " is not known; possible are shared_memory, mpi and gloo");
     }
     sizes_ = {4, 1 * kibi, 16 * kibi, 256 * kibi, 1 * mebi, 4 * mebi, 16 * mebi, 64 * mebi};
     if (!options_.bytes.empty()) {

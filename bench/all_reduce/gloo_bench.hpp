@@ -1,0 +1,115 @@
+#pragma once
+/// @file
+/// all_reduce_bench --backend=gloo: dtrain over Gloo's messages, beside Gloo's own all-reduces, in the same processes.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/all_reduce/goals.hpp"
+#include "bench/all_reduce/results.hpp"
+#include "bench/all_reduce/team.hpp"
+#include "bench/options.hpp"
+
+#ifndef DTRAIN_BENCH_GLOO
+#define DTRAIN_BENCH_GLOO ""
+#endif
+
+namespace bench {
+
+/// One team; it is asked for each way in turns.
+class GlooBench {
+ public:
+  GlooBench(std::string bench, Options options) : bench_(std::move(bench)), options_(std::move(options)) {
+    sizes_ = {4, 1 * kibi, 16 * kibi, 256 * kibi, 1 * mebi, 4 * mebi, 16 * mebi, 64 * mebi};
+    if (!options_.bytes.empty()) {
+      sizes_.assign(options_.bytes.begin(), options_.bytes.end());
+    }
+  }
+
+  void run() {
+    if (std::string(DTRAIN_BENCH_GLOO).empty()) {
+      std::printf("gloo     missing: no Gloo was found when this program was built (libgloo-dev)\n");
+      return;
+    }
+    for (const int ranks : options_.ranks) {
+      measure(ranks);
+    }
+    goal_.print();
+    if (!options_.json.empty()) {
+      rows_.write_json(options_.json);
+    }
+  }
+
+ private:
+  /// dtrain's, Gloo's choice, and its other algorithm.
+  static constexpr std::array<const char*, 3> ways{"foreign", "ring", "bcube"};
+  using Seconds = std::array<std::vector<double>, ways.size()>;
+
+  static int buffers_of(std::uint64_t bytes) {
+    return static_cast<int>(std::clamp<std::uint64_t>(64 * mebi / bytes, 2, 32));
+  }
+
+  void measure(int ranks) {
+    std::size_t most = 0;
+    for (const std::uint64_t bytes : sizes_) {
+      most = std::max(most, buffer_stride(bytes) * static_cast<std::size_t>(buffers_of(bytes)));
+    }
+    Team team("gloo", ranks,
+              {{DTRAIN_BENCH_GLOO, "--nproc-per-node=" + std::to_string(ranks), "{socket}", std::to_string(most)}, {}});
+    std::printf("\n%d ranks, f32, microseconds over Gloo\n%10s %12s %12s %12s %14s\n", ranks, "bytes", "dtrain",
+                "gloo ring", "gloo bcube", "better/dtrain");
+    for (const std::uint64_t bytes : sizes_) {
+      keep(take_turns(team, bytes), ranks, bytes);
+    }
+  }
+
+  Seconds take_turns(Team& team, std::uint64_t bytes) const {
+    Request request;
+    request.bytes = bytes;
+    request.buffers = buffers_of(bytes);
+    request.warm_ups = 1;
+    request.samples = 1;
+    Seconds seconds;
+    const int rounds = options_.samples > 0 ? options_.samples : bytes >= 64 * mebi ? 5 : 9;
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t turn = 0; turn < ways.size(); ++turn) {
+        const std::size_t way = (turn + static_cast<std::size_t>(round)) % ways.size();
+        request.memory = ways[way];
+        const Answer answer = team.ask(request);
+        seconds[way].insert(seconds[way].end(), answer.seconds.begin(), answer.seconds.end());
+      }
+    }
+    return seconds;
+  }
+
+  void keep(const Seconds& seconds, int ranks, std::uint64_t bytes) {
+    const double own = median(seconds[0]);
+    const double ratio = std::min(median(seconds[1]), median(seconds[2])) / own;
+    std::printf("%10s %12.2f %12.2f %12.2f %14.3f\n", bytes_text(bytes).c_str(), own * 1e6, median(seconds[1]) * 1e6,
+                median(seconds[2]) * 1e6, ratio);
+    std::fflush(stdout);
+    if (bytes >= 1 * mebi) {
+      goal_.see(ranks, bytes, ratio);
+    }
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      Row row{bench_, way == 0 ? "dtrain" : "gloo", "all_reduce", ranks, 1, bytes, median(seconds[way])};
+      row.samples = seconds[way].size();
+      row = row.with("dtype", std::string("f32")).with("backend", std::string("gloo"));
+      rows_.keep(way == 0 ? row
+                          : row.with("algorithm", std::string(ways[way])).with("ratio", median(seconds[way]) / own));
+    }
+  }
+
+  std::string bench_;
+  Options options_;
+  std::vector<std::uint64_t> sizes_;
+  RatioGoal goal_{"from 1 MiB on at most 1.05 of the time of Gloo's better all-reduce", 1 / 1.05};
+  ResultRows rows_;
+};
+
+}  // namespace bench
