@@ -2,6 +2,7 @@
 // Jobs on several hosts: virtual ones, with networks of their own, whose cables can be cut.
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -228,4 +229,25 @@ TEST_CASE("a process that is killed on one host ends those of the others within 
     CHECK(killed_ones == (plainly ? 1 : 2));
     CHECK(since(killed) < two_seconds);
   }
+}
+
+TEST_CASE("virtual hosts end with all that runs on them when their cluster is killed, and its folder is swept") {
+  VirtualCluster cluster(2);
+  if (!cluster.problem.empty()) {
+    return dtrain_test::skip(cluster.problem);
+  }
+  const std::string mark = support::new_mark();
+  const auto guest = cluster.start(1, "/bin/sh", {"-c", "setsid sleep 1000 & echo up; wait; true " + mark});
+  REQUIRE(guest->wait_for("up\n"));
+  REQUIRE(!cluster.processes_of(1, mark).empty());
+  cluster.kill();
+  guest->close_input();
+  CHECK(guest->wait().exit_code == 255);
+  const dtrain::Deadline deadline = support::soon();
+  while (!cluster.processes_of(1, "").empty() && !deadline.passed()) {
+    ::usleep(5000);
+  }
+  CHECK(cluster.processes_of(1, "").empty());  // and with the last process go the network and its link
+  CHECK(support::run(VirtualCluster::python(), {"-B", VirtualCluster::script(), "sweep"}).exit_code == 0);
+  CHECK(::access(cluster.name().c_str(), F_OK) != 0);
 }

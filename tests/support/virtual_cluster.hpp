@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,8 @@ class VirtualCluster {
     cluster_.emplace(
         python(), std::vector<std::string>{"-B", script(), "up", "--hosts=" + std::to_string(hosts), "--rate=" + rate});
     if (!cluster_->wait_for("}\n")) {
-      problem = cluster_->wait(soon(std::chrono::seconds(5))).error;
+      const std::string error = cluster_->wait(soon(std::chrono::seconds(5))).error;
+      problem = error.empty() ? "virtual hosts were not there in time" : error.substr(0, error.find('\n'));
       cluster_.reset();
       return;
     }
@@ -55,8 +57,16 @@ class VirtualCluster {
   VirtualCluster(const VirtualCluster&) = delete;
   VirtualCluster& operator=(const VirtualCluster&) = delete;
 
+  /// As a crash would: nothing of it is told.
+  void kill() const { cluster_->signal(SIGKILL); }
+
+  static std::string python() { return find_program("python3"); }
+  static std::string script() { return DTRAIN_TEST_SUPPORT_DIR "/virtual_cluster.py"; }
   static std::string host(int number) { return "host" + std::to_string(number); }
   static std::string address(int number) { return "10.77.0." + std::to_string(number + 1); }
+
+  /// The folder with its doors, which "virtual_cluster.py exec" and its like are told.
+  const std::string& name() const noexcept { return name_; }
 
   /// What goes before a host and its program, for somebody else who starts it.
   std::string rsh() const { return name_ + "/rsh"; }
@@ -82,6 +92,7 @@ class VirtualCluster {
 
   /// What a host's eth0 has sent, as the kernel counts it: with the headers of Ethernet, IP and TCP.
   std::uint64_t sent_bytes(int number) const { return counter(number, "tx_bytes"); }
+  std::uint64_t sent_packets(int number) const { return counter(number, "tx_packets"); }
   std::uint64_t received_bytes(int number) const { return counter(number, "rx_bytes"); }
 
   /// The processes of a host, zombies left out, whose command line has `mark` in it.
@@ -97,9 +108,6 @@ class VirtualCluster {
   std::string problem;
 
  private:
-  static std::string python() { return find_program("python3"); }
-  static std::string script() { return DTRAIN_TEST_SUPPORT_DIR "/virtual_cluster.py"; }
-
   /// "net:[4026532181]"; empty for a process that has ended.
   static std::string network_of(pid_t process) {
     char target[64] = {};
