@@ -11,6 +11,7 @@
 
 #include "support/program.hpp"
 #include "support/skip.hpp"
+#include "support/slurm_on_this_machine.hpp"
 
 using support::find_program;
 using support::Program;
@@ -128,6 +129,18 @@ TEST_CASE("without mpirun the error names what the environment says, what MPI sa
     CHECK(contains(result.error, "of 2, but MPI_COMM_WORLD says rank 0 of 1"));
     CHECK(contains(result.error, "mpirun -n 2 PROGRAM"));
   }
+}
+
+TEST_CASE("a program that initialised MPI itself keeps it, if it did so for many threads") {
+  SKIP_WITHOUT_MPI();
+  const Result well = job(2, "user_multiple");
+  CAPTURE(well.error);
+  CHECK(well.exit_code == 0);
+  CHECK(times(well.output, ": sum 1\n") == 2);
+  CHECK(times(well.output, "MPI still counts 2\n") == 2);
+  const Result refused = job(2, "user_single");
+  CHECK(refused.exit_code != 0);
+  CHECK(contains(refused.error, "MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)"));
 }
 
 TEST_CASE("a program of one MPI under another's launcher says so") {

@@ -147,9 +147,7 @@ int endless(const Group& group, std::string_view how) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](Group group, dtrain::Arguments arguments) {
     const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
     return what == "hello"         ? hello(group)
@@ -157,6 +155,26 @@ int main(int argc, char** argv) {
            : what == "crossed"     ? crossed(group)
                                    : endless(group, what);
   });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what.substr(0, 5) != "user_") {
+    return run(argc, argv);
+  }
+  // A program that calls MPI itself, and has initialised it for one thread or for many.
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, what == "user_multiple" ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &provided);
+  char hello[] = "hello";
+  argv[1] = hello;
+  const int exit_code = run(argc, argv);
+  int sum = 1;
+  MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  std::printf("MPI still counts %d\n", sum);
+  MPI_Finalize();
+  return exit_code;
 }
 
 #else

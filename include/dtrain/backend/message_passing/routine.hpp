@@ -59,14 +59,32 @@ class [[nodiscard]] Routine {
   std::coroutine_handle<promise_type> frame_;
 };
 
-/// Frames come from the pool of the first parameter; completion resumes who awaits.
-class Routine::promise_type {
- public:
-  template <class First, class... Rest>
+/// What a routine's first parameter is good for.
+struct FrameSource {
+  template <class First>
   requires requires(First& first) {
     { first.frames() } -> std::same_as<FramePool&>;
   }
-  static void* operator new(std::size_t bytes, First& first, Rest&...) { return first.frames().take(bytes); }
+  FrameSource(First& first) noexcept : pool(first.frames()) {}  // NOLINT(google-explicit-constructor): see operator new
+
+  FramePool& pool;
+};
+
+/// What the others are, of which a frame's memory does not depend.
+struct Anything {
+  Anything() noexcept = default;
+  template <class T>
+  Anything(const T& /*argument*/) noexcept {}  // NOLINT(google-explicit-constructor): see operator new
+};
+
+/// Frames come from the pool of the first parameter (by an operator new that is no template: g++ 12 would say that the
+/// operator delete does not match it); completion resumes who awaits.
+class Routine::promise_type {
+ public:
+  static void* operator new (std::size_t bytes, FrameSource first, Anything = {}, Anything = {}, Anything = {},
+                             Anything = {}, Anything = {}) {
+    return first.pool.take(bytes);
+  }
   static void operator delete(void* memory) noexcept { FramePool::give_back(memory); }
 
   struct FinalAwaiter {

@@ -55,7 +55,7 @@ class ProgressLoop {
       }
       const auto now = std::chrono::steady_clock::now();
       moved_at = idle == spins ? now : moved_at;
-      if (now - moved_at < patience) {
+      if (now - moved_at < (requests_.empty() ? patience_idle : patience)) {
         static_cast<void>(::sched_yield());
       } else if (requests_.empty()) {
         orders_.sleep(Deadline::after(std::chrono::seconds(10)));
@@ -68,7 +68,8 @@ class ProgressLoop {
 
  private:
   static constexpr int spins = 20;
-  static constexpr std::chrono::microseconds patience{500};  ///< in which the core is only lent to others
+  static constexpr std::chrono::microseconds patience{150};      ///< in which the core is only lent to others
+  static constexpr std::chrono::microseconds patience_idle{30};  ///< the same, for the next operation to begin
   static constexpr std::chrono::microseconds shortest_nap{20};
   static constexpr std::chrono::microseconds longest_nap{200};
 
