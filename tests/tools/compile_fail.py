@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks that what must not compile does not, and says why in the sentence that the file expects.
 
-  compile_fail.py --compiler CXX [--include DIR]... compiles FILE   compiles as it is
-  compile_fail.py --compiler CXX [--include DIR]... fails FILE      with -DDTRAIN_COMPILE_FAIL it does not, and the
-                                                                    output has the text of every line `// expect: TEXT`
-  compile_fail.py --compiler CXX [--include DIR]... selftest        the two checks themselves can fail
+  compile_fail.py --compiler CXX [--include DIR]... compiles FILE...   all compile as they are, in one go
+  compile_fail.py --compiler CXX [--include DIR]... fails FILE         with -DDTRAIN_COMPILE_FAIL it does not, and the
+                                                                       output has the text of every `// expect: TEXT`
+  compile_fail.py --compiler CXX [--include DIR]... selftest           the two checks themselves can fail
 """
 
 import argparse
@@ -31,9 +31,18 @@ def expectations(source):
     return [line.removeprefix(mark).strip() for line in lines if line.startswith(mark)]
 
 
-def check_compiles(compiler, includes, source):
-    status, output = compile_file(compiler, includes, source, *WARNINGS)
-    return [] if status == 0 else [f"{source} does not compile as it is:\n{output}"]
+def check_compiles(compiler, includes, *sources):
+    """What all include comes first; then each file stands in a namespace of its own, where its names meet no other's."""
+    paths = [pathlib.Path(source).resolve() for source in sources]
+    lines = [line for path in paths for line in path.read_text().splitlines() if line.startswith("#include ")]
+    for number, path in enumerate(paths):
+        lines += [f"namespace file_{number} {{", f'#include "{path}"', "}"]
+    with tempfile.TemporaryDirectory() as folder:
+        joined = pathlib.Path(folder) / "joined.cpp"
+        joined.write_text("\n".join(lines) + "\n")
+        status, output = compile_file(compiler, includes, joined, *WARNINGS)
+    names = " or ".join(path.name for path in paths)
+    return [] if status == 0 else [f"{names} does not compile as it is:\n{output}"]
 
 
 def check_fails(compiler, includes, source):
@@ -59,13 +68,15 @@ using Box = double;
 #else
 using Box = char;
 #endif
-int main() { return size<Box>(); }
+int width() { return size<Box>(); }
 """
     cases = [
         ("good", good, check_compiles, None),
         ("good", good, check_fails, None),
         ("broken as it is", good + "nonsense\n", check_compiles, "does not compile as it is"),
         ("warns as it is", good + "int narrow(long value) { return value; }\n", check_compiles, "does not compile as it is"),
+        ("one of two", (good, good + "nonsense\n"), check_compiles, "does not compile as it is"),
+        ("both of two", (good, good), check_compiles, None),
         ("never fails", good.replace("double", "char"), check_fails, "compiles with -DDTRAIN_COMPILE_FAIL"),
         ("another sentence", good.replace("expect: a box", "expect: a bag"), check_fails, "does not say"),
         ("one of two sentences", "// expect: something else\n" + good, check_fails, "does not say"),
@@ -73,10 +84,12 @@ int main() { return size<Box>(); }
     ]
     problems = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, text, check, wanted in cases:
-            source = pathlib.Path(folder) / "case.cpp"
-            source.write_text(text)
-            found = "\n".join(check(compiler, includes, source))
+        for name, texts, check, wanted in cases:
+            sources = []
+            for text in [texts] if isinstance(texts, str) else texts:
+                sources.append(pathlib.Path(folder) / f"case{len(sources)}.cpp")
+                sources[-1].write_text(text)
+            found = "\n".join(check(compiler, includes, *sources))
             if (wanted is None and found) or (wanted is not None and wanted not in found):
                 problems.append(f"selftest '{name}' of {check.__name__}: wanted {wanted}, got: {found or 'nothing'}")
     return problems
@@ -87,13 +100,13 @@ def main():
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--include", action="append", default=[])
     parser.add_argument("mode", choices=["compiles", "fails", "selftest"])
-    parser.add_argument("source", nargs="?")
+    parser.add_argument("source", nargs="*")
     arguments = parser.parse_args()
     if arguments.mode == "selftest":
         problems = selftest(arguments.compiler, arguments.include)
     else:
         check = check_compiles if arguments.mode == "compiles" else check_fails
-        problems = check(arguments.compiler, arguments.include, arguments.source)
+        problems = check(arguments.compiler, arguments.include, *arguments.source)
     for problem in problems:
         print(problem)
     return 1 if problems else 0
