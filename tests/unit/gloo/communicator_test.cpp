@@ -27,7 +27,6 @@ TEST_CASE("collectives over Gloo") {
 namespace {
 
 using dtrain::BufferView;
-using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
@@ -175,125 +174,6 @@ TEST_CASE("splits have channels of their own, which do not wait for their parent
     CHECK(whole[0] == 6);
     CHECK(half[0] == (color == 0 ? 2 : 4));
   });
-}
-
-TEST_CASE("ranks that call different things fail with a sentence that names both") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2);
-    std::vector<float> memory(thread.rank() == 0 ? 400'000 : 300'000);
-    const BufferView view = dtrain::buffer_view(std::span(memory));
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
-    CHECK_FALSE(self.wait());
-    const auto cause = self.latch->cause();
-    REQUIRE(cause.has_value());
-    CHECK(cause->kind == CauseKind::disagreement);
-    CHECK(cause->text.find("400000 f32") != std::string::npos);
-    CHECK(cause->text.find("300000 f32") != std::string::npos);
-  });
-}
-
-TEST_CASE("a rank that does not come is waited for until the deadline, and named") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2, "group", 300ms);
-    std::vector<float> memory(300'000);
-    const BufferView view = dtrain::buffer_view(std::span(memory));
-    if (thread.rank() == 0) {
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
-      const auto start = std::chrono::steady_clock::now();
-      CHECK_FALSE(self.wait());
-      CHECK(std::chrono::steady_clock::now() - start < 5s);
-    }
-    self.latch->block_until_failed(Deadline::after(10s));
-    const auto cause = self.latch->cause();
-    REQUIRE(cause.has_value());
-    CHECK(cause->kind == CauseKind::timeout);
-    CHECK(cause->rank == 0);
-    CHECK(cause->text.find("rank 1") != std::string::npos);
-  });
-}
-
-TEST_CASE("the job's failure ends an operation within moments, and its memory is the user's again") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2);
-    if (thread.rank() == 1) {
-      std::this_thread::sleep_for(100ms);
-      self.latch->report({CauseKind::exception, 1, "here", "no more"});
-      return;
-    }
-    {
-      std::vector<float> memory(3'000'000);
-      const BufferView view = dtrain::buffer_view(std::span(memory));
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
-      CHECK_FALSE(self.wait());
-    }
-    REQUIRE(self.communicator.failure().has_value());
-    CHECK(self.communicator.failure()->text == "no more");
-    std::vector<float> later(3);
-    const BufferView view = dtrain::buffer_view(std::span(later));
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
-    CHECK_FALSE(self.wait());
-  });
-}
-
-TEST_CASE("a peer that closed its channel is an error, not a hang") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2);
-    if (thread.rank() == 0) {
-      std::vector<float> memory(300'000);
-      const BufferView view = dtrain::buffer_view(std::span(memory));
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
-      CHECK_FALSE(self.wait());
-      REQUIRE(self.communicator.failure().has_value());
-      CHECK(self.communicator.failure()->text.find("rank 1 on host host-1, which has ended or left the channel") !=
-            std::string::npos);
-    }
-  });
-}
-
-TEST_CASE("opening with a rank that never comes ends with the deadline, or with the job") {
-  for (const bool job_fails : {false, true}) {
-    const auto job = std::make_shared<FakeJob>(2);
-    run_thread_ranks(2, [&](RankThread& thread) {
-      if (thread.rank() == 1) {
-        std::this_thread::sleep_for(100ms);
-        if (job_fails) job->fail({CauseKind::exception, 1, "here", "no more"});
-        return;
-      }
-      const auto context = support::channel_context(job, 0, 2, "group", 10s);
-      const auto start = std::chrono::steady_clock::now();
-      CHECK_THROWS_AS(dtrain::backend::Gloo::open_blocking(context, Deadline::after(job_fails ? 10s : 1s)),
-                      dtrain::Error);
-      CHECK(std::chrono::steady_clock::now() - start < 5s);
-    });
-  }
-}
-
-TEST_CASE("a peer that is there but never connects ends the opening with the deadline, or with the job") {
-  for (const bool job_fails : {false, true}) {
-    const auto job = std::make_shared<FakeJob>(2);
-    run_thread_ranks(2, [&](RankThread& thread) {
-      const auto context = support::channel_context(job, thread.rank(), 2, "group", 10s);
-      if (thread.rank() == 1) {
-        // Rank 0's own address with the highest port: of two sockets the one with the lower waits for the other.
-        auto card =
-            dtrain::backend::gloo::peer_card_from(context.store.get_blocking("group/gloo-0", Deadline::after(10s)));
-        card.addresses[2] = card.addresses[3] = static_cast<char>(0xff);
-        context.store.set_blocking("group/gloo-1", to_text(card), Deadline::after(10s));
-        std::this_thread::sleep_for(300ms);
-        if (job_fails) job->fail({CauseKind::exception, 1, "here", "no more"});
-        context.failure->block_until_failed(Deadline::after(10s));
-        return;
-      }
-      const auto start = std::chrono::steady_clock::now();
-      const auto open = [&] { dtrain::backend::Gloo::open_blocking(context, Deadline::after(job_fails ? 10s : 1s)); };
-      CHECK_THROWS_AS(open(), dtrain::Error);
-      CHECK(std::chrono::steady_clock::now() - start < 5s);
-    });
-  }
 }
 
 #endif

@@ -1,0 +1,117 @@
+// Jobs over Gloo that start their own ranks: what they compute, and how they end when a rank fails.
+// ctest: LABELS no-tsan
+// ctest: TIMEOUT 180
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+using support::Program;
+using support::Result;
+
+namespace {
+
+const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe";
+
+/// The probe on that many ranks; `what` is its argument.
+Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
+  Program program(probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
+  program.close_input();
+  return program.wait(support::soon(std::chrono::seconds(40)));
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Whether the probe knows Gloo; says so where it does not.
+bool there_is_gloo() {
+  static const bool is_there = [] {
+    Program program(probe, {"--help-launch"});
+    program.close_input();
+    return !contains(program.wait().output, "built without Gloo");
+  }();
+  if (!is_there) {
+    dtrain_test::skip("no Gloo was found when the programs were built (libgloo-dev)");
+  }
+  return is_there;
+}
+
+}  // namespace
+
+TEST_CASE("ranks reduce over Gloo, in the whole job and in groups of it") {
+  if (!there_is_gloo()) return;
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    const Result result = job(ranks, "hello");
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    const std::string sum = std::to_string(ranks * (ranks - 1) / 2);
+    CHECK(contains(result.output, "rank 0 of " + std::to_string(ranks) + ": sum " + sum + ", half " +
+                                      std::to_string((ranks + 1) / 2)));
+    CHECK(result.error.empty());
+  }
+}
+
+TEST_CASE("channels of Gloo never wait for each other") {
+  if (!there_is_gloo()) return;
+  const Result result = job(3, "crossed");
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(!contains(result.output, "wrong"));
+}
+
+TEST_CASE("a killed rank ends the others within 2 s, and they name it") {
+  if (!there_is_gloo()) return;
+  const Result well = job(3, "hello");
+  const Result result = job(3, "kill");
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 128 + 9);
+  for (const std::string rank : {"0", "2"}) {
+    CHECK(contains(result.error, "[" + rank + "] dtrain: rank " + rank + ": ends because rank 1 on host"));
+  }
+  CHECK(contains(result.error, "was lost: killed by signal 9"));
+  CHECK(contains(result.error, "with exit code 75: ranks 0 and 2"));
+  CHECK(result.time < well.time + std::chrono::seconds(4));  // ten steps, 2 s, and a busy machine
+}
+
+TEST_CASE("an exception on one rank is what all ranks say") {
+  if (!there_is_gloo()) return;
+  const Result result = job(3, "throw");
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 1);
+  CHECK(contains(result.error, "failed: rank 1 has had enough"));
+}
+
+TEST_CASE("ranks that reduce different counts learn what each called, instead of waiting") {
+  if (!there_is_gloo()) return;
+  const Result result = job(3, "other_count");
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != -1);
+  CHECK(contains(result.error, "called all_reduce (average) of 999999 f32"));
+  CHECK(contains(result.error, "called all_reduce (average) of 1000000 f32"));
+}
+
+TEST_CASE("a rank that leaves while others reduce is named") {
+  if (!there_is_gloo()) return;
+  const Result result = job(2, "leave");
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != -1);
+  CHECK(contains(result.error, "rank 1 on host"));
+  CHECK(contains(result.error, "has ended or left the channel"));
+}
+
+TEST_CASE("a stopped rank ends the others by the timeout, which names it") {
+  if (!there_is_gloo()) return;
+  const Result result = job(3, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "3"}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != -1);
+  CHECK(contains(result.error, "rank 1 had not "));
+}
