@@ -88,6 +88,10 @@ int run_worker(const launch::Worker& worker, Body& body) {
     group.emplace(ProcessGroup<P>::join(worker));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
+    if (const std::optional<Cause> cause = group->failure()->cause()) {
+      log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +
+                                 " although the job had failed: " + cause->sentence());
+    }
     group->leave_blocking();
     return exit_code;
   } catch (const JobFailed& failed) {

@@ -107,7 +107,9 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
                     std::to_string(options.node.node_count) + " (from " + options.node_source +
                     "), and the launchers of several nodes need a secret that they share: make one with "
                     "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
-                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1");
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
+                    "once for "
+                    "each rank, its policy needs launch::PerProcess");
   }
   return secret;
 }

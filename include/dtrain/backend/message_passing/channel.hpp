@@ -203,7 +203,8 @@ class Channel {
       return "it had not ended" + after;
     }
     const std::string peer = "rank " + std::to_string(place_.job_ranks[static_cast<std::size_t>(rank)]);
-    return sends ? peer + " had not sent its part" + after : peer + " had not taken what was sent to it" + after;
+    return peer + (sends ? " had not sent its part" : " had not taken what was sent to it") + after +
+           "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
   }
 
   Cause out_of_order(const Operation& operation) const {

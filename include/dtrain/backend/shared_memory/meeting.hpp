@@ -84,7 +84,8 @@ struct Meeting {
       (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
     }
     return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
-           rendezvous::rank_list(here) + " had";
+           rendezvous::rank_list(here) +
+           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
   }
 
  private:

@@ -92,7 +92,8 @@ struct Transfer {
     std::string missing(std::chrono::milliseconds waited) const {
       const std::string after = " after " + std::to_string(waited.count()) + " ms";
       return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
-                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" + after;
+                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" +
+                               after + "; where ranks send to each other before they receive, use send_recv";
     }
 
    private:
