@@ -53,6 +53,17 @@ class MemoryWire {
   MemoryWire(std::shared_ptr<MemoryWires> wires, int rank, int size)
       : wires_(std::move(wires)), rank_(rank), size_(size) {}
 
+  MemoryWire(const MemoryWire&) = delete;
+  MemoryWire& operator=(const MemoryWire&) = delete;
+  /// Messages that are under way lose this end's memory.
+  ~MemoryWire() {
+    const std::lock_guard lock(wires_->mutex_);
+    for (auto& [key, message] : wires_->messages_) {
+      message.input = std::get<0>(key) == rank_ ? nullptr : message.input;
+      message.output = std::get<1>(key) == rank_ ? nullptr : message.output;
+    }
+  }
+
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   dtrain::backend::message_passing::FramePool& frames() noexcept { return frames_; }
@@ -94,7 +105,8 @@ class MemoryWire {
 
   void deliver(MemoryWires::Message& message) {
     if (message.has_sender && message.has_receiver) {
-      if (message.sent > 0 && message.sent <= message.room) {
+      const bool both = message.input != nullptr && message.output != nullptr;
+      if (both && message.sent > 0 && message.sent <= message.room) {
         std::memcpy(message.output, message.input, message.sent);
       }
       wires_->changed_.notify_all();

@@ -300,11 +300,11 @@ std::string disagreement(const Operation& first, const Operation& second) {
   std::string sentence;
   run_thread_ranks(2, [&](RankThread& thread) {
     thread.doing("a collective that the other rank does not call");
-    MemoryWire wire(wires, thread.rank(), 2);
-    passing::Scratch scratch;
-    Call<MemoryWire> call{wire, scratch, where, thread.rank() == 0 ? first : second};
     Bytes input(100'000);
     Bytes output(100'000);
+    passing::Scratch scratch;
+    MemoryWire wire(wires, thread.rank(), 2);
+    Call<MemoryWire> call{wire, scratch, where, thread.rank() == 0 ? first : second};
     const Buffers buffers{input.data(), output.data()};
     try {
       run(passing::collective(call, buffers));
