@@ -28,6 +28,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct Gloo {
   using Communicator = message_passing::Communicator<gloo::Host>;
   using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // which algorithm runs depends on lengths
 
   static constexpr std::string_view name() noexcept { return "Gloo"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }

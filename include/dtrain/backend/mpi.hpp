@@ -31,6 +31,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Host>;
   using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // which algorithm runs depends on lengths
 
   static constexpr std::string_view name() noexcept { return "Mpi"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
