@@ -3,30 +3,21 @@
 /// One task that a thread runs on another thread's EventLoop and waits for.
 
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <type_traits>
 #include <utility>
 
 #include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/outcome.hpp"
 #include "dtrain/core/block_until.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that
-/// nothing on the loop's thread refers to it any more.
-template <class T>
-class BlockingCall {
+/// What of a BlockingCall is the same for every result: compiled once.
+class BlockingCallBase {
  public:
-  BlockingCall() = default;
-  BlockingCall(const BlockingCall&) = delete;
-  BlockingCall& operator=(const BlockingCall&) = delete;
-
-  /// Posts the task. `make` outlives it.
-  template <class Make>
-  void start(EventLoop& loop, Make& make) {
-    expect(1);
-    loop.post([guard = Reference(*this), &loop, &make, this]() mutable { begin(loop, make, guard); });
-  }
+  BlockingCallBase(const BlockingCallBase&) = delete;
+  BlockingCallBase& operator=(const BlockingCallBase&) = delete;
 
   /// Whether the task was gone by the deadline. Blocking: until then.
   bool wait_until(Deadline deadline) {
@@ -43,27 +34,39 @@ class BlockingCall {
     changed_.wait(lock, [this] { return references_ == 0; });
   }
 
-  bool done() const noexcept { return outcome_.done(); }
-  T take() { return outcome_.take(); }
+ protected:
+  BlockingCallBase() = default;
+  ~BlockingCallBase() = default;
+
+  /// Posts the task that `task` makes.
+  void post(EventLoop& loop) {
+    expect(1);
+    loop.post([guard = Reference(*this), &loop, this]() mutable { begin(loop, guard); });
+  }
 
  private:
   /// What the loop holds while it may still touch the call.
   class Reference {
    public:
-    explicit Reference(BlockingCall& call) noexcept : call_(&call) {}
+    explicit Reference(BlockingCallBase& call) noexcept : call_(&call) {}
     Reference(Reference&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
     Reference& operator=(Reference&&) = delete;
     ~Reference() { release(); }
-    BlockingCall* hand_over() noexcept { return std::exchange(call_, nullptr); }
+    BlockingCallBase* hand_over() noexcept { return std::exchange(call_, nullptr); }
     void release() noexcept {
-      if (BlockingCall* call = hand_over()) {
+      if (BlockingCallBase* call = hand_over()) {
         call->dropped();
       }
     }
 
    private:
-    BlockingCall* call_;
+    BlockingCallBase* call_;
   };
+
+  /// The task, which keeps its result. On the loop's thread.
+  virtual Task<void> task(EventLoop& loop) = 0;
+  /// Keeps the exception that came instead of a task. On the loop's thread.
+  virtual void fail(std::exception_ptr exception) = 0;
 
   void expect(int more) {
     const std::lock_guard lock(mutex_);
@@ -78,13 +81,12 @@ class BlockingCall {
     }
   }
 
-  template <class Make>
-  void begin(EventLoop& loop, Make& make, Reference& guard) {
+  void begin(EventLoop& loop, Reference& guard) {
     try {
-      owner_ = loop.spawn(store_outcome(make(loop), outcome_), {}, [this] { gone(); });
+      owner_ = loop.spawn(task(loop), {}, [this] { gone(); });
       guard.hand_over();  // the task has it now; gone() drops it
     } catch (...) {
-      outcome_.fail(std::current_exception());
+      fail(std::current_exception());
     }
   }
 
@@ -97,8 +99,32 @@ class BlockingCall {
   std::mutex mutex_;
   std::condition_variable changed_;
   int references_ = 0;  ///< guarded by mutex_
-  Outcome<T> outcome_;  ///< the loop's thread writes it while it holds a reference
   Spawned owner_;       ///< the loop's thread only
+};
+
+/// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that
+/// nothing on the loop's thread refers to it any more.
+template <class T>
+class BlockingCall final : public BlockingCallBase {
+ public:
+  /// Posts the task that `make(loop)` makes on the loop's thread. `make` outlives it.
+  template <class Make>
+  void start(EventLoop& loop, Make& make) {
+    make_ = const_cast<void*>(static_cast<const void*>(&make));
+    call_make_ = [](void* untyped, EventLoop& of) { return (*static_cast<Make*>(untyped))(of); };
+    post(loop);
+  }
+
+  bool done() const noexcept { return outcome_.done(); }
+  T take() { return outcome_.take(); }
+
+ private:
+  Task<void> task(EventLoop& loop) override { return store_outcome(call_make_(make_, loop), outcome_); }
+  void fail(std::exception_ptr exception) override { outcome_.fail(std::move(exception)); }
+
+  void* make_ = nullptr;
+  Task<T> (*call_make_)(void*, EventLoop&) = nullptr;
+  Outcome<T> outcome_;  ///< the loop's thread writes it while it holds a reference
 };
 
 }  // namespace DTRAIN_NAMESPACE::async

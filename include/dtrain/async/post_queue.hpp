@@ -47,7 +47,7 @@ class PostQueue {
       void run() override { held(); }
       F held;
     };
-    std::unique_ptr<Posted> item = std::make_unique<Holder>(std::move(function));
+    std::unique_ptr<Posted> item(new Holder(std::move(function)));  // a unique_ptr<Holder> would be compiled for each F
     {
       const std::lock_guard lock(mutex_);
       if (closed_) {
