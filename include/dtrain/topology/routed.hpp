@@ -2,6 +2,7 @@
 /// @file
 /// The communicator that all topologies make: reductions by an algorithm, everything else by the backend.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
