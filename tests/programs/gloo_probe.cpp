@@ -1,5 +1,5 @@
 // A job over Gloo that does what its argument says; tests/integration/gloo_test.cpp starts it.
-//   gloo_probe --nproc-per-node=3 hello|crossed|kill|throw|other_count|leave|stop
+//   gloo_probe --nproc-per-node=3 hello|crossed|kill|throw|other_count|leave|stop|endless
 #include <dtrain/dtrain.hpp>
 #if DTRAIN_WITH_GLOO
 
@@ -39,10 +39,13 @@ int crossed(const Group& group) {
   return right ? 0 : 3;
 }
 
-/// Reduces without end; rank 1 ends in the middle of it as told.
+/// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
 int endless(const Group& group, std::string_view how) {
   std::vector<float> values(1'000'000, 1);
   for (int step = 0;; ++step) {
+    if (step == 10) {
+      static_cast<void>(::dprintf(STDOUT_FILENO, "phase steady\n"));
+    }
     if (step == 10 && group.rank() == 1) {
       if (how == "kill") {
         static_cast<void>(::kill(::getpid(), SIGKILL));
