@@ -126,9 +126,12 @@ class AllReduceBench {
     const std::uint64_t available = dtrain::backend::shared_memory::available_memory_bytes();
     for (const std::uint64_t bytes : sizes_) {
       const std::uint64_t needed = 6 * static_cast<std::uint64_t>(ranks * buffers_of(bytes)) * bytes;
-      if (bytes % 4 != 0 || needed > available) {
-        std::printf("%d ranks with %s: left out, because %s\n", ranks, bench::bytes_text(bytes).c_str(),
-                    bytes % 4 != 0 ? "it is no number of f32" : "the host has too little memory");
+      if (bytes % 4 != 0) {
+        throw dtrain::Error(dtrain::Errc::usage, "--bytes: " + bench::bytes_text(bytes) + " is no number of f32");
+      }
+      if (needed > available) {
+        std::printf("%d ranks with %s: left out, because the host has too little memory\n", ranks,
+                    bench::bytes_text(bytes).c_str());
       } else {
         sizes.push_back(bytes);
       }

@@ -65,8 +65,8 @@ inline std::vector<std::size_t> reverse_order(std::size_t count) {
 ///   backward pass, that time is added to the step;
 /// - half of what remains, so that the last buckets halve: what is reduced after the backward pass has ended, which
 ///   nothing hides, stays as small as the first bucket.
-/// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1. bench/scaling/step_model.hpp has
-/// the arithmetic.
+/// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
+/// bench/scaling/step_model.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
   return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
 }
