@@ -156,6 +156,11 @@ class Channel {
         channel.on_stall_();
       }
     }
+    std::string reason() const {
+      const std::optional<Cause> cause = channel.failure();
+      return "rank " + std::to_string(channel.job_rank_) +
+             (cause ? ": ends because " + cause->sentence() : ": ends because an operation timed out");
+    }
   };
 
   template <class Make>

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,8 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// How a Host learns that it is to give an operation up. `aborted` costs nothing; `gives_up` looks at the clock too;
-/// `stalled` is called after a wait of about a millisecond, and again at least every 20 ms.
+/// `stalled` is called after a wait of about a millisecond, and again at least every 20 ms. `reason` is a sentence: why
+/// this rank ends, for a Host that has to end the process.
 template <class W>
 concept Watch = requires(W& watch) {
   { watch.aborted() }
@@ -33,6 +35,7 @@ struct NoWatch {
   bool aborted() noexcept { return false; }
   bool gives_up() noexcept { return false; }
   void stalled() noexcept {}
+  std::string reason() { return {}; }
 };
 
 // clang-format 14 tears requires-expressions apart.

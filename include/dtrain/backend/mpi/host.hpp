@@ -70,7 +70,7 @@ class Host {
     while (!task.ended.load()) {
       if (!given_up && watch.gives_up()) {
         given_up = true;
-        last_patience = Deadline::after(std::chrono::seconds(2));
+        last_patience = Deadline::after(patience_with_mpi);
         engine_->orders().give({nullptr, &task, {}});
       }
       bell_.sleep(Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))),
@@ -79,7 +79,8 @@ class Host {
         watch.stalled();
       }
       if (last_patience && last_patience->passed() && !task.ended.load()) {
-        log(LogLevel::error, "a call to MPI does not come back, and its memory cannot be given up: this process ends");
+        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+        log(LogLevel::error, watch.reason() + " (and a call to MPI does not come back: this process ends here)");
         ::_exit(exit_code);
       }
     }
@@ -112,6 +113,7 @@ class Host {
  private:
   static constexpr int yields = 20;
   static constexpr int exit_code = 75;
+  static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< for it to let go of an operation's memory
   static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
 
   /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's
