@@ -164,7 +164,7 @@ class Engine {
     }
     tell(shared, shared.started);
     if (!shared.failed) {
-      shared.inside.loop.run();
+      shared.inside.loop.run(shared.inside.session->is_own());
     }
     tell(shared, shared.ended);
   }

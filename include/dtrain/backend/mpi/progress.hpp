@@ -39,7 +39,8 @@ class ProgressLoop {
   void stop() noexcept { stopped_ = true; }
 
   /// Blocking: until stop().
-  void run() noexcept {
+  /// @param owns_mpi nobody else ends MPI: it may be called while nothing is waited for
+  void run(bool owns_mpi) noexcept {
     // Else the kernel adds 50 microseconds to every short nap.
     static_cast<void>(::prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0));
     auto moved_at = std::chrono::steady_clock::now();
@@ -58,7 +59,7 @@ class ProgressLoop {
       if (now - moved_at < (requests_.empty() ? patience_idle : patience)) {
         static_cast<void>(::sched_yield());
       } else if (requests_.empty()) {
-        orders_.sleep(Deadline::after(std::chrono::seconds(10)));
+        orders_.sleep(Deadline::after(owns_mpi && !out_of_service_ ? rest(now - moved_at) : std::chrono::seconds(10)));
       } else {
         const auto nap = std::clamp<std::chrono::nanoseconds>((now - moved_at) / 16, shortest_nap, longest_nap);
         orders_.sleep(Deadline::after(nap));
@@ -68,10 +69,19 @@ class ProgressLoop {
 
  private:
   static constexpr int spins = 20;
-  static constexpr std::chrono::microseconds patience{300};      ///< in which the core is only lent to others
-  static constexpr std::chrono::microseconds patience_idle{100};  ///< the same, for the next operation to begin
+  static constexpr std::chrono::microseconds patience{150};      ///< in which the core is only lent to others
+  static constexpr std::chrono::microseconds patience_idle{30};  ///< the same, for the next operation to begin
   static constexpr std::chrono::microseconds shortest_nap{20};
   static constexpr std::chrono::microseconds longest_nap{200};
+  static constexpr std::chrono::milliseconds longest_rest{5};
+
+  /// How long to sleep where nothing is waited for. A send may be complete for MPI before its bytes have left (its
+  /// connection is not there yet, or full), and they leave only inside MPI's calls.
+  static std::chrono::nanoseconds rest(std::chrono::nanoseconds idle_for) noexcept {
+    int found = 0;
+    static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
+    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, longest_nap, longest_rest);
+  }
 
   void carry_out(Order& order) noexcept {
     if (order.call) {

@@ -48,6 +48,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   MPI_Comm communicator() const noexcept { return communicator_; }
+  /// Whether this began MPI, and so is to end it.
+  bool is_own() const noexcept { return started_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   int highest_tag() const noexcept { return highest_tag_; }
