@@ -69,8 +69,8 @@ class ProgressLoop {
 
  private:
   static constexpr int spins = 20;
-  static constexpr std::chrono::microseconds patience{150};      ///< in which the core is only lent to others
-  static constexpr std::chrono::microseconds patience_idle{30};  ///< the same, for the next operation to begin
+  static constexpr std::chrono::microseconds patience{300};       ///< in which the core is only lent to others
+  static constexpr std::chrono::microseconds patience_idle{100};  ///< the same, for the next operation to begin
   static constexpr std::chrono::microseconds shortest_nap{20};
   static constexpr std::chrono::microseconds longest_nap{200};
   static constexpr std::chrono::milliseconds longest_rest{5};
