@@ -20,7 +20,7 @@ def compile_file(compiler, includes, source, *flags):
     """The exit status and everything the compiler said."""
     command = [compiler, "-std=c++20", "-fsyntax-only", *flags, *(f"-I{path}" for path in includes), str(source)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          timeout=50, check=False)
+                          timeout=250, check=False)
     return done.returncode, done.stdout
 
 
