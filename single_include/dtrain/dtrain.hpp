@@ -139,6 +139,11 @@
 #define DTRAIN_X86_64 0
 #endif
 
+/// 1 adds backend::Mpi, which needs <mpi.h> and the MPI library: CMake's target dtrain::mpi sets it.
+#ifndef DTRAIN_WITH_MPI
+#define DTRAIN_WITH_MPI 0
+#endif
+
 /// Inlined at -O0 too: for the pieces that an inner loop is put together from.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 
@@ -161,6 +166,11 @@
 #else
 #define DTRAIN_PRECISE_PRAGMA 0
 #define DTRAIN_PRECISE_ARITHMETIC
+#endif
+
+/// 1 adds backend::Gloo, which needs Gloo's headers and library; set by the CMake target dtrain::gloo or by -D.
+#ifndef DTRAIN_WITH_GLOO
+#define DTRAIN_WITH_GLOO 0
 #endif
 
 // ---- dtrain/core/version.hpp
@@ -1813,7 +1823,8 @@ struct Work {
   std::byte* const* targets = nullptr;
   std::size_t target_count = 0;
   std::size_t bytes = 0;
-  double factor = 1;  ///< what a floating-point result is multiplied by
+  std::size_t divisor = 1;  ///< of an average
+  double factor = 1;        ///< what a floating-point result is multiplied by
   KeyBits key;
 };
 
@@ -2083,7 +2094,7 @@ DTRAIN_OPTIMIZED void integer_product(const Work& work) noexcept {
   }
 }
 
-/// The exact sum, for which `Wide` has room, divided by the number of sources and truncated toward zero.
+/// The exact sum, for which `Wide` has room, divided by Work::divisor and truncated toward zero.
 template <class Integer, class Wide>
 DTRAIN_OPTIMIZED void integer_average(const Work& work) noexcept {
   for (std::size_t i = 0; i < work.bytes; i += sizeof(Integer)) {
@@ -2091,7 +2102,7 @@ DTRAIN_OPTIMIZED void integer_average(const Work& work) noexcept {
     for (std::size_t rank = 0; rank < work.source_count; ++rank) {
       sum += element<Integer>(work.sources[rank] + i);
     }
-    const auto result = static_cast<Integer>(sum / static_cast<Wide>(work.source_count));
+    const auto result = static_cast<Integer>(sum / static_cast<Wide>(work.divisor));
     for (std::size_t target = 0; target < work.target_count; ++target) {
       std::memcpy(work.targets[target] + i, &result, sizeof(result));
     }
@@ -2347,7 +2358,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
 /// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
-/// - One source is copied: nothing is reduced, and a NaN keeps its bits.
+/// - One source is copied: nothing is reduced, and a NaN keeps its bits; with a divisor of its own it is divided.
 ///
 /// No flag of the including program and no setting of the calling thread changes a bit: not -ffast-math, not -mfma, not
 /// flushed subnormals or another rounding, which are set to the default meanwhile.
@@ -2366,6 +2377,16 @@ class Reduction {
     return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
   }
 
+  /// The same, where the sources stand for `ranks` ranks: an average divides by that number and not by the number of
+  /// sources. For the last combination of a chain of partial sums: f64, f32: times the rounded 1 / ranks; f16, bf16: so
+  /// in f32, then rounded once; integers: this combination's exact sum, divided and truncated toward zero, whereas the
+  /// partial sums before it were taken modulo 2^bits. Other operations do not divide. @param ranks at least 1
+  [[nodiscard]] Reduction over(std::size_t ranks) const noexcept {
+    Reduction divided = *this;
+    divided.divisor_ = op_ == ReduceOp::average ? ranks : 0;
+    return divided;
+  }
+
   /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
   /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
   /// a value without state.
@@ -2375,7 +2396,7 @@ class Reduction {
     if (sources.empty() || targets.empty() || bytes == 0) {
       return;
     }
-    if (sources.size() == 1) {
+    if (sources.size() == 1 && divisor_ == 0) {
       for (std::byte* const target : targets) {
         if (target != sources[0]) {
           copy_bytes(target, sources[0], bytes);
@@ -2385,9 +2406,10 @@ class Reduction {
     }
     const DefaultFloatEnvironment environment;
     const std::size_t whole = bytes - bytes % Work::granularity;
-    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, key_};
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, key_};
     if (op_ == ReduceOp::average) {
-      work.factor = reciprocal(sources.size());
+      work.divisor = divisor_ != 0 ? divisor_ : sources.size();
+      work.factor = reciprocal(work.divisor);
     }
     if (whole > 0) {
       kernel_(work);
@@ -2429,6 +2451,7 @@ class Reduction {
   KeyBits key_;
   DType dtype_;
   ReduceOp op_;
+  std::size_t divisor_ = 0;  ///< 0: the number of sources
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -2632,7 +2655,7 @@ class PostQueue {
       void run() override { held(); }
       F held;
     };
-    std::unique_ptr<Posted> item = std::make_unique<Holder>(std::move(function));
+    std::unique_ptr<Posted> item(new Holder(std::move(function)));  // a unique_ptr<Holder> would be compiled for each F
     {
       const std::lock_guard lock(mutex_);
       if (closed_) {
@@ -3737,21 +3760,11 @@ inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept 
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that
-/// nothing on the loop's thread refers to it any more.
-template <class T>
-class BlockingCall {
+/// What of a BlockingCall is the same for every result: compiled once.
+class BlockingCallBase {
  public:
-  BlockingCall() = default;
-  BlockingCall(const BlockingCall&) = delete;
-  BlockingCall& operator=(const BlockingCall&) = delete;
-
-  /// Posts the task. `make` outlives it.
-  template <class Make>
-  void start(EventLoop& loop, Make& make) {
-    expect(1);
-    loop.post([guard = Reference(*this), &loop, &make, this]() mutable { begin(loop, make, guard); });
-  }
+  BlockingCallBase(const BlockingCallBase&) = delete;
+  BlockingCallBase& operator=(const BlockingCallBase&) = delete;
 
   /// Whether the task was gone by the deadline. Blocking: until then.
   bool wait_until(Deadline deadline) {
@@ -3768,27 +3781,39 @@ class BlockingCall {
     changed_.wait(lock, [this] { return references_ == 0; });
   }
 
-  bool done() const noexcept { return outcome_.done(); }
-  T take() { return outcome_.take(); }
+ protected:
+  BlockingCallBase() = default;
+  ~BlockingCallBase() = default;
+
+  /// Posts the task that `task` makes.
+  void post(EventLoop& loop) {
+    expect(1);
+    loop.post([guard = Reference(*this), &loop, this]() mutable { begin(loop, guard); });
+  }
 
  private:
   /// What the loop holds while it may still touch the call.
   class Reference {
    public:
-    explicit Reference(BlockingCall& call) noexcept : call_(&call) {}
+    explicit Reference(BlockingCallBase& call) noexcept : call_(&call) {}
     Reference(Reference&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
     Reference& operator=(Reference&&) = delete;
     ~Reference() { release(); }
-    BlockingCall* hand_over() noexcept { return std::exchange(call_, nullptr); }
+    BlockingCallBase* hand_over() noexcept { return std::exchange(call_, nullptr); }
     void release() noexcept {
-      if (BlockingCall* call = hand_over()) {
+      if (BlockingCallBase* call = hand_over()) {
         call->dropped();
       }
     }
 
    private:
-    BlockingCall* call_;
+    BlockingCallBase* call_;
   };
+
+  /// The task, which keeps its result. On the loop's thread.
+  virtual Task<void> task(EventLoop& loop) = 0;
+  /// Keeps the exception that came instead of a task. On the loop's thread.
+  virtual void fail(std::exception_ptr exception) = 0;
 
   void expect(int more) {
     const std::lock_guard lock(mutex_);
@@ -3803,13 +3828,12 @@ class BlockingCall {
     }
   }
 
-  template <class Make>
-  void begin(EventLoop& loop, Make& make, Reference& guard) {
+  void begin(EventLoop& loop, Reference& guard) {
     try {
-      owner_ = loop.spawn(store_outcome(make(loop), outcome_), {}, [this] { gone(); });
+      owner_ = loop.spawn(task(loop), {}, [this] { gone(); });
       guard.hand_over();  // the task has it now; gone() drops it
     } catch (...) {
-      outcome_.fail(std::current_exception());
+      fail(std::current_exception());
     }
   }
 
@@ -3822,8 +3846,32 @@ class BlockingCall {
   std::mutex mutex_;
   std::condition_variable changed_;
   int references_ = 0;  ///< guarded by mutex_
-  Outcome<T> outcome_;  ///< the loop's thread writes it while it holds a reference
   Spawned owner_;       ///< the loop's thread only
+};
+
+/// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that
+/// nothing on the loop's thread refers to it any more.
+template <class T>
+class BlockingCall final : public BlockingCallBase {
+ public:
+  /// Posts the task that `make(loop)` makes on the loop's thread. `make` outlives it.
+  template <class Make>
+  void start(EventLoop& loop, Make& make) {
+    make_ = const_cast<void*>(static_cast<const void*>(&make));
+    call_make_ = [](void* untyped, EventLoop& of) { return (*static_cast<Make*>(untyped))(of); };
+    post(loop);
+  }
+
+  bool done() const noexcept { return outcome_.done(); }
+  T take() { return outcome_.take(); }
+
+ private:
+  Task<void> task(EventLoop& loop) override { return store_outcome(call_make_(make_, loop), outcome_); }
+  void fail(std::exception_ptr exception) override { outcome_.fail(std::move(exception)); }
+
+  void* make_ = nullptr;
+  Task<T> (*call_make_)(void*, EventLoop&) = nullptr;
+  Outcome<T> outcome_;  ///< the loop's thread writes it while it holds a reference
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -4529,20 +4577,27 @@ inline std::vector<InterfaceAddress> interface_addresses() {
   return all;
 }
 
+/// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.
+inline std::optional<Endpoint> address_towards(const Endpoint& target) {
+  const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  const Endpoint port_given = target.with_port(9);  // of any; what a route is asked for must have one
+  if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    return std::nullopt;
+  }
+  const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+  return own ? std::optional(own->with_port(0)) : std::nullopt;
+}
+
 /// The address that this machine shows to others where nothing says which: the one of the route out, IPv4 before IPv6.
 /// Nothing is sent. Nothing where there is no such route.
 inline std::optional<Endpoint> address_of_default_route() {
   for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // documentation's: nobody's (RFC 5737, RFC 3849)
-    const std::optional<Endpoint> target = Endpoint::from_numeric(outside, 9);
-    const Descriptor socket(::socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (socket && ::connect(socket.get(), target->data(), target->size()) == 0 &&
-        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) == 0) {
-      const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
-      if (own && !own->is_loopback() && !own->is_any()) {
-        return own->with_port(0);
-      }
+    const std::optional<Endpoint> own = address_towards(*Endpoint::from_numeric(outside, 0));
+    if (own && !own->is_loopback() && !own->is_any()) {
+      return own;
     }
   }
   return std::nullopt;
@@ -5026,6 +5081,32 @@ class Listener {
   Descriptor socket_;
   Endpoint local_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/own_address.hpp
+
+/// @file
+/// Which of this machine's addresses a setting means.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// The numeric address of this machine that `name` means: an interface's, IPv4 before IPv6, or itself. Empty where it
+/// means none: it may be said to all machines of a job, and speak of another one. @throws Error (posix)
+inline std::string own_address_named(const std::string& name) {
+  const std::optional<Endpoint> address = Endpoint::from_numeric(name, 0);
+  std::string found;
+  for (const InterfaceAddress& each : interface_addresses()) {
+    const bool meant = address ? each.endpoint == *address : each.interface == name;
+    if (meant && !each.endpoint.is_v6()) {
+      return each.endpoint.host();
+    }
+    if (meant && found.empty()) {
+      found = each.endpoint.host();
+    }
+  }
+  return found;
+}
 
 }  // namespace DTRAIN_NAMESPACE::net
 
@@ -9536,6 +9617,11 @@ struct Membership {
   /// In a group that was split off: this rank's number in the job. `rank` and `world_size` are the group's then, all
   /// else is the job's.
   std::optional<int> job_rank{};
+  /// Numeric addresses of this rank's host, known to this rank alone; empty where there is none.
+  /// @{
+  std::string named_address{};  ///< what DTRAIN_INTERFACE names, where that is of this host
+  std::string route_address{};  ///< this end of the connection with the store, unless that is loopback
+  /// @}
 
   /// What causes name, and what the job's failure is compared with.
   int rank_in_job() const noexcept { return job_rank.value_or(rank); }
@@ -13193,6 +13279,7 @@ class Session {
                               (address.role == Role::rank ? "rank " : "node ") + std::to_string(rank);
     Entrance entrance(loop, std::move(address), request, *failure, doing, deadline);
     Entered entered = co_await entrance.enter();
+    const net::Endpoint own_end = entered.link->connection.local().unmapped();
     auto exchange = std::make_shared<Exchange>(loop, std::move(entered.address), entered.accepted,
                                                std::move(entered.link), rank, std::move(failure));
     std::optional<Membership> membership = co_await exchange->welcome(deadline);
@@ -13201,6 +13288,9 @@ class Session {
     }
     if (membership->rank != rank || membership->world_size != request.world_size) {
       throw Error(Errc::protocol, doing + ": the store answered for another rank");
+    }
+    if (!own_end.is_loopback()) {
+      membership->route_address = own_end.host();
     }
     co_return std::unique_ptr<Session>(new Session(*std::move(membership), std::move(exchange)));
   }
@@ -13828,7 +13918,7 @@ struct ParticipantOptions {
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
   std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where a store of this rank's listens
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where this rank, and a store of its, is to be reached
   std::optional<Secret> secret{};           ///< of the job, where it has one
   std::uint64_t generation = 0;             ///< the attempt
   std::string job{};                        ///< what the launcher calls it
@@ -13917,6 +14007,7 @@ class Participant {
       throw;
     }
     membership_ = session_->membership();
+    membership_.named_address = options.interface ? net::own_address_named(*options.interface) : std::string();
     exchange_ = session_->exchange();
   }
 
@@ -14218,6 +14309,35 @@ concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanB
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/entering.hpp
+
+/// @file
+/// What a backend does that has to begin before the ranks of a job meet.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// What a process was told of itself.
+struct Newcomer {
+  int rank = 0;
+  int world_size = 1;
+  std::string launcher;               ///< who told it: "openmpi"
+  std::optional<std::string> secret;  ///< of the job, where it has one
+};
+
+/// What the backend makes of it.
+struct Entry {
+  std::shared_ptr<void> kept;         ///< by the job, until its end
+  std::optional<std::string> secret;  ///< the job's
+};
+
+/// Collective, blocking: it may compare the identity with what it knows itself, and bring the job's secret along.
+template <class B>
+concept Enters = requires(const Newcomer& newcomer, Deadline deadline) {
+  { B::enter_blocking(newcomer, deadline) } -> std::same_as<Entry>;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/exchange.hpp
 
 /// @file
@@ -14329,12 +14449,1885 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
 
+// clang-format on
+
+/// What a backend promises of the bits that a reduction of the same values on the same ranks gives.
+enum class Determinism {
+  none,        ///< nothing
+  for_a_plan,  ///< the same on every rank and in every run with the same buckets, node layout and number of ranks
+  always,      ///< the same whatever the buckets, threads and timing besides
+};
+
+/// `B::determinism`; none for a backend that does not say.
+template <class B>
+inline constexpr Determinism determinism_of = Determinism::none;
+template <class B>
+requires requires {
+  { B::determinism } -> std::convertible_to<Determinism>;
+}
+inline constexpr Determinism determinism_of<B> = B::determinism;
+
+// clang-format off
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>
 concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/gloo/device_address.hpp
+
+/// @file
+/// The address of this host that a channel's connections use.
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+namespace detail {
+
+/// Of the route out; else the first interface's that is not loopback; nothing where there is none.
+inline std::optional<net::Endpoint> outward_address() {
+  std::optional<net::Endpoint> found = net::address_of_default_route();
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (!found && !each.endpoint.is_loopback()) {
+      found = each.endpoint;
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Numeric: what DTRAIN_INTERFACE names; where all ranks share this host loopback; else where the store sees this rank;
+/// on the store's own host, which it may see by loopback, the address of the route out.
+/// @throws Error (unsupported) where this host has no address that others can reach
+inline std::string device_address(const rendezvous::Membership& members) {
+  if (!members.named_address.empty()) {
+    return members.named_address;
+  }
+  if (members.other_host_rank < 0) {
+    return "127.0.0.1";
+  }
+  if (!members.route_address.empty()) {
+    return members.route_address;
+  }
+  const std::optional<net::Endpoint> outward = detail::outward_address();
+  if (!outward) {
+    throw Error(Errc::unsupported, "backend::Gloo finds no address of host " + members.host + " that rank " +
+                                       std::to_string(members.other_host_rank) + " on host " + members.other_host +
+                                       " could reach; name an interface with DTRAIN_INTERFACE");
+  }
+  return outward->host();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+// ---- dtrain/backend/gloo/library.hpp
+
+/// @file
+/// Gloo's headers, and its exceptions as dtrain's.
+
+#if DTRAIN_WITH_GLOO
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+/// Of Gloo only its TCP transport is used. What matters about it, read in its source (2022-05) and seen:
+/// - A wait that times out closes every connection of its context; one that is aborted from another thread returns.
+/// - It has a thread for each device, and what is thrown there ends the process: a message that is longer than the
+///   memory it is received in, for one. Wire keeps that from happening.
+/// - It writes with writev, which raises SIGPIPE where the peer is gone: dtrain calls it with signals blocked.
+/// - Its descriptors are inherited by programs that a rank starts.
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// Calls `work`. @param doing gives the beginning of a sentence, where one is wanted
+/// @throws Error (closed) for what Gloo throws: "doing: Gloo says ..."; Errors as they are
+template <class Doing, class Work>
+decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(Errc::closed, doing() + ": Gloo says: " + printable(error.what()));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/gloo/peer_card.hpp
+
+/// @file
+/// What a rank writes into the store about where it listens.
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// One listening socket for each peer.
+struct PeerCard {
+  int job_rank = 0;
+  std::string host;               ///< its name
+  std::string device;             ///< the numeric address that it listens at
+  std::size_t address_bytes = 0;  ///< of one address, in Gloo's own form
+  std::string addresses;          ///< one behind the other, for the peers in the order of ranks
+};
+
+/// "gloo 3 128 10.0.0.2 host-b\n" and the addresses.
+inline std::string to_text(const PeerCard& card) {
+  return "gloo " + std::to_string(card.job_rank) + " " + std::to_string(card.address_bytes) + " " + card.device + " " +
+         card.host + "\n" + card.addresses;
+}
+
+/// @throws Error (protocol) where the text is none
+inline PeerCard peer_card_from(const std::string& text) {
+  constexpr std::string_view tag = "gloo ";
+  const std::size_t line = text.find('\n');
+  std::string_view rest = std::string_view(text).substr(0, line);
+  const auto word = [&] {
+    const std::size_t space = rest.find(' ');
+    const std::string_view first = rest.substr(0, space);
+    rest = space == std::string_view::npos ? std::string_view() : rest.substr(space + 1);
+    return first;
+  };
+  const auto number = [&](auto& value) {
+    const std::string_view digits = word();
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() && end == digits.data() + digits.size();
+  };
+  PeerCard card;
+  const bool opens = line != std::string::npos && rest.starts_with(tag);
+  if (opens) {
+    rest.remove_prefix(tag.size());
+  }
+  if (!opens || !number(card.job_rank) || !number(card.address_bytes) || card.job_rank < 0) {
+    throw Error(Errc::protocol, "a rank's addresses for Gloo came as '" + printable(text.substr(0, 64)) +
+                                    "'; do all ranks run the same program?");
+  }
+  card.device = word();
+  card.host = rest;
+  card.addresses = text.substr(line + 1);
+  return card;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+// ---- dtrain/backend/gloo/mesh.hpp
+
+/// @file
+/// gloo::Mesh: the connections of one channel, from each rank to each other.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// A Gloo device, with its thread, and a Gloo context for this channel alone: what ends one ends no other. It is what
+/// gloo::rendezvous::Context does with a store, in steps that a failure of the job can interrupt.
+/// Threads: connect and close one at a time, interrupt from any.
+class Mesh {
+ public:
+  /// Listens for each peer. @throws Error (unsupported, closed)
+  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
+    const int size = context.members.world_size;
+    const std::string address = device_address(context.members);
+    const async::BlockedSignals blocked;  // for the device's thread
+    const auto open = [&] {
+      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
+      transport_ = device_->createContext(rank_, size);
+      // Gloo waits five times as long for a connection.
+      transport_->setTimeout(std::max(std::chrono::milliseconds(1),
+                                      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank_) {
+          transport_->createPair(peer);
+        }
+      }
+    };
+    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
+    own_.job_rank = context.reporting_rank();
+    own_.host = context.members.host;
+    own_.device = address;
+  }
+
+  /// Collective, blocking: tells the others where this rank listens, and learns where they do. @throws Error (timeout,
+  /// protocol), JobFailed
+  void exchange(const Exchange& store, Deadline deadline) {
+    const int size = transport_->size;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank_) {
+        const std::vector<char> address = transport_->getPair(peer)->address().bytes();
+        own_.address_bytes = address.size();
+        own_.addresses.append(address.begin(), address.end());
+      }
+    }
+    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
+    store.set_blocking(key_of(rank_), to_text(own_), deadline);
+    for (int peer = 0; peer < size; ++peer) {
+      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.get_blocking(key_of(peer), deadline)));
+    }
+  }
+
+  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
+  void connect() {
+    for (int peer = 0; peer < transport_->size && !interrupted_.load(); ++peer) {
+      if (peer != rank_) {
+        const auto connect = [&] { transport_->getPair(peer)->connect(address_of(peer)); };
+        calling_gloo(
+            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
+            connect);
+      }
+    }
+  }
+
+  /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
+  /// up to 10 ms for each, which is how often Gloo's thread looks up.
+  void interrupt() noexcept {
+    interrupted_.store(true);
+    for (int peer = 0; peer < transport_->size; ++peer) {
+      try {
+        if (peer != rank_) {
+          transport_->getPair(peer)->close();
+        }
+      } catch (...) {  // Gloo's bookkeeping, which the end of the context ends
+      }
+    }
+  }
+
+  ::gloo::transport::Context& transport() const noexcept { return *transport_; }
+
+  /// "rank 3 on host b".
+  std::string to_string(int peer) const {
+    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    return "rank " + std::to_string(card.job_rank) + " on host " + card.host;
+  }
+
+ private:
+  /// Where `peer` listens for this rank: it has no place for itself in its list.
+  std::vector<char> address_of(int peer) const {
+    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    const std::size_t ranks = peers_.size();
+    if (card.address_bytes != own_.address_bytes || card.addresses.size() != (ranks - 1) * card.address_bytes) {
+      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
+                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
+                                          "; use one version of Gloo on all hosts");
+    }
+    const auto place = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * card.address_bytes;
+    const auto begin = card.addresses.begin() + static_cast<std::ptrdiff_t>(place);
+    return {begin, begin + static_cast<std::ptrdiff_t>(card.address_bytes)};
+  }
+
+  const int rank_;
+  const std::string name_;
+  PeerCard own_;
+  std::vector<PeerCard> peers_;
+  std::atomic<bool> interrupted_{false};
+  std::shared_ptr<::gloo::transport::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> transport_;  ///< goes before its device
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/gloo/worker.hpp
+
+/// @file
+/// gloo::Worker: a channel's own thread, for calls that block in a library.
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
+/// library may raise. Threads: start, wait and destruction one at a time.
+/// Lifetime: destruction is blocking until the work that runs has ended; whoever owns it makes it end.
+class Worker {
+ public:
+  /// @throws Error where the system gives no more threads
+  Worker() {
+    const async::BlockedSignals blocked;
+    try {
+      thread_ = std::thread([this] { main(); });
+    } catch (const std::system_error& failure) {
+      throw Error(failure.code(), std::string("starting a channel's thread: ") + failure.what());
+    }
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    work_ = nullptr;
+    post();
+    thread_.join();
+  }
+
+  /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
+  template <class Work>
+  void start(Work& work) noexcept {
+    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
+    object_ = &work;
+    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
+    post();
+  }
+
+  /// Blocking: until what was started is done, or the deadline passes. @returns whether it is done
+  bool wait(Deadline deadline) const noexcept {
+    const std::uint32_t started = started_.load(std::memory_order_relaxed);
+    for (;;) {
+      const std::uint32_t done = done_.load(std::memory_order_acquire);
+      if (done == started) {
+        return true;
+      }
+      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+        return done_.load(std::memory_order_acquire) == started;
+      }
+    }
+  }
+
+ private:
+  void post() noexcept {
+    started_.fetch_add(1, std::memory_order_release);
+    futex_wake(started_, 1, FutexScope::process);
+  }
+
+  void main() noexcept {
+    for (std::uint32_t next = 1;; ++next) {
+      while (started_.load(std::memory_order_acquire) != next) {
+        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
+      }
+      if (work_ == nullptr) {
+        return;
+      }
+      work_(object_);
+      done_.store(next, std::memory_order_release);
+      futex_wake(done_, 1, FutexScope::process);
+    }
+  }
+
+  void (*work_)(void*) noexcept = nullptr;
+  void* object_ = nullptr;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<std::uint32_t> done_{0};
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+// ---- dtrain/backend/message_passing/allocation.hpp
+
+/// @file
+/// Zeroed memory that a message-passing communicator hands out.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owns `bytes()` bytes at a page's alignment. Movable; outlives any communicator.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+
+  /// @throws Error (out_of_memory)
+  explicit Allocation(std::size_t bytes) : bytes_(bytes) {
+    try {
+      memory_.reset(static_cast<std::byte*>(::operator new(bytes == 0 ? 1 : bytes, alignment)));
+    } catch (const std::bad_alloc&) {
+      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory could be had");
+    }
+    std::memset(memory_.get(), 0, bytes);
+  }
+  Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+
+  std::byte* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  static constexpr std::align_val_t alignment{4096};
+  struct Free {
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, alignment); }
+  };
+
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/frame_pool.hpp
+
+/// @file
+/// Memory for the frames of a channel's coroutines, used again and again.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Blocks of a few sizes, each kept in a list once it is free: an algorithm that ran before runs without an allocation.
+/// Threads: one at a time; where one hands a channel's work to another, the hand-over orders them.
+/// Lifetime: outlives the frames.
+class FramePool {
+ public:
+  FramePool() noexcept = default;
+  FramePool(const FramePool&) = delete;
+  FramePool& operator=(const FramePool&) = delete;
+  ~FramePool() {
+    for (Block* block : free_) {
+      while (block != nullptr) {
+        Block* const next = block->next;
+        ::operator delete(block);
+        block = next;
+      }
+    }
+  }
+
+  /// `bytes` at the alignment of new. @throws std::bad_alloc
+  void* take(std::size_t bytes) {
+    const std::size_t size = sizeof(Block) + bytes;
+    const std::size_t list = size / step;
+    if (list >= lists) {
+      return new (::operator new(size)) Block{this, nullptr, list} + 1;
+    }
+    Block* const block = free_[list];
+    if (block == nullptr) {
+      return new (::operator new((list + 1) * step)) Block{this, nullptr, list} + 1;
+    }
+    free_[list] = block->next;
+    return block + 1;
+  }
+
+  /// Gives a block back to the pool that it is from.
+  static void give_back(void* memory) noexcept {
+    Block* const block = static_cast<Block*>(memory) - 1;
+    if (block->list >= lists) {
+      ::operator delete(block);
+      return;
+    }
+    block->next = block->pool->free_[block->list];
+    block->pool->free_[block->list] = block;
+  }
+
+ private:
+  static constexpr std::size_t step = 128;  ///< bytes between one list's blocks and the next's
+  static constexpr std::size_t lists = 64;  ///< a frame beyond 8 KiB would be a mistake, and only slower
+
+  struct alignas(std::max_align_t) Block {
+    FramePool* pool;
+    Block* next;
+    std::size_t list;
+  };
+
+  std::array<Block*, lists> free_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/members.hpp
+
+/// @file
+/// Which ranks of the job a channel's are.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Collective, blocking for a channel of a part of the job: rank 0 gathers what all say. @throws Error (timeout,
+/// protocol), JobFailed
+inline std::vector<int> job_ranks_of(const ChannelContext& context, Deadline deadline) {
+  const int size = context.members.world_size;
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  if (!context.members.job_rank) {
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  const auto key_of = [&](int rank) { return context.name + "/member-" + std::to_string(rank); };
+  const std::string all = context.name + "/members";
+  if (context.members.rank != 0) {
+    context.store.set_blocking(key_of(context.members.rank), std::to_string(context.reporting_rank()), deadline);
+  } else {
+    std::string text = std::to_string(context.reporting_rank());
+    for (int rank = 1; rank < size; ++rank) {
+      text += ' ' + context.store.get_blocking(key_of(rank), deadline);
+    }
+    context.store.set_blocking(all, text, deadline);
+  }
+  const std::string text = context.store.get_blocking(all, deadline);
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (int& rank : ranks) {
+    at += at != end && *at == ' ' ? 1 : 0;
+    const auto [after, error] = std::from_chars(at, end, rank);
+    if (error != std::errc() || rank < 0) {
+      throw Error(Errc::protocol, "the ranks of channel '" + context.name + "' came as '" +
+                                      printable(text.substr(0, 64)) + "'; do all ranks run the same program?");
+    }
+    at = after;
+  }
+  return ranks;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/routine.hpp
+
+/// @file
+/// message_passing::Routine: the coroutine that an algorithm is.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Starts when it is resumed or awaited, and ends with its coroutine: destroying it where it is suspended destroys all
+/// locals, and with them what they await. Its first parameter has `frames()`, where its frame comes from.
+///
+///     Routine part = ring(wire, work);  // named: g++ 12 destroys temporaries in a co_await expression twice
+///     co_await part;
+///
+/// Over a wire that blocks in `done` it never suspends: one resume() runs it to its end.
+/// Threads: one at a time. Lifetime: what its reference parameters refer to, and the pool, outlive it.
+class [[nodiscard]] Routine {
+ public:
+  class promise_type;
+
+  Routine() noexcept = default;
+  Routine(Routine&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Routine& operator=(Routine&& other) noexcept {
+    if (this != &other) {
+      destroy();
+      frame_ = std::exchange(other.frame_, nullptr);
+    }
+    return *this;
+  }
+  ~Routine() { destroy(); }
+
+  /// Ends it now.
+  void destroy() noexcept {
+    if (frame_) {
+      std::exchange(frame_, nullptr).destroy();
+    }
+  }
+
+  /// For whoever drives it without awaiting it: runs it until it suspends or ends.
+  void resume() const { frame_.resume(); }
+  bool done() const noexcept { return frame_.done(); }
+
+  /// Of a routine that is done: @throws what it threw
+  void check() const;
+
+  class Awaiter;
+  Awaiter operator co_await() & noexcept;
+  void operator co_await() && = delete;
+
+ private:
+  explicit Routine(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+
+  std::coroutine_handle<promise_type> frame_;
+};
+
+/// What a routine's first parameter is good for.
+struct FrameSource {
+  template <class First>
+  requires requires(First& first) {
+    { first.frames() } -> std::same_as<FramePool&>;
+  }
+  FrameSource(First& first) noexcept : pool(first.frames()) {}  // NOLINT(google-explicit-constructor): see operator new
+
+  FramePool& pool;
+};
+
+/// What the others are, of which a frame's memory does not depend.
+struct Anything {
+  Anything() noexcept = default;
+  template <class T>
+  Anything(const T& /*argument*/) noexcept {}  // NOLINT(google-explicit-constructor): see operator new
+};
+
+/// Frames come from the pool of the first parameter (by an operator new that is no template: g++ 12 would say that the
+/// operator delete does not match it); completion resumes who awaits.
+class Routine::promise_type {
+ public:
+  static void* operator new (std::size_t bytes, FrameSource first, Anything = {}, Anything = {}, Anything = {},
+                             Anything = {}, Anything = {}) {
+    return first.pool.take(bytes);
+  }
+  static void operator delete(void* memory) noexcept { FramePool::give_back(memory); }
+
+  struct FinalAwaiter {
+    bool await_ready() const noexcept { return false; }
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> finished) const noexcept {
+      const std::coroutine_handle<> parent = finished.promise().parent_;
+      return parent ? parent : std::noop_coroutine();
+    }
+    void await_resume() const noexcept {}
+  };
+
+  Routine get_return_object() noexcept { return Routine(std::coroutine_handle<promise_type>::from_promise(*this)); }
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+  FinalAwaiter final_suspend() const noexcept { return {}; }
+  void return_void() const noexcept {}
+  void unhandled_exception() noexcept { exception_ = std::current_exception(); }
+
+ private:
+  friend Routine;
+
+  std::coroutine_handle<> parent_;
+  std::exception_ptr exception_;
+};
+
+inline void Routine::check() const {
+  if (frame_.promise().exception_) {
+    std::rethrow_exception(frame_.promise().exception_);
+  }
+}
+
+/// Runs the child inside await_suspend and suspends the parent only if the child did not end at once.
+class Routine::Awaiter {
+ public:
+  explicit Awaiter(Routine& child) noexcept : child_(child) {}
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> parent) const {
+    child_.frame_.resume();
+    if (child_.frame_.done()) {
+      return false;
+    }
+    child_.frame_.promise().parent_ = parent;
+    return true;
+  }
+  void await_resume() const { child_.check(); }
+
+ private:
+  Routine& child_;
+};
+
+inline Routine::Awaiter Routine::operator co_await() & noexcept {
+  return Awaiter(*this);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/scratch.hpp
+
+/// @file
+/// A channel's working memory, which grows and is kept.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Aligned to 4 KiB. Threads: as the operations of a channel, one at a time.
+class Scratch {
+ public:
+  Scratch() noexcept = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { give_back(); }
+
+  /// At least `bytes`, whose content is what it happens to be. What an earlier call gave is no longer valid.
+  /// @throws std::bad_alloc
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > bytes_) {
+      give_back();
+      memory_ = static_cast<std::byte*>(::operator new(bytes, alignment));
+      bytes_ = bytes;
+    }
+    return memory_;
+  }
+
+  /// Gives the memory up without freeing it: somebody may still write there.
+  void leak() noexcept {
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+
+ private:
+  static constexpr std::align_val_t alignment{4096};
+
+  void give_back() noexcept {
+    ::operator delete(memory_, alignment);
+    leak();
+  }
+
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/wire.hpp
+
+/// @file
+/// The concept Wire: point-to-point messages between the ranks of one channel, which the algorithms are written over.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// The two sequences of messages between two ranks: in each the k-th that is sent is the k-th that is received.
+enum class Lane : std::uint8_t {
+  collective,  ///< those of the algorithms
+  direct,      ///< the user's send and recv
+};
+inline constexpr int lane_count = 2;
+
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// This rank (0..size-1), the number of ranks, and memory for coroutines.
+template <class W>
+concept HasPlace = requires(W& wire) {
+  { wire.rank() } noexcept -> std::same_as<int>;
+  { wire.size() } noexcept -> std::same_as<int>;
+  { wire.frames() } noexcept -> std::same_as<FramePool&>;
+};
+
+/// Starts a message to, or from, another rank; a Ticket stands for it. Messages may be of no bytes and of any length.
+template <class W>
+concept CanStartMessages =
+    std::is_trivially_copyable_v<typename W::Ticket> && std::default_initializable<typename W::Ticket> &&
+    requires(W& wire, std::span<const std::byte> input, std::span<std::byte> output, int peer, Lane lane) {
+      { wire.send(input, peer, lane) } -> std::same_as<typename W::Ticket>;
+      { wire.recv(output, peer, lane) } -> std::same_as<typename W::Ticket>;
+    };
+
+/// `const std::size_t bytes = co_await wire.done(ticket);`: until the message is complete, and how long it was; a
+/// received one may be shorter than the memory for it. Each ticket is awaited once.
+template <class W>
+concept CanFinishMessages = requires(W& wire, typename W::Ticket ticket) {
+  { wire.done(ticket).await_ready() } -> std::same_as<bool>;
+  { wire.done(ticket).await_resume() } -> std::same_as<std::size_t>;
+};
+
+/// Lifetime: memory stays until its message is complete. Threads: the one that runs the routine.
+/// Errors: a message longer than the memory for it is an Error (disagreement). Whatever ends an operation early either
+/// destroys the coroutine where it is suspended, or leaves `done` as an exception: an algorithm cleans up with
+/// destructors, and does not touch the wire in them. Messages that are then under way are the wire's to deal with.
+template <class W>
+concept Wire = HasPlace<W> && CanStartMessages<W> && CanFinishMessages<W>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/gloo/wire.hpp
+
+/// @file
+/// gloo::Wire: point-to-point messages over Gloo's unbound buffers.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+using message_passing::FramePool;
+using message_passing::Lane;
+
+/// A message_passing::Wire whose `done` blocks. Every message has a number among those of its lane between its two
+/// ranks, and the two ends meet by it. Gloo never says how long a received message was, and ends the process where it
+/// is longer than its memory; hence a short one travels in a frame with its length, and a long one also meets by its
+/// length: those beyond 16 KiB have memory of exactly their length, and one of another length is not received.
+///
+/// Gloo allocates for every message; what dtrain needs is kept for the next one.
+/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
+class Wire {
+ public:
+  struct Ticket {
+    std::uint32_t index = 0;
+  };
+
+  explicit Wire(Mesh& mesh)
+      : mesh_(mesh),
+        rank_(mesh.transport().rank),
+        size_(mesh.transport().size),
+        numbers_(static_cast<std::size_t>(size_)) {}
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// @throws Error (closed) where the peer is gone
+  Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
+    Message& message = start(peer, false);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, lane, input.size());
+    message.bytes = input.size();
+    if (input.size() <= longest_framed) {
+      const std::uint64_t length = input.size();
+      std::memcpy(message.frame(), &length, sizeof length);
+      if (!input.empty()) {
+        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
+      }
+      input = {message.frame(), sizeof length + input.size()};
+    }
+    const auto call = [&] { message.buffer->send(peer, slot, place_of(input.data()), input.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  /// As send.
+  Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
+    Message& message = start(peer, true);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, lane, output.size());
+    message.bytes = output.size();
+    message.target = nullptr;
+    if (output.size() <= longest_framed) {
+      message.target = output.data();
+      message.framed = true;
+      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
+    }
+    const auto call = [&] { message.buffer->recv(peer, slot, place_of(output.data()), output.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  struct Done {
+    Wire& wire;
+    Ticket ticket;
+
+    bool await_ready() const { return wire.block_until_done(ticket); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return wire.take(ticket); }
+  };
+
+  /// Blocking, in await_ready, whose routine is suspended only where the wait was interrupted, and then for good.
+  /// @throws Error (closed) where the peer is gone; (disagreement) where a message was longer than its memory
+  Done done(Ticket ticket) noexcept { return {*this, ticket}; }
+
+  /// The wait under way ends, and later ones do not begin. Threads: any.
+  void interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (awaited_ != nullptr) {
+      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
+    }
+  }
+
+  /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
+  void abandon() noexcept {
+    messages_.clear();
+    free_.clear();
+  }
+
+  /// Whether every message that was started is complete.
+  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
+
+  /// Whose message was waited for last, and whether it was to send.
+  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
+
+ private:
+  static constexpr std::size_t longest_framed = 16 * 1024;
+  static constexpr unsigned length_bits = 40;
+  static constexpr unsigned number_bits = 23;
+
+  /// A message under way, or the place for one. It stays at its address.
+  struct Message {
+    std::uint32_t index = 0;
+    int peer = -1;
+    bool receives = false;
+    bool framed = false;
+    std::size_t bytes = 0;
+    std::byte* target = nullptr;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< goes first: then nobody touches the memory
+
+    std::byte* frame() {
+      if (!memory) {
+        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
+      }
+      return memory.get();
+    }
+  };
+
+  struct Numbers {
+    std::array<std::uint32_t, message_passing::lane_count> sent{};
+    std::array<std::uint32_t, message_passing::lane_count> received{};
+  };
+
+  /// One buffer is all of memory, so that it serves for messages anywhere: a place in it is an address.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
+    return mesh_.transport().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
+  }
+  static std::size_t place_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
+
+  Message& start(int peer, bool receives) {
+    if (free_.empty()) {
+      free_.reserve(messages_.size() + 1);  // for the giving back, which does not throw
+      auto made = std::make_unique<Message>();
+      made->index = static_cast<std::uint32_t>(messages_.size());
+      made->buffer = all_of_memory();
+      messages_.push_back(std::move(made));
+      free_.push_back(messages_.back()->index);
+    }
+    Message& message = *messages_[free_.back()];
+    free_.pop_back();
+    message.peer = peer;
+    message.receives = receives;
+    message.framed = false;
+    return message;
+  }
+
+  std::string doing(const Message& message) const {
+    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
+           ", which has ended or left the channel";
+  }
+
+  /// Lane, number and, where the message is long, its length.
+  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::lane_count>& numbers, Lane lane,
+                                 std::size_t bytes) {
+    if (bytes >> length_bits != 0) {
+      throw Error(Errc::limit,
+                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+    }
+    const std::uint64_t number = numbers[static_cast<std::size_t>(lane)]++ % (1U << number_bits);
+    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
+    return static_cast<std::uint64_t>(lane) << (length_bits + number_bits) | number << length_bits | length;
+  }
+
+  /// @returns false where it was interrupted
+  bool block_until_done(Ticket ticket) {
+    Message& message = *messages_[ticket.index];
+    awaited_end_ = {message.peer, message.receives};
+    if (!announce(&message)) {
+      return false;
+    }
+    struct NoLonger {
+      Wire& wire;
+      ~NoLonger() { wire.announce(nullptr); }
+    };
+    const auto wait = [&] {
+      const NoLonger when_done{*this};
+      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
+                              : message.buffer->waitSend(nullptr, longest_wait);
+    };
+    return calling_gloo([&] { return doing(message); }, wait);
+  }
+
+  /// Whom interrupt() is to interrupt. @returns false where it was called before
+  bool announce(Message* message) noexcept {
+    const std::lock_guard lock(mutex_);
+    awaited_ = message;
+    return !interrupted_;
+  }
+
+  std::size_t take(Ticket ticket) {
+    Message& message = *messages_[ticket.index];
+    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
+    free_.push_back(message.index);
+    return bytes;
+  }
+
+  std::size_t unpack(Message& message) const {
+    std::uint64_t length = 0;
+    std::memcpy(&length, message.frame(), sizeof length);
+    if (length > message.bytes) {
+      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
+                                          " bytes where " + std::to_string(message.bytes) + " are received");
+    }
+    if (length > 0) {
+      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
+    }
+    return static_cast<std::size_t>(length);
+  }
+
+  /// Whoever has a deadline interrupts: where Gloo's own passes, it closes all connections.
+  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
+
+  Mesh& mesh_;
+  const int rank_;
+  const int size_;
+  FramePool frames_;
+  std::vector<Numbers> numbers_;  ///< by peer
+  std::vector<std::unique_ptr<Message>> messages_;
+  std::vector<std::uint32_t> free_;
+  std::pair<int, bool> awaited_end_{-1, true};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  Message* awaited_ = nullptr;
+};
+
+static_assert(message_passing::Wire<Wire>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/mpi/library.hpp
+
+/// @file
+/// The MPI library: its header without the C++ bindings, and its errors.
+
+#if DTRAIN_WITH_MPI
+
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// The category of MPI's own error codes, named "mpi". Its messages are asked for only while MPI runs.
+inline const std::error_category& mpi_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "mpi"; }
+    std::string message(int code) const override {
+      char text[MPI_MAX_ERROR_STRING] = {};
+      int length = 0;
+      const bool said = MPI_Error_string(code, text, &length) == MPI_SUCCESS;
+      return said ? std::string(text, static_cast<std::size_t>(length)) : "MPI error " + std::to_string(code);
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+/// "doing: what MPI says".
+inline Error mpi_error(int code, const std::string& doing) {
+  return {std::error_code(code, mpi_category()), doing + ": " + mpi_category().message(code)};
+}
+
+/// @throws Error (of the category mpi) unless `code` is MPI_SUCCESS
+inline void check(int code, const char* doing) {
+  if (code != MPI_SUCCESS) {
+    throw mpi_error(code, doing);
+  }
+}
+
+/// "Open MPI v4.1.4".
+inline std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) {
+    return "an MPI of unknown make";
+  }
+  const std::string whole(text, static_cast<std::size_t>(length));
+  return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/orders.hpp
+
+/// @file
+/// What threads want of the one that owns MPI.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+struct Task;
+
+/// One of three things: to start a task, to give one up, or to make a call.
+struct Order {
+  Task* start = nullptr;
+  Task* give_up = nullptr;
+  std::function<void()> call{};
+};
+
+/// Threads: `give` from any, the rest from the one that carries out. It sleeps while there is nothing to do.
+class Orders {
+ public:
+  void give(Order order) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(order));
+    }
+    number_.fetch_add(1);
+    if (asleep_.load()) {
+      futex_wake_all(number_, FutexScope::process);
+    }
+  }
+
+  /// Calls `each(Order&)` for what has come. @returns whether there was any
+  template <class Each>
+  bool take(Each each) {
+    const std::uint32_t number = number_.load(std::memory_order_acquire);
+    if (number == taken_) {
+      return false;
+    }
+    taken_ = number;
+    {
+      const std::lock_guard lock(mutex_);
+      taken_orders_.swap(waiting_);
+    }
+    for (Order& order : taken_orders_) {
+      each(order);
+    }
+    taken_orders_.clear();
+    return true;
+  }
+
+  /// Blocking: until there is an order that was not taken, or the deadline passes.
+  void sleep(Deadline deadline) noexcept {
+    asleep_.store(true);
+    futex_wait(number_, taken_, deadline, FutexScope::process);  // returns at once where the number has changed
+    asleep_.store(false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Order> waiting_;
+  std::vector<Order> taken_orders_;
+  std::atomic<std::uint32_t> number_{0};  ///< of orders given
+  std::atomic<bool> asleep_{false};
+  std::uint32_t taken_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+// ---- dtrain/backend/mpi/requests.hpp
+
+/// @file
+/// The MPI requests that are under way in this process, tested together.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+class Endpoint;
+
+/// Whose message a request is.
+struct Owner {
+  Endpoint* endpoint;
+  std::uint32_t slot;
+  bool receives;
+};
+
+/// Threads: the one that owns MPI.
+class Requests {
+ public:
+  struct Completed {
+    Owner owner;
+    std::size_t bytes;
+    int error;
+  };
+
+  bool empty() const noexcept { return requests_.empty(); }
+
+  void add(MPI_Request request, const Owner& owner) {
+    requests_.push_back(request);
+    owners_.push_back(owner);
+  }
+
+  /// Calls `each(Completed)` for those that are complete, once they are all taken out; it may add others.
+  /// @returns whether there were any. @throws Error (mpi) where MPI cannot even test them
+  template <class Each>
+  bool test(Each each) {
+    int count = 0;
+    indices_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+    const int code =
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+      throw mpi_error(code, "waiting for messages");
+    }
+    if (count == MPI_UNDEFINED || count == 0) {
+      return false;
+    }
+    completed_.clear();
+    for (int i = 0; i < count; ++i) {
+      const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
+      const Owner& owner = owners_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+      completed_.push_back(completed(owner, status, code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS));
+    }
+    drop_complete();
+    for (const Completed& one : completed_) {
+      each(one);
+    }
+    return true;
+  }
+
+  /// Takes out what belongs to `endpoint`: receives that nothing has come for are cancelled.
+  /// @returns whether MPI is done with all of their memory
+  bool abandon(const Endpoint& endpoint) noexcept {
+    bool clean = true;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (owners_[i].endpoint == &endpoint) {
+        clean = end(requests_[i], owners_[i].receives) && clean;
+        requests_[i] = MPI_REQUEST_NULL;  // what is left of it is left to MPI
+      }
+    }
+    drop_complete();
+    return clean;
+  }
+
+ private:
+  static Completed completed(const Owner& owner, const MPI_Status& status, int error) noexcept {
+    int bytes = 0;
+    if (owner.receives && error == MPI_SUCCESS) {
+      error = MPI_Get_count(&status, MPI_BYTE, &bytes);
+    }
+    return {owner, static_cast<std::size_t>(bytes < 0 ? 0 : bytes), error};
+  }
+
+  static bool end(MPI_Request& request, bool receives) noexcept {
+    int done = 0;
+    if (receives && MPI_Cancel(&request) != MPI_SUCCESS) {
+      return false;
+    }
+    return MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+  }
+
+  void drop_complete() noexcept {
+    for (std::size_t i = 0; i < requests_.size();) {
+      if (requests_[i] == MPI_REQUEST_NULL) {
+        requests_[i] = requests_.back();
+        owners_[i] = owners_.back();
+        requests_.pop_back();
+        owners_.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  }
+
+  std::vector<MPI_Request> requests_;
+  std::vector<Owner> owners_;
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<Completed> completed_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/endpoint.hpp
+
+/// @file
+/// One channel's messages over MPI: the Wire that its routines run on.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+using message_passing::FramePool;
+using message_passing::Lane;
+
+/// A channel is a band of tags of one MPI communicator, one tag for each lane. Threads: the one that owns MPI, but for
+/// rank, size and frames (see FramePool).
+class Endpoint {
+ public:
+  struct Ticket {
+    std::uint32_t slot = 0;
+  };
+
+  /// @param world_ranks of the channel's ranks in `communicator`
+  Endpoint(Requests& requests, MPI_Comm communicator, int first_tag, int rank, std::vector<int> world_ranks)
+      : requests_(requests),
+        communicator_(communicator),
+        first_tag_(first_tag),
+        rank_(rank),
+        world_ranks_(std::move(world_ranks)) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(world_ranks_.size()); }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// At most 2^31 - 1 bytes. @throws Error (mpi, limit)
+  Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(
+        MPI_Isend(input.data(), count_of(input.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_, &request),
+        "sending a message");
+    return started(request, peer, false);
+  }
+
+  Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Irecv(output.data(), count_of(output.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_,
+                    &request),
+          "receiving a message");
+    return started(request, peer, true);
+  }
+
+  /// A few bytes that stay where they are for ever, and that nobody need receive. @throws Error (mpi)
+  void send_and_forget(std::span<const std::byte> input, int peer, Lane lane) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(
+        MPI_Isend(input.data(), count_of(input.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_, &request),
+        "sending a last message");
+    check(MPI_Request_free(&request), "sending a last message");
+  }
+
+  /// See Wire. Of one ticket at a time.
+  class Awaiter {
+   public:
+    Awaiter(Endpoint& endpoint, Ticket ticket) noexcept : endpoint_(endpoint), ticket_(ticket) {}
+    bool await_ready() const noexcept { return endpoint_.slots_[ticket_.slot].done; }
+    void await_suspend(std::coroutine_handle<> waiter) const noexcept { endpoint_.wait_for(ticket_, waiter); }
+    std::size_t await_resume() const { return endpoint_.take(ticket_); }
+
+   private:
+    Endpoint& endpoint_;
+    Ticket ticket_;
+  };
+  Awaiter done(Ticket ticket) noexcept { return {*this, ticket}; }
+
+  /// A message is complete. @returns who waits for it, to be resumed; null where nobody does yet
+  std::coroutine_handle<> complete(std::uint32_t slot, std::size_t bytes, int error) noexcept {
+    Slot& message = slots_[slot];
+    message.done = true;
+    message.bytes = bytes;
+    message.error = error;
+    const bool awaited = waiter_ && awaited_ == slot;
+    return awaited ? std::exchange(waiter_, nullptr) : nullptr;
+  }
+
+  /// The rank of the channel that the suspended routine waits for, and whether it is to send; for a timeout's sentence.
+  std::pair<int, bool> waits_for() const noexcept {
+    return slots_.empty() ? std::pair(-1, true) : std::pair(slots_[awaited_].peer, slots_[awaited_].receives);
+  }
+
+  /// Nobody waits any more.
+  void forget_waiter() noexcept { waiter_ = nullptr; }
+
+ private:
+  struct Slot {
+    bool done = false;
+    bool receives = false;
+    int peer = -1;
+    int error = MPI_SUCCESS;
+    std::size_t bytes = 0;
+  };
+
+  static int count_of(std::size_t bytes) {
+    if (bytes > 0x7fff'ffff) {
+      throw Error(Errc::limit, "a message of " + std::to_string(bytes) + " bytes; MPI counts to 2^31 - 1");
+    }
+    return static_cast<int>(bytes);
+  }
+
+  int world_rank(int peer) const noexcept { return world_ranks_[static_cast<std::size_t>(peer)]; }
+  int tag(Lane lane) const noexcept { return first_tag_ + static_cast<int>(lane); }
+
+  Ticket started(MPI_Request request, int peer, bool receives) {
+    std::uint32_t slot = 0;
+    if (free_.empty()) {
+      slot = static_cast<std::uint32_t>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    slots_[slot] = {false, receives, peer, MPI_SUCCESS, 0};
+    requests_.add(request, {this, slot, receives});
+    return {slot};
+  }
+
+  void wait_for(Ticket ticket, std::coroutine_handle<> waiter) noexcept {
+    awaited_ = ticket.slot;
+    waiter_ = waiter;
+  }
+
+  std::size_t take(Ticket ticket) {
+    const Slot message = slots_[ticket.slot];
+    free_.push_back(ticket.slot);
+    int kind = MPI_SUCCESS;
+    if (message.error != MPI_SUCCESS) {
+      check(MPI_Error_class(message.error, &kind), "asking what an error is");
+      if (kind == MPI_ERR_TRUNCATE) {
+        throw Error(Errc::disagreement,
+                    "a message came that is longer than what was to come; do all ranks call the "
+                    "same collectives in the same order, with the same counts?");
+      }
+      throw mpi_error(message.error, message.receives ? "receiving a message" : "sending a message");
+    }
+    return message.bytes;
+  }
+
+  Requests& requests_;
+  const MPI_Comm communicator_;
+  const int first_tag_;
+  const int rank_;
+  const std::vector<int> world_ranks_;
+  FramePool frames_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_;
+  std::coroutine_handle<> waiter_;
+  std::uint32_t awaited_ = 0;
+};
+
+static_assert(message_passing::Wire<Endpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/session.hpp
+
+/// @file
+/// MPI's start and end in this process.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// A communicator of dtrain's own with all processes of MPI_COMM_WORLD, and what MPI says of them. It is made before
+/// any message, and nothing else that is collective inside MPI follows: what comes later can be given up at any moment.
+/// Threads: the one that owns MPI.
+class Session {
+ public:
+  /// Collective over MPI_COMM_WORLD, blocking, for as long as MPI likes. Initialises MPI unless the program did.
+  /// @throws Error (unsupported, mpi)
+  Session() {
+    int initialized = 0;
+    int finalized = 0;
+    check(MPI_Initialized(&initialized), "asking whether MPI runs");
+    check(MPI_Finalized(&finalized), "asking whether MPI has ended");
+    if (finalized != 0) {
+      throw Error(Errc::unsupported,
+                  "MPI has ended in this process and cannot be started again; keep one process group until the end, "
+                  "or initialise and finalize MPI in main, around all of them");
+    }
+    if (initialized == 0) {
+      start();
+    } else {
+      check_thread_level();
+    }
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator_), "duplicating MPI_COMM_WORLD");
+    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "having errors returned");
+    check(MPI_Comm_rank(communicator_, &rank_), "asking for the rank");
+    check(MPI_Comm_size(communicator_, &size_), "asking for the number of ranks");
+    int* bound = nullptr;
+    int has_bound = 0;
+    check(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &has_bound), "asking for the largest tag");
+    highest_tag_ = has_bound != 0 ? *bound : 32767;  // what the standard guarantees
+    library_ = library_name();
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  MPI_Comm communicator() const noexcept { return communicator_; }
+  /// Whether this began MPI, and so is to end it.
+  bool is_own() const noexcept { return started_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  int highest_tag() const noexcept { return highest_tag_; }
+  const std::string& library() const noexcept { return library_; }
+
+  /// Collective where this began MPI; blocking, until every rank has come here.
+  void end() noexcept {
+    int finalized = 0;
+    if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) {
+      return;  // the program ended it before its process group
+    }
+    if (started_) {
+      flush();
+    }
+    static_cast<void>(MPI_Comm_free(&communicator_));
+    if (started_) {
+      static_cast<void>(MPI_Finalize());
+    }
+  }
+
+ private:
+  /// Open MPI aborts a process whose peer closes a connection before all is written, and MPI_Finalize does not wait for
+  /// what nobody had to receive: a channel's last word. A message that follows it to each peer that may have got one is
+  /// received here; of more than `most_told` ranks from those that channels of all ranks have told.
+  void flush() const noexcept {
+    constexpr int most_told = 64;  // as in mpi/host.hpp
+    for (int distance = 1; distance < size_; distance = size_ <= most_told ? distance + 1 : 2 * distance) {
+      char sent = 0;
+      char received = 0;
+      static_cast<void>(MPI_Sendrecv(&sent, 1, MPI_CHAR, (rank_ + distance) % size_, highest_tag_, &received, 1,
+                                     MPI_CHAR, (rank_ + size_ - distance) % size_, highest_tag_, communicator_,
+                                     MPI_STATUS_IGNORE));
+    }
+  }
+
+  void start() {
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
+    started_ = true;
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
+  }
+
+  /// This thread calls MPI whenever the program's may.
+  static void check_thread_level() {
+    int provided = 0;
+    check(MPI_Query_thread(&provided), "asking for the level of threads");
+    if (provided < MPI_THREAD_MULTIPLE) {
+      throw Error(Errc::unsupported,
+                  "this program initialised MPI for one thread at a time, but backend::Mpi calls it from a thread of "
+                  "its own; initialise it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), or not "
+                  "at all");
+    }
+  }
+
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  int highest_tag_ = 0;
+  bool started_ = false;
+  std::string library_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/task.hpp
+
+/// @file
+/// A routine that one thread waits for and another one, which owns MPI, runs.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+class Endpoint;
+
+/// Where the thread that waits for a channel's work sleeps. Threads: `sleep` from one, `ring` from any.
+/// Lifetime: outlives whoever rings.
+class Bell {
+ public:
+  /// Blocking: until it rings or the deadline passes; not at all where `ready()` holds.
+  template <class Ready>
+  void sleep(Deadline deadline, Ready ready) noexcept {
+    word_.store(asleep);
+    if (!ready()) {
+      futex_wait(word_, asleep, deadline, FutexScope::process);
+    }
+    word_.store(awake);
+  }
+
+  void ring() noexcept {
+    if (word_.exchange(awake) == asleep) {
+      futex_wake_all(word_, FutexScope::process);
+    }
+  }
+
+ private:
+  enum State : std::uint32_t { awake, asleep };
+  std::atomic<std::uint32_t> word_{awake};
+};
+
+/// Lifetime: until it has ended.
+struct Task {
+  Endpoint& endpoint;
+  message_passing::Routine& routine;
+  Bell& bell;
+  std::atomic<bool> ended{false};  ///< nothing touches the operation's memory any more, unless memory_is_lost
+  bool memory_is_lost = false;     ///< MPI could not be made to let go of it; to be read once it has ended
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+// ---- dtrain/backend/mpi/progress.hpp
+
+/// @file
+/// The loop of the thread that owns MPI.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// Runs tasks: resumes their routines when what they wait for has come. MPI makes progress only inside its calls: while
+/// messages are under way they are tested without end, at first without a pause.
+/// Threads: all but `orders` belongs to the thread that owns MPI.
+class ProgressLoop {
+ public:
+  Orders& orders() noexcept { return orders_; }
+  Requests& requests() noexcept { return requests_; }
+
+  /// Whether MPI holds memory that it could not be made to let go of: then it is not called any more, so that it does
+  /// not write there, and every task ends at once.
+  bool out_of_service() const noexcept { return out_of_service_; }
+
+  void stop() noexcept { stopped_ = true; }
+
+  /// Blocking: until stop().
+  /// @param owns_mpi nobody else ends MPI: it may be called while nothing is waited for
+  void run(bool owns_mpi) noexcept {
+    // Else the kernel adds 50 microseconds to every short nap.
+    static_cast<void>(::prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0));
+    auto moved_at = std::chrono::steady_clock::now();
+    int idle = 0;
+    while (!stopped_) {
+      const bool ordered = orders_.take([this](Order& order) { carry_out(order); });
+      if (poll() || ordered) {
+        idle = 0;
+        continue;
+      }
+      if (++idle < spins) {
+        continue;
+      }
+      const auto now = std::chrono::steady_clock::now();
+      moved_at = idle == spins ? now : moved_at;
+      if (now - moved_at < (requests_.empty() ? patience_idle : patience)) {
+        static_cast<void>(::sched_yield());
+      } else if (requests_.empty()) {
+        orders_.sleep(Deadline::after(owns_mpi && !out_of_service_ ? rest(now - moved_at) : std::chrono::seconds(10)));
+      } else {
+        const auto nap = std::clamp<std::chrono::nanoseconds>((now - moved_at) / 16, shortest_nap, longest_nap);
+        orders_.sleep(Deadline::after(nap));
+      }
+    }
+  }
+
+ private:
+  static constexpr int spins = 20;
+  static constexpr std::chrono::microseconds patience{300};       ///< in which the core is only lent to others
+  static constexpr std::chrono::microseconds patience_idle{100};  ///< the same, for the next operation to begin
+  static constexpr std::chrono::microseconds shortest_nap{20};
+  static constexpr std::chrono::microseconds longest_nap{200};
+  static constexpr std::chrono::milliseconds longest_rest{5};
+
+  /// How long to sleep where nothing is waited for. A send may be complete for MPI before its bytes have left (its
+  /// connection is not there yet, or full), and they leave only inside MPI's calls.
+  static std::chrono::nanoseconds rest(std::chrono::nanoseconds idle_for) noexcept {
+    int found = 0;
+    static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
+    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, longest_nap, longest_rest);
+  }
+
+  void carry_out(Order& order) noexcept {
+    if (order.call) {
+      order.call();
+    } else if (order.give_up != nullptr) {
+      if (std::find(tasks_.begin(), tasks_.end(), order.give_up) != tasks_.end()) {
+        end(*order.give_up);
+      }
+    } else if (order.start != nullptr) {
+      tasks_.push_back(order.start);
+      if (out_of_service_) {
+        end(*order.start);
+      } else {
+        order.start->routine.resume();
+        look_at(*order.start);
+      }
+    }
+  }
+
+  /// @returns whether a message was complete
+  bool poll() noexcept {
+    if (requests_.empty()) {
+      return false;
+    }
+    try {
+      resumable_.clear();
+      const bool some = requests_.test([this](const Requests::Completed& completed) {
+        const std::coroutine_handle<> waiter =
+            completed.owner.endpoint->complete(completed.owner.slot, completed.bytes, completed.error);
+        if (waiter) {
+          resumable_.emplace_back(completed.owner.endpoint, waiter);
+        }
+      });
+      for (std::size_t i = 0; i < resumable_.size() && !out_of_service_; ++i) {
+        const auto [endpoint, waiter] = resumable_[i];
+        const auto task = std::find_if(tasks_.begin(), tasks_.end(),
+                                       [at = endpoint](const Task* one) { return &one->endpoint == at; });
+        waiter.resume();
+        look_at(**task);
+      }
+      return some;
+    } catch (const std::exception& error) {
+      log(LogLevel::error, std::string("MPI is given up in this process: ") + error.what());
+      retire();
+      return true;
+    }
+  }
+
+  void look_at(Task& task) noexcept {
+    if (task.routine.done()) {
+      end(task);
+    }
+  }
+
+  /// After an error, or given up, messages may be left.
+  void end(Task& task) noexcept {
+    tasks_.erase(std::find(tasks_.begin(), tasks_.end(), &task));
+    task.endpoint.forget_waiter();
+    const bool let_go = out_of_service_ ? task.routine.done() : requests_.abandon(task.endpoint);
+    task.memory_is_lost = !let_go;
+    Bell& bell = task.bell;
+    task.ended.store(true);
+    bell.ring();
+    if (!let_go && !out_of_service_) {
+      retire();
+    }
+  }
+
+  void retire() noexcept {
+    out_of_service_ = true;
+    while (!tasks_.empty()) {
+      end(*tasks_.back());
+    }
+  }
+
+  Orders orders_;
+  Requests requests_;
+  std::vector<Task*> tasks_;
+  std::vector<std::pair<Endpoint*, std::coroutine_handle<>>> resumable_;
+  bool out_of_service_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/engine.hpp
+
+/// @file
+/// The one thread of a process that calls MPI.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// Starts MPI, runs every call to it, and ends it. All channels of a process share one.
+/// Threads: any, but for what it says of itself. Lifetime: as long as the last owner.
+class Engine {
+ public:
+  /// What is asked in the thread that owns MPI.
+  struct Inside {
+    std::optional<Session> session;
+    ProgressLoop loop;
+    int channels = 0;  ///< whose tags this process has chosen
+  };
+
+  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. MPI exists once in a process, can be started
+  /// once, and knows one main thread: this is the one thing that dtrain keeps for the whole process, for as long as
+  /// somebody owns it.
+  /// @throws Error (timeout, unsupported, mpi)
+  static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
+    static std::mutex mutex;
+    static std::weak_ptr<Engine> present;
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Engine> engine = present.lock();
+    if (!engine) {
+      engine.reset(new Engine(deadline));
+      present = engine;
+    }
+    return engine;
+  }
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Blocking: ends MPI with all other ranks where nothing was given up, as long as end_within() says; else at once.
+  ~Engine() {
+    const bool clean = clean_.load();
+    orders().give({nullptr, nullptr, [inside = &shared_->inside, clean] {
+                     if (clean && !inside->loop.out_of_service()) {
+                       inside->session->end();
+                     }
+                     inside->loop.stop();
+                   }});
+    if (shared_->block_until_ended(Deadline::after(clean ? patience_.load() : std::chrono::seconds(2)))) {
+      thread_.join();
+    } else {
+      log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
+      thread_.detach();
+    }
+  }
+
+  /// The process's place in MPI_COMM_WORLD.
+  int rank() const noexcept { return session().rank(); }
+  int size() const noexcept { return session().size(); }
+  int highest_tag() const noexcept { return session().highest_tag(); }
+  MPI_Comm communicator() const noexcept { return session().communicator(); }
+  const std::string& library() const noexcept { return session().library(); }
+
+  Orders& orders() noexcept { return shared_->inside.loop.orders(); }
+  Requests& requests() noexcept { return shared_->inside.loop.requests(); }
+
+  /// Runs `call(Inside&)` in the thread that owns MPI. Blocking: until it has returned, or the deadline passes, after
+  /// which it may still run. @throws what the call throws, Error (timeout)
+  void run_blocking(std::function<void(Inside&)> call, Deadline deadline, const char* doing) {
+    struct Result {
+      std::mutex mutex;
+      std::condition_variable changed;
+      bool done = false;
+      std::exception_ptr thrown;
+    };
+    const auto result = std::make_shared<Result>();
+    orders().give({nullptr, nullptr, [result, inside = &shared_->inside, call = std::move(call)] {
+                     std::exception_ptr thrown;
+                     try {
+                       call(*inside);
+                     } catch (...) {
+                       thrown = std::current_exception();
+                     }
+                     const std::lock_guard lock(result->mutex);
+                     result->thrown = thrown;
+                     result->done = true;
+                     result->changed.notify_all();
+                   }});
+    std::unique_lock lock(result->mutex);
+    if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
+      throw Error(Errc::timeout, std::string(doing) + " took too long; have all processes of the job come as far?");
+    }
+    if (result->thrown) {
+      std::rethrow_exception(result->thrown);
+    }
+  }
+
+  /// The ranks will not all come to the end: it is not waited for.
+  void expect_no_end() noexcept { clean_.store(false); }
+  void end_within(std::chrono::nanoseconds patience) noexcept { patience_.store(patience); }
+
+ private:
+  /// Outlives an Engine whose thread does not come back.
+  struct Shared {
+    bool block_until_ended(Deadline deadline) {
+      std::unique_lock lock(mutex);
+      return block_until(changed, lock, deadline, [this] { return ended; });
+    }
+
+    Inside inside;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool started = false;
+    bool ended = false;
+    std::exception_ptr failed;
+  };
+
+  explicit Engine(Deadline deadline) : shared_(std::make_shared<Shared>()) {
+    const async::BlockedSignals blocked;
+    try {
+      thread_ = std::thread([shared = shared_] { main(*shared); });
+    } catch (const std::system_error& failure) {
+      throw Error(failure.code(), std::string("starting the thread that calls MPI: ") + failure.what());
+    }
+    std::unique_lock lock(shared_->mutex);
+    const bool came = block_until(shared_->changed, lock, deadline, [this] { return shared_->started; });
+    lock.unlock();
+    if (!came) {
+      thread_.detach();
+      throw Error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
+    }
+    if (shared_->failed) {
+      thread_.join();
+      std::rethrow_exception(shared_->failed);
+    }
+  }
+
+  static void main(Shared& shared) noexcept {
+    try {
+      shared.inside.session.emplace();
+    } catch (...) {
+      shared.failed = std::current_exception();
+    }
+    tell(shared, shared.started);
+    if (!shared.failed) {
+      shared.inside.loop.run(shared.inside.session->is_own());
+    }
+    tell(shared, shared.ended);
+  }
+
+  static void tell(Shared& shared, bool& flag) noexcept {
+    const std::lock_guard lock(shared.mutex);
+    flag = true;
+    shared.changed.notify_all();
+  }
+
+  const Session& session() const noexcept { return *shared_->inside.session; }
+
+  const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+  std::atomic<bool> clean_{true};
+  std::atomic<std::chrono::nanoseconds> patience_{std::chrono::minutes(10)};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
 
 // ---- dtrain/backend/shared_memory/available_memory.hpp
 
@@ -14876,6 +16869,1658 @@ inline std::string place_of(const Operation& operation, const std::string& chann
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/message_passing/call.hpp
+
+/// @file
+/// What an algorithm works with: the wire, the channel's memory, and the operation it carries out.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+using shared_memory::Operation;
+using shared_memory::OperationKind;
+
+/// Where one algorithm hands over to another, and how messages are cut. The same on every rank.
+struct Tuning {
+  std::size_t small_bytes = 8192;                   ///< what travels in an operation's first message, to one peer
+  std::size_t chunk_bytes = 256 * 1024;             ///< the most of a message of a pipelined algorithm
+  std::size_t chunks_in_flight = 4;                 ///< how many of these are on their way between two ranks
+  int exchange_ranks = 8;                           ///< up to so many send small reductions to everybody
+  std::size_t piece_bytes = std::size_t{1} << 30U;  ///< the most of one message of a send
+  bool all_to_all = false;  ///< large reductions go straight to who reduces them: all ranks share a host
+};
+
+/// The same for every operation of a channel.
+struct Place {
+  std::string channel;
+  std::vector<int> job_ranks;  ///< of the channel's ranks
+  Tuning tuning;
+};
+
+/// One operation on one rank. Lifetime: as its Routine.
+template <Wire W>
+struct Call {
+  W& wire;
+  Scratch& scratch;
+  const Place& place;
+  Operation operation;
+
+  FramePool& frames() noexcept { return wire.frames(); }
+  int rank() const noexcept { return wire.rank(); }
+  int size() const noexcept { return wire.size(); }
+
+  /// The rank that is `distance` away, round the circle; 0 <= distance < size.
+  int after(int distance) const noexcept { return (rank() + distance) % size(); }
+  int before(int distance) const noexcept { return (rank() - distance + size()) % size(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/averages.hpp
+
+/// @file
+/// The reduction of two partial results on their way through the ranks.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// An average is a sum whose last combination of each element also divides by the number of ranks.
+template <Wire W>
+kernels::Reduction reduction_of(const Call<W>& call, bool last) noexcept {
+  const Operation& operation = call.operation;
+  if (operation.op == ReduceOp::average && !last) {
+    return kernels::Reduction::of(operation.dtype, ReduceOp::sum);
+  }
+  return kernels::Reduction::of(operation.dtype, operation.op).over(static_cast<std::size_t>(call.size()));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/blocks.hpp
+
+/// @file
+/// How a buffer is cut into one block for each rank, and these into chunks.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// The most that Tuning::chunks_in_flight may be.
+inline constexpr std::size_t most_lanes = 8;
+
+/// A run of elements, in bytes from the beginning of the whole.
+struct Extent {
+  std::size_t offset;
+  std::size_t bytes;
+  std::size_t count;
+};
+
+/// Blocks are as long as each other but for the last ones, which may be shorter or empty. A block is worked on in
+/// rounds of `lanes` chunks: that many are under way at a time.
+class Blocks {
+ public:
+  /// `count` elements in all, in `blocks` blocks.
+  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning) noexcept
+      : count_(count), element_(size_bytes(dtype)), lanes_(tuning.chunks_in_flight) {
+    const std::size_t number = static_cast<std::size_t>(blocks);
+    block_ = (count + number - 1) / number;
+    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / element_);
+    rounds_ = std::max<std::size_t>(1, (block_ + lanes_ * longest - 1) / (lanes_ * longest));
+    const std::size_t chunks = rounds_ * lanes_;
+    const std::size_t line = std::max<std::size_t>(1, 64 / element_);
+    chunk_ = std::max<std::size_t>(1, (block_ + chunks - 1) / chunks);
+    chunk_ = (chunk_ + line - 1) / line * line;
+  }
+
+  std::size_t lanes() const noexcept { return lanes_; }
+  std::size_t rounds() const noexcept { return rounds_; }
+  std::size_t chunk_bytes() const noexcept { return chunk_ * element_; }
+  std::size_t block_bytes() const noexcept { return block_ * element_; }
+
+  Extent chunk(int block, std::size_t round, std::size_t lane) const noexcept {
+    const std::size_t block_begin = std::min(count_, static_cast<std::size_t>(block) * block_);
+    const std::size_t block_end = std::min(count_, block_begin + block_);
+    const std::size_t begin = std::min(block_end, block_begin + (round * lanes_ + lane) * chunk_);
+    const std::size_t end = std::min(block_end, begin + chunk_);
+    return {begin * element_, (end - begin) * element_, end - begin};
+  }
+
+ private:
+  std::size_t count_;
+  std::size_t element_;
+  std::size_t lanes_;
+  std::size_t rounds_;
+  std::size_t block_;
+  std::size_t chunk_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/host.hpp
+
+/// @file
+/// The concept Host: what a backend brings along to be a message-passing one.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// How a Host learns that it is to give an operation up. `aborted` costs nothing; `gives_up` looks at the clock too;
+/// `stalled` is called after a wait of about a millisecond, and again at least every 20 ms. `reason` is a sentence: why
+/// this rank ends, for a Host that has to end the process.
+template <class W>
+concept Watch = requires(W& watch) {
+  { watch.aborted() }
+  noexcept->std::same_as<bool>;
+  { watch.gives_up() }
+  noexcept->std::same_as<bool>;
+  { watch.stalled() }
+  noexcept->std::same_as<void>;
+};
+
+/// A Watch that never gives up, for the concept.
+struct NoWatch {
+  bool aborted() noexcept { return false; }
+  bool gives_up() noexcept { return false; }
+  void stalled() noexcept {}
+  std::string reason() { return {}; }
+};
+
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// One rank's end of one channel. Constructed from the context, the ranks of the job that the channel has, and a
+/// deadline: collective, blocking; it may throw. Threads: run_blocking from one at a time; interrupt from any.
+///
+/// - `run_blocking(routine, watch)`: until the routine is done, or the watch gives it up and nothing will touch the
+///   operation's memory; if MPI or the like could not be made to let go of it: false, and the scratch is never freed.
+/// - `waits_for()`: after that, the rank of the channel for whose message it waited, and whether that was to send.
+/// - `interrupt()`: the watch has news.
+/// - `close(clean)`: the last call; `clean` if the channel had not failed. Peers that wait for this rank may be told.
+/// - `tuning(context)`: the same on every rank.
+template <class H>
+concept Host = requires { typename H::Wire; } && Wire<typename H::Wire> &&
+    std::constructible_from<H, const ChannelContext&, const std::vector<int>&, Deadline> &&
+    requires(H& host, Routine& routine, NoWatch& watch, const ChannelContext& context, bool clean) {
+      { H::backend_name() } noexcept -> std::same_as<const char*>;
+      { H::tuning(context) } noexcept -> std::same_as<Tuning>;
+      { host.wire() } noexcept -> std::same_as<typename H::Wire&>;
+      { host.run_blocking(routine, watch) } noexcept -> std::same_as<bool>;
+      { host.waits_for() } noexcept -> std::same_as<std::pair<int, bool>>;
+      { host.interrupt() } noexcept -> std::same_as<void>;
+      { host.close(clean) } noexcept -> std::same_as<void>;
+    };
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/gloo/host.hpp
+
+/// @file
+/// What carries a channel's routines where messages go over Gloo.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// See message_passing::Host. Gloo's waits block: the channel's own thread runs the routine straight through, and the
+/// thread that runs the stream waits for that one, keeps the deadline, and notices when the operation is given up.
+class Host {
+ public:
+  using Wire = gloo::Wire;
+
+  static constexpr const char* backend_name() noexcept { return "backend::Gloo"; }
+
+  /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
+  Host(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
+      : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
+    mesh_->exchange(context.store, deadline);
+    connect(context, deadline);
+    wire_.emplace(*mesh_);
+  }
+  ~Host() { close(true); }
+
+  Wire& wire() noexcept { return *wire_; }
+
+  /// Within a host blocks go straight to who reduces them, in pieces as long as Gloo's own: what counts is how often
+  /// threads are woken. Between hosts in shorter ones, of which more are on their way.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    if (context.members.node_count == 1) {
+      tuning.all_to_all = true;
+      tuning.chunk_bytes = 1024 * 1024;
+      tuning.chunks_in_flight = 2;
+    }
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `watch` gives it up. @returns true: the operation's memory is free again
+  template <class Watch>
+  bool run_blocking(message_passing::Routine& routine, Watch& watch) noexcept {
+    auto work = [&]() noexcept { routine.resume(); };
+    worker_.start(work);
+    std::chrono::milliseconds patience(1);
+    while (!worker_.wait(Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))))) {
+      if (watch.gives_up()) {
+        wire_->interrupt();
+      } else {
+        watch.stalled();
+      }
+    }
+    if (!wire_->is_idle()) {
+      give_up(routine);
+    }
+    return true;
+  }
+
+  /// See Wire.
+  std::pair<int, bool> waits_for() const noexcept { return wire_->waits_for(); }
+
+  /// From any thread: the operation under way ends, and there is no later one.
+  void interrupt() noexcept { wire_->interrupt(); }
+
+  /// The connections end; peers that wait for this rank find them closed.
+  void close(bool /*clean*/) noexcept {
+    while (!worker_.wait(Deadline::after(std::chrono::hours(1)))) {
+    }
+    if (wire_) {
+      wire_->abandon();
+    }
+    mesh_.reset();
+  }
+
+ private:
+  /// How long the job's first cause is waited for where a peer has closed its connection: longer than the store waits
+  /// for a lost rank to come back.
+  static constexpr std::chrono::milliseconds grace{1200};
+
+  /// In the channel's thread, from which a failure of the job calls it back.
+  void connect(const ChannelContext& context, Deadline deadline) {
+    std::exception_ptr failed;
+    auto work = [&]() noexcept {
+      try {
+        mesh_->connect();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    };
+    worker_.start(work);
+    while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
+      if (deadline.passed() || context.failure->failed()) {
+        mesh_->interrupt();
+      }
+      if (context.on_stall) {
+        context.on_stall();
+      }
+    }
+    if (failed && !deadline.passed()) {  // a peer that is gone, of which the job may know more
+      context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
+    }
+    context.failure->throw_if_failed(context.reporting_rank());
+    if (deadline.passed()) {
+      throw Error(Errc::timeout, "connecting channel '" + context.name + "' over Gloo took too long");
+    }
+    if (failed) {
+      std::rethrow_exception(failed);
+    }
+  }
+
+  /// Nobody touches the operation's memory any more; then the connections, on which a message may be half received, are
+  /// closed.
+  void give_up(const message_passing::Routine& routine) noexcept {
+    wire_->interrupt();
+    wire_->abandon();
+    try {
+      if (routine.done()) {
+        routine.check();
+      }
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::closed)) {
+        failure_->block_until_failed(Deadline::after(grace));
+      }
+    } catch (...) {  // whoever asked for the operation says it
+    }
+    worker_.start(close_connections_);
+  }
+
+  struct CloseConnections {
+    Host& host;
+    void operator()() const noexcept { host.mesh_->interrupt(); }
+  };
+
+  const std::shared_ptr<FailureLatch> failure_;
+  std::unique_ptr<Mesh> mesh_;
+  std::optional<Wire> wire_;
+  CloseConnections close_connections_{*this};
+  Worker worker_;  ///< goes first
+};
+
+static_assert(message_passing::Host<Host>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/message_passing/channel.hpp
+
+/// @file
+/// One rank's side of a message-passing channel: running operations in order, and giving up when it fails.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work calls,
+/// belong to the thread that runs the stream; abort, failure and close to any.
+template <Host H>
+class Channel {
+ public:
+  using Wire = typename H::Wire;
+
+  /// A message to oneself, which no wire carries.
+  struct Note {
+    Operation operation;
+    std::vector<std::byte> bytes;
+  };
+
+  /// Collective, blocking. @throws as the Host
+  Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
+      : job_rank_(context.reporting_rank()),
+        host_name_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        on_stall_(context.on_stall),
+        place_{context.name, std::move(job_ranks), H::tuning(context)},
+        host_(context, place_.job_ranks, deadline) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() noexcept { return host_.wire().rank(); }
+  int size() noexcept { return host_.wire().size(); }
+  int job_rank() const noexcept { return job_rank_; }
+  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
+  std::deque<Note>& notes() noexcept { return notes_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs the routine that `make(call)` gives as the `turn`-th operation that was enqueued; skips it once the channel
+  /// has failed.
+  template <class Make>
+  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      fail(out_of_order(operation));
+      return;
+    }
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
+      fail(out_of_order(operation));
+    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+      carry_out(operation, make);
+    }
+    done_.store(std::max(done, turn), std::memory_order_release);
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+
+  std::optional<Cause> failure() const {
+    if (!aborted()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// Ends running and later work of this rank. The first cause stays.
+  void abort(const Cause& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) {
+        return;
+      }
+      try {
+        cause_ = cause;
+      } catch (...) {
+        cause_ = Cause{cause.kind, cause.rank, {}, {}};
+      }
+      aborted_.store(true);  // before anybody else can find a cause and return
+    }
+    host_.interrupt();
+  }
+
+  /// Aborts, and tells the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    try {
+      failure_->report(cause);
+    } catch (...) {
+      // failure() has it; the job learns of it from whoever looks there.
+    }
+  }
+
+  /// The communicator is going away: no work runs after this. Blocking: until what runs in another thread has ended,
+  /// which is soon.
+  void close(std::uint64_t enqueued) noexcept {
+    if (done_.load() < enqueued) {
+      abort({CauseKind::exception, job_rank_, host_name_,
+             "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+    host_.close(!aborted());
+  }
+
+ private:
+  ~Channel() = default;
+
+  /// Of one operation.
+  struct OperationWatch {
+    Channel& channel;
+    Deadline deadline;
+    bool timed_out = false;
+
+    bool aborted() const noexcept { return channel.aborted(); }
+    bool gives_up() noexcept {
+      timed_out = deadline.passed();
+      return timed_out || aborted();
+    }
+    void stalled() const noexcept {
+      if (channel.on_stall_) {
+        channel.on_stall_();
+      }
+    }
+    std::string reason() const {
+      const std::optional<Cause> cause = channel.failure();
+      return "rank " + std::to_string(channel.job_rank_) +
+             (cause ? ": ends because " + cause->sentence() : ": ends because an operation timed out");
+    }
+  };
+
+  template <class Make>
+  void carry_out(const Operation& operation, Make& make) noexcept {
+    Call<Wire> call{host_.wire(), scratch_, place_, operation};
+    OperationWatch watch{*this, Deadline::after(timeout_)};
+    try {
+      Routine routine = make(call);
+      if (!host_.run_blocking(routine, watch)) {
+        scratch_.leak();
+      }
+      if (routine.done()) {
+        routine.check();
+      } else if (watch.timed_out && !aborted()) {
+        fail({CauseKind::timeout, job_rank_, host_name_, present(operation) + ": " + missing()});
+      } else if (!aborted()) {
+        fail({CauseKind::exception, job_rank_, host_name_,
+              present(operation) + " was given up, because " + H::backend_name() +
+                  " is out of service in this process since another operation was given up"});
+      }
+    } catch (const Error& error) {
+      explain(operation, error);
+    } catch (const std::exception& error) {
+      fail({CauseKind::exception, job_rank_, host_name_, present(operation) + ": " + error.what()});
+    }
+  }
+
+  /// Where a message could not be carried, the other end may have gone: then the job knows better.
+  void explain(const Operation& operation, const Error& error) noexcept {
+    if (error.code() == make_error_code(Errc::disagreement)) {
+      fail({CauseKind::disagreement, -1, "", error.what()});
+      return;
+    }
+    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+    if (!aborted()) {
+      fail({CauseKind::exception, job_rank_, host_name_, present(operation) + ": " + error.what()});
+    }
+  }
+
+  std::string missing() const {
+    const auto [rank, sends] = host_.waits_for();
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+    const std::string after = " after " + std::to_string(waited.count()) + " ms";
+    if (rank < 0 || rank >= static_cast<int>(place_.job_ranks.size())) {
+      return "it had not ended" + after;
+    }
+    const std::string peer = "rank " + std::to_string(place_.job_ranks[static_cast<std::size_t>(rank)]);
+    return peer + (sends ? " had not sent its part" : " had not taken what was sent to it") + after +
+           "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+  Cause out_of_order(const Operation& operation) const {
+    return {CauseKind::exception, job_rank_, host_name_,
+            present(operation) +
+                " began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+                "to streams that wait for each other"};
+  }
+
+  std::string present(const Operation& operation) const {
+    return to_string(operation) + ", " + place_of(operation, place_.channel);
+  }
+
+  const int job_rank_;
+  const std::string host_name_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
+  const Place place_;
+  H host_;
+  Scratch scratch_;
+  std::deque<Note> notes_;
+  std::atomic<std::int64_t> references_{1};
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex mutex_;
+  std::optional<Cause> cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/opening.hpp
+
+/// @file
+/// The first message between two ranks of an operation: what the sender calls, with what is small behind it.
+
+/// Ranks that call different things find out from it, before one waits for what the other never sends. It costs a large
+/// operation nothing: what follows does not wait for it.
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Memory for an opening: every one fits, whatever the other rank calls.
+template <Wire W>
+std::size_t opening_bytes(const Call<W>& call) noexcept {
+  const std::size_t step = 64;
+  return (sizeof(Operation) + call.place.tuning.small_bytes + step - 1) / step * step;
+}
+
+inline std::byte* behind_opening(std::byte* memory) noexcept {
+  return memory + sizeof(Operation);
+}
+
+/// Writes this rank's; `payload` may lie in its place already. @returns the message
+inline std::span<const std::byte> write_opening(std::byte* memory, std::span<const std::byte> payload,
+                                                const Operation& operation) {
+  std::memcpy(memory, &operation, sizeof(Operation));
+  if (payload.data() != behind_opening(memory) && !payload.empty()) {
+    kernels::copy_bytes(behind_opening(memory), payload.data(), payload.size());
+  }
+  return {memory, sizeof(Operation) + payload.size()};
+}
+
+template <Wire W>
+std::span<const std::byte> write_opening(const Call<W>& call, std::byte* memory, std::span<const std::byte> payload) {
+  return write_opening(memory, payload, call.operation);
+}
+
+/// All of the memory for one, to receive it in.
+template <Wire W>
+std::span<std::byte> opening_memory(const Call<W>& call, std::byte* memory) noexcept {
+  return {memory, opening_bytes(call)};
+}
+
+namespace detail {
+
+/// Point to point the two ends differ in what they are called, and in nothing else.
+inline bool fit(const Operation& own, const Operation& other) noexcept {
+  return own.sequence != 0 ? own.agrees_with(other)
+                           : other.sequence == 0 && own.count == other.count && own.dtype == other.dtype;
+}
+
+template <Wire W>
+[[noreturn]] void disagree(const Call<W>& call, int peer, const std::string& peer_did) {
+  const auto job_rank = [&](int rank) { return std::to_string(call.place.job_ranks[static_cast<std::size_t>(rank)]); };
+  throw Error(Errc::disagreement, "as " + place_of(call.operation, call.place.channel) + ", rank " +
+                                      job_rank(call.rank()) + " called " + to_string(call.operation) + " and rank " +
+                                      job_rank(peer) + " " + peer_did +
+                                      "; every rank calls the same collectives in the same order");
+}
+
+template <Wire W>
+[[noreturn]] void disagree_on_message(const Call<W>& call, int peer, const Operation& sent) {
+  const auto job_rank = [&](int rank) { return std::to_string(call.place.job_ranks[static_cast<std::size_t>(rank)]); };
+  throw Error(Errc::disagreement, "on channel '" + call.place.channel + "', rank " + job_rank(peer) + " sends " +
+                                      std::to_string(sent.count) + " " + name(sent.dtype) + " and rank " +
+                                      job_rank(call.rank()) + " receives " + std::to_string(call.operation.count) +
+                                      " " + name(call.operation.dtype) + "; both give the same count and type");
+}
+
+}  // namespace detail
+
+/// What a rank sends as its last message: it calls nothing any more.
+inline constexpr OperationKind has_left = OperationKind::none;
+
+/// `memory` holds `bytes` of a message from `peer`. @throws Error (disagreement) unless it calls the same operation and
+/// sends `payload` bytes with it
+template <Wire W>
+void check_opening(const Call<W>& call, int peer, const std::byte* memory, std::size_t bytes, std::size_t payload) {
+  Operation other;
+  if (bytes < sizeof(Operation)) {
+    detail::disagree(call, peer, "was still in the one before");
+  }
+  std::memcpy(&other, memory, sizeof(Operation));
+  if (other.kind == has_left) {
+    detail::disagree(call, peer, "has left the channel");
+  }
+  if (call.operation.sequence == 0 && !detail::fit(call.operation, other)) {
+    detail::disagree_on_message(call, peer, other);
+  }
+  if (!detail::fit(call.operation, other)) {
+    detail::disagree(
+        call, peer,
+        "called " + to_string(other) +
+            (other.sequence == call.operation.sequence ? std::string() : " as " + place_of(other, call.place.channel)));
+  }
+  if (bytes != sizeof(Operation) + payload) {
+    detail::disagree(call, peer, "sent " + std::to_string(bytes) + " bytes to begin it; do all ranks run one program?");
+  }
+}
+
+/// A later message of the operation was of `bytes`. @throws Error (disagreement) unless these are as many as `expected`
+template <Wire W>
+void check_length(const Call<W>& call, int peer, std::size_t bytes, std::size_t expected) {
+  if (bytes != expected) {
+    detail::disagree(call, peer,
+                     "sent " + std::to_string(bytes) + " bytes where " + std::to_string(expected) +
+                         " were its part; do all ranks run one program?");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/barrier.hpp
+
+/// @file
+/// Barrier: in round k a rank hears from the one 2^k before it, hence in the end from all.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program.
+/// 17 (1988), the dissemination barrier.
+template <Wire W>
+Routine barrier(Call<W>& call) {
+  using Ticket = typename W::Ticket;
+  std::byte* const memory = call.scratch.at_least(2 * opening_bytes(call));
+  std::byte* const heard = memory + opening_bytes(call);
+  for (int distance = 1; distance < call.size(); distance *= 2) {
+    const int peer = call.before(distance);
+    const Ticket received = call.wire.recv(opening_memory(call, heard), peer, Lane::collective);
+    const Ticket sent = call.wire.send(write_opening(call, memory, {}), call.after(distance), Lane::collective);
+    const std::size_t bytes = co_await call.wire.done(received);
+    check_opening(call, peer, heard, bytes, 0);
+    co_await call.wire.done(sent);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/broadcast.hpp
+
+/// @file
+/// Broadcast: small buffers down a tree, large ones along a chain of ranks in chunks.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Binomial tree: in each step those that have it send it on, so that twice as many have it. Source: Thakur,
+/// Rabenseifner and Gropp (see doubling.hpp), 4.3. @param buffer of at most Tuning::small_bytes
+template <Wire W>
+Routine broadcast_small(Call<W>& call, std::span<std::byte> buffer) {
+  using Ticket = typename W::Ticket;
+  const int size = call.size();
+  const int root = call.operation.root;
+  const int place = (call.rank() - root + size) % size;  // the root's is 0
+  std::byte* const memory = call.scratch.at_least(opening_bytes(call));
+  const auto rank_at = [&](int at) { return (at + root) % size; };
+  int reach = 1;  // ranks in the part of the tree that hangs below this one
+  while (reach < size && (place & reach) == 0) {
+    reach *= 2;
+  }
+  if (place != 0) {
+    const int parent = rank_at(place - reach);
+    const Ticket received = call.wire.recv(opening_memory(call, memory), parent, Lane::collective);
+    const std::size_t bytes = co_await call.wire.done(received);
+    check_opening(call, parent, memory, bytes, buffer.size());
+    kernels::copy_bytes(buffer.data(), behind_opening(memory), buffer.size());
+  }
+  const std::span<const std::byte> message = write_opening(call, memory, buffer);
+  std::array<Ticket, 32> sent;
+  std::size_t children = 0;
+  for (int distance = reach / 2; distance > 0; distance /= 2) {
+    if (place + distance < size) {
+      sent[children++] = call.wire.send(message, rank_at(place + distance), Lane::collective);
+    }
+  }
+  for (std::size_t child = 0; child < children; ++child) {
+    co_await call.wire.done(sent[child]);
+  }
+}
+
+/// Chain: each rank passes on what has arrived while more arrives. Takes the time of the buffer, and of a chunk for
+/// each rank but two. Source: J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster
+/// Computing 10 (2007), "pipeline".
+template <Wire W>
+Routine broadcast_large(Call<W>& call, std::span<std::byte> buffer) {
+  using Ticket = typename W::Ticket;
+  const int root = call.operation.root;
+  const bool receives = call.rank() != root;
+  const bool sends = call.after(1) != root;
+  const int previous = call.before(1);
+  const int next = call.after(1);
+  const Blocks blocks(buffer.size(), DType::u8, 1, call.place.tuning);
+  const std::size_t lanes = blocks.lanes();
+  const std::size_t messages = blocks.rounds() * lanes;
+  const auto part = [&](std::size_t m) {
+    const Extent extent = blocks.chunk(0, m / lanes, m % lanes);
+    return buffer.subspan(extent.offset, extent.bytes);
+  };
+  std::byte* const memory = call.scratch.at_least(2 * opening_bytes(call));
+  std::byte* const heard = memory + opening_bytes(call);
+  std::array<Ticket, most_lanes> received;
+  std::array<Ticket, most_lanes> sent;
+  Ticket hello;
+  if (sends) {
+    hello = call.wire.send(write_opening(call, memory, {}), next, Lane::collective);
+  }
+  if (receives) {
+    const Ticket answer = call.wire.recv(opening_memory(call, heard), previous, Lane::collective);
+    for (std::size_t m = 0; m < lanes; ++m) {
+      received[m] = call.wire.recv(part(m), previous, Lane::collective);
+    }
+    const std::size_t bytes = co_await call.wire.done(answer);
+    check_opening(call, previous, heard, bytes, 0);
+  }
+  for (std::size_t m = 0; m < messages; ++m) {
+    const std::size_t lane = m % lanes;
+    if (receives) {
+      const std::size_t length = co_await call.wire.done(received[lane]);
+      check_length(call, previous, length, part(m).size());
+      if (m + lanes < messages) {
+        received[lane] = call.wire.recv(part(m + lanes), previous, Lane::collective);
+      }
+    }
+    if (sends) {
+      if (m >= lanes) {
+        co_await call.wire.done(sent[lane]);
+      }
+      sent[lane] = call.wire.send(part(m), next, Lane::collective);
+    }
+  }
+  if (sends) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      co_await call.wire.done(sent[lane]);
+    }
+    co_await call.wire.done(hello);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/doubling.hpp
+
+/// @file
+/// Small reductions of many ranks: in log2(size) exchanges with ranks further and further away.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// `bytes` of `count` elements.
+struct DoublingWork {
+  const std::byte* input;
+  std::byte* output;
+  std::size_t bytes;
+  std::size_t count;
+};
+
+namespace detail {
+
+/// Sends what is in `own` (behind the room for an opening) and receives the peer's into `other`.
+template <Wire W>
+Routine swap_parts(Call<W>& call, int peer, std::byte* own, std::byte* other, std::size_t bytes) {
+  using Ticket = typename W::Ticket;
+  const Ticket received = call.wire.recv(opening_memory(call, other), peer, Lane::collective);
+  const Ticket sent = call.wire.send(write_opening(call, own, {behind_opening(own), bytes}), peer, Lane::collective);
+  const std::size_t length = co_await call.wire.done(received);
+  check_opening(call, peer, other, length, bytes);
+  co_await call.wire.done(sent);
+}
+
+template <Wire W>
+Routine send_part(Call<W>& call, int peer, std::byte* own, std::size_t bytes) {
+  const typename W::Ticket sent =
+      call.wire.send(write_opening(call, own, {behind_opening(own), bytes}), peer, Lane::collective);
+  co_await call.wire.done(sent);
+}
+
+template <Wire W>
+Routine receive_part(Call<W>& call, int peer, std::byte* other, std::size_t bytes) {
+  const typename W::Ticket received = call.wire.recv(opening_memory(call, other), peer, Lane::collective);
+  const std::size_t length = co_await call.wire.done(received);
+  check_opening(call, peer, other, length, bytes);
+}
+
+}  // namespace detail
+
+/// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two hand
+/// theirs to a partner first and get the result from it. Two ranks combine in the same order on both: the same bits.
+template <Wire W>
+Routine doubling(Call<W>& call, const DoublingWork& work) {
+  const int self = call.rank();
+  const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(call.size())));
+  const int rest = call.size() - whole;
+  std::byte* own = call.scratch.at_least(2 * opening_bytes(call));
+  std::byte* const other = own + opening_bytes(call);
+  kernels::copy_bytes(behind_opening(own), work.input, work.bytes);
+  const auto combine = [&](bool peer_first, bool last) {
+    const std::array<const std::byte*, 2> sources{behind_opening(peer_first ? other : own),
+                                                  behind_opening(peer_first ? own : other)};
+    const std::array<std::byte*, 1> targets{behind_opening(own)};
+    reduction_of(call, last)(sources, targets, work.count);
+  };
+  if (self >= whole) {
+    Routine given = detail::send_part(call, self - whole, own, work.bytes);
+    co_await given;
+    Routine got = detail::receive_part(call, self - whole, other, work.bytes);
+    co_await got;
+    kernels::copy_bytes(work.output, behind_opening(other), work.bytes);
+    co_return;
+  }
+  if (self < rest) {
+    Routine got = detail::receive_part(call, self + whole, other, work.bytes);
+    co_await got;
+    combine(false, false);
+  }
+  for (int distance = 1; distance < whole; distance *= 2) {
+    const int peer = self ^ distance;
+    Routine swap = detail::swap_parts(call, peer, own, other, work.bytes);
+    co_await swap;
+    combine(peer < self, distance * 2 == whole);
+  }
+  if (self < rest) {
+    Routine given = detail::send_part(call, self + whole, own, work.bytes);
+    co_await given;
+  }
+  kernels::copy_bytes(work.output, behind_opening(own), work.bytes);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/exchange.hpp
+
+/// @file
+/// Small reductions and all-gathers of few ranks: everybody sends to everybody, once.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+inline constexpr int most_exchange_ranks = 16;
+
+/// Each rank gets `bytes` from every other. Reduces them in rank order, or lays them side by side.
+struct ExchangeWork {
+  const std::byte* input;  ///< `blocks` long blocks for the ranks, or one block for all
+  std::byte* output;
+  std::size_t bytes;  ///< of a block
+  std::size_t count;  ///< the same, in elements
+  bool blocks;        ///< each rank is sent its own part of the input
+  bool reduces;
+};
+
+template <Wire W>
+Routine exchange(Call<W>& call, const ExchangeWork& work) {
+  using Ticket = typename W::Ticket;
+  const int size = call.size();
+  const int self = call.rank();
+  const std::size_t opening = opening_bytes(call);
+  std::byte* const memory = call.scratch.at_least(2 * static_cast<std::size_t>(size) * opening);
+  const auto sent_memory = [&](int peer) {
+    return memory + static_cast<std::size_t>(work.blocks ? peer : self) * opening;
+  };
+  const auto heard = [&](int peer) { return memory + static_cast<std::size_t>(size + peer) * opening; };
+  const auto part_for = [&](int peer) {
+    const std::size_t offset = work.blocks ? static_cast<std::size_t>(peer) * work.bytes : 0;
+    return std::span(work.input + offset, work.bytes);
+  };
+  std::array<Ticket, most_exchange_ranks> sent;
+  std::array<Ticket, most_exchange_ranks> received;
+  for (int distance = 1; distance < size; ++distance) {
+    const int peer = call.before(distance);
+    received[static_cast<std::size_t>(peer)] =
+        call.wire.recv(opening_memory(call, heard(peer)), peer, Lane::collective);
+  }
+  std::span<const std::byte> message;
+  for (int distance = 1; distance < size; ++distance) {
+    const int peer = call.after(distance);
+    if (work.blocks || distance == 1) {
+      message = write_opening(call, sent_memory(peer), part_for(peer));
+    }
+    sent[static_cast<std::size_t>(peer)] = call.wire.send(message, peer, Lane::collective);
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != self) {
+      const std::size_t bytes = co_await call.wire.done(received[static_cast<std::size_t>(peer)]);
+      check_opening(call, peer, heard(peer), bytes, work.bytes);
+    }
+  }
+  const auto part_of = [&](int peer) { return peer == self ? part_for(self).data() : behind_opening(heard(peer)); };
+  if (work.reduces) {
+    std::array<const std::byte*, most_exchange_ranks> sources{};
+    for (int peer = 0; peer < size; ++peer) {
+      sources[static_cast<std::size_t>(peer)] = part_of(peer);
+    }
+    const std::array<std::byte*, 1> targets{work.output};
+    kernels::Reduction::of(call.operation.dtype, call.operation.op)(
+        std::span(sources).first(static_cast<std::size_t>(size)), targets, work.count);
+  } else {
+    for (int peer = 0; peer < size; ++peer) {
+      std::byte* const target = work.output + static_cast<std::size_t>(peer) * work.bytes;
+      if (target != part_of(peer)) {
+        kernels::copy_bytes(target, part_of(peer), work.bytes);
+      }
+    }
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != self) {
+      co_await call.wire.done(sent[static_cast<std::size_t>(peer)]);
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/ring.hpp
+
+/// @file
+/// Reduce-scatter and all-gather round a ring, in chunks that follow each other: large all_reduce, and both alone.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// What goes round. Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+/// workstations", J. Parallel Distrib. Comput. 69 (2009); cut into chunks as NCCL's ring does.
+struct RingWork {
+  const std::byte* input;  ///< of the reduction: all blocks; unused where nothing is reduced
+  std::byte* output;       ///< of an all-gather: all blocks, this rank's in its place; else this rank's block alone
+  Blocks blocks;
+  bool reduces;
+  bool gathers;
+};
+
+namespace detail {
+
+/// Names the messages of a ring, which are numbered: of a round, of a step in it, of a lane in that.
+template <Wire W>
+class RingRun {
+ public:
+  RingRun(Call<W>& call, const RingWork& work, std::byte* slots) noexcept
+      : call_(call),
+        work_(work),
+        slots_(slots),
+        lanes_(work.blocks.lanes()),
+        reductions_(work.reduces ? static_cast<std::size_t>(call.size()) - 1 : 0),
+        steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(call.size()) - 1 : 0)) {}
+
+  std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * lanes_; }
+
+  /// What message `m` to the next rank consists of.
+  std::span<const std::byte> outgoing(std::size_t m) const noexcept {
+    const std::size_t step = step_of(m);
+    if (step < reductions_) {
+      const Extent extent = extent_of(m, call_.before(static_cast<int>(step) + 1));
+      return {step == 0 ? work_.input + extent.offset : slot(m - lanes_), extent.bytes};
+    }
+    const Extent extent = extent_of(m, call_.before(static_cast<int>(step - reductions_)));
+    return {gathered(extent), extent.bytes};
+  }
+
+  /// Where message `m` from the rank before goes.
+  std::span<std::byte> incoming(std::size_t m) const noexcept {
+    const Extent extent = received(m);
+    return {step_of(m) < reductions_ ? slot(m) : gathered(extent), extent.bytes};
+  }
+
+  /// Message `m` is here: what was reduced so far gets this rank's part, the last of them the division of an average.
+  void arrived(std::size_t m) const noexcept {
+    const std::size_t step = step_of(m);
+    if (step >= reductions_) {
+      return;
+    }
+    const Extent extent = received(m);
+    const bool last = step + 1 == reductions_;
+    const std::array<const std::byte*, 2> sources{slot(m), work_.input + extent.offset};
+    const std::array<std::byte*, 1> targets{last ? reduced(extent) : slot(m)};
+    reduction_of(call_, last)(sources, targets, extent.count);
+  }
+
+ private:
+  std::size_t step_of(std::size_t m) const noexcept { return m / lanes_ % steps_; }
+  Extent extent_of(std::size_t m, int block) const noexcept {
+    return work_.blocks.chunk(block, m / lanes_ / steps_, m % lanes_);
+  }
+
+  /// A block's way through the reduction begins behind its owner and ends with it; then it goes on from there.
+  Extent received(std::size_t m) const noexcept {
+    const std::size_t step = step_of(m);
+    const std::size_t distance = step < reductions_ ? step + 2 : step - reductions_ + 1;
+    return extent_of(m, call_.before(static_cast<int>(distance) % call_.size()));
+  }
+
+  std::byte* gathered(const Extent& extent) const noexcept { return work_.output + extent.offset; }
+  std::byte* reduced(const Extent& extent) const noexcept {
+    const std::size_t own = static_cast<std::size_t>(call_.rank()) * work_.blocks.block_bytes();
+    return work_.output + extent.offset - (work_.gathers ? 0 : own);
+  }
+
+  /// Twice as many as lanes: one is sent while the next message for that lane arrives in the other.
+  std::byte* slot(std::size_t m) const noexcept { return slots_ + m % (2 * lanes_) * work_.blocks.chunk_bytes(); }
+
+  Call<W>& call_;
+  const RingWork& work_;
+  std::byte* slots_;
+  std::size_t lanes_;
+  std::size_t reductions_;  ///< steps in which something is reduced
+  std::size_t steps_;
+};
+
+}  // namespace detail
+
+/// Message m + lanes can be sent once message m is here. Message m + lanes is received once message m has been sent:
+/// then the memory is free, and as every rank receives before it waits, no ring of waiting ranks closes.
+template <Wire W>
+Routine ring(Call<W>& call, const RingWork& work) {
+  using Ticket = typename W::Ticket;
+  const std::size_t lanes = work.blocks.lanes();
+  const std::size_t opening = opening_bytes(call);
+  std::byte* const memory = call.scratch.at_least(2 * opening + 2 * lanes * work.blocks.chunk_bytes());
+  std::byte* const heard = memory + opening;
+  const detail::RingRun<W> run(call, work, heard + opening);
+  const std::size_t messages = run.messages();
+  const int next = call.after(1);
+  const int previous = call.before(1);
+
+  const Ticket hello = call.wire.send(write_opening(call, memory, {}), next, Lane::collective);
+  const Ticket answer = call.wire.recv(opening_memory(call, heard), previous, Lane::collective);
+  std::array<Ticket, most_lanes> sent;
+  std::array<Ticket, most_lanes> received;
+  for (std::size_t m = 0; m < lanes; ++m) {
+    received[m] = call.wire.recv(run.incoming(m), previous, Lane::collective);
+    sent[m] = call.wire.send(run.outgoing(m), next, Lane::collective);
+  }
+  const std::size_t bytes = co_await call.wire.done(answer);
+  check_opening(call, previous, heard, bytes, 0);
+  for (std::size_t m = 0; m < messages; ++m) {
+    const std::size_t lane = m % lanes;
+    const std::size_t length = co_await call.wire.done(received[lane]);
+    check_length(call, previous, length, run.incoming(m).size());
+    run.arrived(m);
+    co_await call.wire.done(sent[lane]);
+    if (m + lanes < messages) {
+      received[lane] = call.wire.recv(run.incoming(m + lanes), previous, Lane::collective);
+      sent[lane] = call.wire.send(run.outgoing(m + lanes), next, Lane::collective);
+    }
+  }
+  co_await call.wire.done(hello);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/all_to_all.hpp
+
+/// @file
+/// Large all_reduce and reduce_scatter among few ranks: every block goes straight to the rank that reduces it.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+namespace detail {
+
+/// Numbers messages as RingRun does; message m goes to, and comes from, every peer. A round has a step in which the
+/// owner of each block gets it from all, and one in which it gives its result to all.
+template <Wire W>
+class AllToAllRun {
+ public:
+  AllToAllRun(Call<W>& call, const RingWork& work, std::byte* slots) noexcept
+      : call_(call), work_(work), slots_(slots), lanes_(work.blocks.lanes()), steps_(work.gathers ? 2 : 1) {}
+
+  std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * lanes_; }
+
+  std::span<const std::byte> outgoing(std::size_t m, int peer) const noexcept {
+    const bool gives = is_result(m);
+    const Extent extent = extent_of(m, gives ? call_.rank() : peer);
+    return {(gives ? work_.output : work_.input) + extent.offset, extent.bytes};
+  }
+
+  std::span<std::byte> incoming(std::size_t m, int peer) const noexcept {
+    const bool gives = is_result(m);
+    const Extent extent = extent_of(m, gives ? peer : call_.rank());
+    return {gives ? work_.output + extent.offset : slot(m, peer), extent.bytes};
+  }
+
+  /// Message `m` of every peer is here. In rank order, with one rounding at the end.
+  void arrived(std::size_t m) const noexcept {
+    if (is_result(m)) {
+      return;
+    }
+    const Extent extent = extent_of(m, call_.rank());
+    std::array<const std::byte*, most_exchange_ranks> sources{};
+    for (int rank = 0; rank < call_.size(); ++rank) {
+      sources[static_cast<std::size_t>(rank)] = rank == call_.rank() ? work_.input + extent.offset : slot(m, rank);
+    }
+    const std::size_t own = static_cast<std::size_t>(call_.rank()) * work_.blocks.block_bytes();
+    const std::array<std::byte*, 1> targets{work_.output + extent.offset - (work_.gathers ? 0 : own)};
+    kernels::Reduction::of(call_.operation.dtype, call_.operation.op)(
+        std::span(sources).first(static_cast<std::size_t>(call_.size())), targets, extent.count);
+  }
+
+ private:
+  bool is_result(std::size_t m) const noexcept { return m / lanes_ % steps_ == 1; }
+  Extent extent_of(std::size_t m, int block) const noexcept {
+    return work_.blocks.chunk(block, m / lanes_ / steps_, m % lanes_);
+  }
+  std::byte* slot(std::size_t m, int peer) const noexcept {
+    return slots_ + (m % lanes_ * static_cast<std::size_t>(call_.size()) + static_cast<std::size_t>(peer)) *
+                        work_.blocks.chunk_bytes();
+  }
+
+  Call<W>& call_;
+  const RingWork& work_;
+  std::byte* slots_;
+  std::size_t lanes_;
+  std::size_t steps_;
+};
+
+}  // namespace detail
+
+/// The bytes of a ring in 2 steps instead of 2 (size - 1), each element read and written once where it is reduced, and
+/// the bits of SharedMemory. Between hosts a ring meets fewer bottlenecks. @param work reduces; at most
+/// most_exchange_ranks
+template <Wire W>
+Routine all_to_all(Call<W>& call, const RingWork& work) {
+  using Ticket = typename W::Ticket;
+  const std::size_t lanes = work.blocks.lanes();
+  const std::size_t size = static_cast<std::size_t>(call.size());
+  const std::size_t opening = opening_bytes(call);
+  std::byte* const memory = call.scratch.at_least((size + 1) * opening + lanes * size * work.blocks.chunk_bytes());
+  const auto heard = [&](int peer) { return memory + static_cast<std::size_t>(peer + 1) * opening; };
+  const detail::AllToAllRun<W> run(call, work, memory + (size + 1) * opening);
+  const std::size_t messages = run.messages();
+  std::array<Ticket, most_exchange_ranks> hello;
+  std::array<Ticket, most_exchange_ranks> answer;
+  std::array<std::array<Ticket, most_exchange_ranks>, most_lanes> sent;
+  std::array<std::array<Ticket, most_exchange_ranks>, most_lanes> received;
+  const auto start = [&](std::size_t m) {
+    for (int distance = 1; distance < call.size(); ++distance) {
+      const int peer = call.before(distance);
+      received[m % lanes][static_cast<std::size_t>(peer)] =
+          call.wire.recv(run.incoming(m, peer), peer, Lane::collective);
+    }
+    for (int distance = 1; distance < call.size(); ++distance) {
+      const int peer = call.after(distance);
+      sent[m % lanes][static_cast<std::size_t>(peer)] = call.wire.send(run.outgoing(m, peer), peer, Lane::collective);
+    }
+  };
+  const std::span<const std::byte> message = write_opening(call, memory, {});
+  for (int distance = 1; distance < call.size(); ++distance) {
+    const auto peer = static_cast<std::size_t>(call.after(distance));
+    hello[peer] = call.wire.send(message, call.after(distance), Lane::collective);
+    const auto other = static_cast<std::size_t>(call.before(distance));
+    answer[other] =
+        call.wire.recv(opening_memory(call, heard(call.before(distance))), call.before(distance), Lane::collective);
+  }
+  for (std::size_t m = 0; m < lanes; ++m) {
+    start(m);
+  }
+  for (int distance = 1; distance < call.size(); ++distance) {
+    const int peer = call.before(distance);
+    const std::size_t bytes = co_await call.wire.done(answer[static_cast<std::size_t>(peer)]);
+    check_opening(call, peer, heard(peer), bytes, 0);
+  }
+  for (std::size_t m = 0; m < messages; ++m) {
+    for (int distance = 1; distance < call.size(); ++distance) {
+      const int peer = call.before(distance);
+      const std::size_t bytes = co_await call.wire.done(received[m % lanes][static_cast<std::size_t>(peer)]);
+      check_length(call, peer, bytes, run.incoming(m, peer).size());
+    }
+    run.arrived(m);
+    for (int distance = 1; distance < call.size(); ++distance) {
+      co_await call.wire.done(sent[m % lanes][static_cast<std::size_t>(call.after(distance))]);
+    }
+    if (m + lanes < messages) {
+      start(m + lanes);
+    }
+  }
+  for (int distance = 1; distance < call.size(); ++distance) {
+    co_await call.wire.done(hello[static_cast<std::size_t>(call.after(distance))]);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/transfer.hpp
+
+/// @file
+/// The user's messages: a send, a receive, or both at once.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A rank of -1 stands for: nothing goes there, or comes from there.
+struct TransferWork {
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  int to;
+  int from;
+  Operation
+      sent;  ///< what this rank says of `input`; the call's own operation is what the sender is to say of `output`
+};
+
+/// What is small travels in the opening; what is longer follows it in pieces, of which two are under way each way. A
+/// piece is received before one is waited for, so that it goes round whoever sends to whom.
+template <Wire W>
+Routine transfer(Call<W>& call, const TransferWork& work) {
+  using Ticket = typename W::Ticket;
+  const std::size_t small = call.place.tuning.small_bytes;
+  const std::size_t most = call.place.tuning.piece_bytes;
+  const auto pieces = [&](std::size_t bytes) { return bytes <= small ? 0 : (bytes + most - 1) / most; };
+  const std::size_t sends = work.to < 0 ? 0 : pieces(work.input.size());
+  const std::size_t receives = work.from < 0 ? 0 : pieces(work.output.size());
+  std::byte* const memory = call.scratch.at_least(2 * opening_bytes(call));
+  std::byte* const heard = memory + opening_bytes(call);
+  std::array<Ticket, 2> sent;
+  std::array<Ticket, 2> received;
+  const auto start = [&](std::size_t piece) {
+    const std::size_t begin = piece * most;
+    if (piece < receives) {
+      const std::span<std::byte> part = work.output.subspan(begin, std::min(most, work.output.size() - begin));
+      received[piece % 2] = call.wire.recv(part, work.from, Lane::direct);
+    }
+    if (piece < sends) {
+      const std::span<const std::byte> part = work.input.subspan(begin, std::min(most, work.input.size() - begin));
+      sent[piece % 2] = call.wire.send(part, work.to, Lane::direct);
+    }
+  };
+  Ticket opening;
+  Ticket answer;
+  if (work.from >= 0) {
+    answer = call.wire.recv(opening_memory(call, heard), work.from, Lane::direct);
+  }
+  if (work.to >= 0) {
+    const std::span<const std::byte> inside = work.input.first(sends == 0 ? work.input.size() : 0);
+    opening = call.wire.send(write_opening(memory, inside, work.sent), work.to, Lane::direct);
+  }
+  start(0);
+  if (work.from >= 0) {
+    const std::size_t inside = receives == 0 ? work.output.size() : 0;
+    const std::size_t bytes = co_await call.wire.done(answer);
+    check_opening(call, work.from, heard, bytes, inside);
+    if (inside > 0) {
+      kernels::copy_bytes(work.output.data(), behind_opening(heard), inside);
+    }
+  }
+  for (std::size_t piece = 0; piece < std::max(sends, receives); ++piece) {
+    start(piece + 1);
+    if (piece < receives) {
+      const std::size_t bytes = co_await call.wire.done(received[piece % 2]);
+      check_length(call, work.from, bytes, std::min(most, work.output.size() - piece * most));
+    }
+    if (piece < sends) {
+      co_await call.wire.done(sent[piece % 2]);
+    }
+  }
+  if (work.to >= 0) {
+    co_await call.wire.done(opening);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms.hpp
+
+/// @file
+/// Which algorithm carries out an operation: decided by its size and the number of ranks, alike on every rank.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// The buffers of a collective on this rank; a broadcast's is the output, a barrier has none.
+struct Buffers {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+};
+
+namespace detail {
+
+/// Whether everybody sends to everybody.
+template <Wire W>
+bool is_exchanged(const Call<W>& call, std::size_t bytes) noexcept {
+  return call.size() <= call.place.tuning.exchange_ranks && bytes <= call.place.tuning.small_bytes;
+}
+
+template <Wire W>
+Routine all_reduce(Call<W>& call, const Buffers& buffers) {
+  const Operation& operation = call.operation;
+  const Tuning& tuning = call.place.tuning;
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  if (is_exchanged(call, bytes)) {
+    const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, false, true};
+    Routine part = exchange(call, work);
+    co_await part;
+  } else if (bytes <= tuning.small_bytes) {
+    const DoublingWork work{buffers.input, buffers.output, bytes, operation.count};
+    Routine part = doubling(call, work);
+    co_await part;
+  } else {
+    const Blocks blocks(operation.count, operation.dtype, call.size(), tuning);
+    const RingWork work{buffers.input, buffers.output, blocks, true, true};
+    const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
+    Routine part = direct ? all_to_all(call, work) : ring(call, work);
+    co_await part;
+  }
+}
+
+template <Wire W>
+Routine reduce_scatter(Call<W>& call, const Buffers& buffers) {
+  const Operation& operation = call.operation;
+  const Tuning& tuning = call.place.tuning;
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  if (is_exchanged(call, bytes)) {
+    const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, true, true};
+    Routine part = exchange(call, work);
+    co_await part;
+  } else {
+    const Blocks blocks(operation.count * static_cast<std::size_t>(call.size()), operation.dtype, call.size(), tuning);
+    const RingWork work{buffers.input, buffers.output, blocks, true, false};
+    const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
+    Routine part = direct ? all_to_all(call, work) : ring(call, work);
+    co_await part;
+  }
+}
+
+template <Wire W>
+Routine all_gather(Call<W>& call, const Buffers& buffers) {
+  const Operation& operation = call.operation;
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  if (is_exchanged(call, bytes)) {
+    const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, false, false};
+    Routine part = exchange(call, work);
+    co_await part;
+  } else {
+    std::byte* const own = buffers.output + static_cast<std::size_t>(call.rank()) * bytes;
+    if (own != buffers.input) {
+      kernels::copy_bytes(own, buffers.input, bytes);
+    }
+    const Blocks blocks(operation.count * static_cast<std::size_t>(call.size()), operation.dtype, call.size(),
+                        call.place.tuning);
+    const RingWork work{nullptr, buffers.output, blocks, false, true};
+    Routine part = ring(call, work);
+    co_await part;
+  }
+}
+
+template <Wire W>
+Routine broadcast(Call<W>& call, const Buffers& buffers) {
+  const std::size_t bytes = call.operation.count * size_bytes(call.operation.dtype);
+  const std::span buffer(buffers.output, bytes);
+  Routine part = bytes <= call.place.tuning.small_bytes ? broadcast_small(call, buffer) : broadcast_large(call, buffer);
+  co_await part;
+}
+
+/// A channel of one rank: what is reduced, gathered or scattered is its own.
+inline void alone(const Operation& operation, const Buffers& buffers) noexcept {
+  const bool moves = operation.kind != OperationKind::barrier && operation.kind != OperationKind::broadcast;
+  if (moves && buffers.input != buffers.output) {
+    kernels::copy_bytes(buffers.output, buffers.input, operation.count * size_bytes(operation.dtype));
+  }
+}
+
+}  // namespace detail
+
+/// Carries out the collective that the call names. Its bits depend on the operation, the number of ranks and Tuning
+/// alone, and are the same on every rank. Lifetime: `call` and `buffers` as the routine.
+template <Wire W>
+Routine collective(Call<W>& call, const Buffers& buffers) {
+  if (call.size() == 1) {
+    detail::alone(call.operation, buffers);
+    co_return;
+  }
+  Routine part;
+  switch (call.operation.kind) {
+    case OperationKind::all_reduce: part = detail::all_reduce(call, buffers); break;
+    case OperationKind::reduce_scatter: part = detail::reduce_scatter(call, buffers); break;
+    case OperationKind::all_gather: part = detail::all_gather(call, buffers); break;
+    case OperationKind::broadcast: part = detail::broadcast(call, buffers); break;
+    default: part = barrier(call); break;
+  }
+  co_await part;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/work.hpp
+
+/// @file
+/// What a stream carries for a message-passing channel: one operation, until its turn comes.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A collective: holds the channel until it has run or was dropped.
+template <Host H>
+struct CollectiveWork {
+  Channel<H>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Buffers buffers;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& call) { return collective(call, buffers); });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+/// Ends of a message; -1: none.
+struct Ends {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::int32_t to;
+  std::int32_t from;
+};
+
+namespace detail {
+
+/// What is sent to oneself is kept until it is received.
+template <Host H>
+Routine transfer_here(Call<typename H::Wire>& call, Channel<H>& channel, const Ends& ends, DType input_dtype) {
+  TransferWork work{{}, {}, ends.to, ends.from, call.operation};
+  work.sent.count = ends.input_count;
+  work.sent.dtype = input_dtype;
+  if (ends.to >= 0) {
+    work.input = {ends.input, ends.input_count * size_bytes(input_dtype)};
+  }
+  if (ends.from >= 0) {
+    work.output = {ends.output, call.operation.count * size_bytes(call.operation.dtype)};
+  }
+  if (ends.to == call.rank()) {
+    channel.notes().push_back({work.sent, {work.input.begin(), work.input.end()}});
+    work.to = -1;
+  }
+  if (ends.from == call.rank()) {
+    if (channel.notes().empty()) {
+      throw Error(Errc::disagreement, "on channel '" + call.place.channel + "', rank " +
+                                          std::to_string(channel.job_rank()) +
+                                          " receives from itself what it has not sent before");
+    }
+    const auto note = std::move(channel.notes().front());
+    channel.notes().pop_front();
+    if (note.operation.count != call.operation.count || note.operation.dtype != call.operation.dtype) {
+      disagree_on_message(call, call.rank(), note.operation);
+    }
+    kernels::copy_bytes(work.output.data(), note.bytes.data(), note.bytes.size());
+    work.from = -1;
+  }
+  Routine part = transfer(call, work);
+  co_await part;
+}
+
+}  // namespace detail
+
+/// A send, a receive or both. The operation is of what is received, where something is.
+template <Host H>
+struct TransferItem {
+  Channel<H>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Ends ends;
+  DType input_dtype;
+
+  void operator()() noexcept {
+    channel->run(turn, operation,
+                 [this](auto& call) { return detail::transfer_here(call, *channel, ends, input_dtype); });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/mpi/host.hpp
+
+/// @file
+/// What carries a channel's routines where messages go over MPI.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// See message_passing::Host.
+class Host {
+ public:
+  using Wire = Endpoint;
+
+  static constexpr const char* backend_name() noexcept { return "backend::Mpi"; }
+
+  /// Collective, blocking: the channel's tags are agreed on. @throws Error (timeout, limit, mpi), JobFailed
+  Host(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
+      : engine_(Engine::shared_blocking(deadline)) {
+    engine_->end_within(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
+    const int first_tag = agree_on_tags(context, deadline);
+    endpoint_ = std::make_unique<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
+                                           context.members.rank, job_ranks);
+  }
+
+  Wire& wire() noexcept { return *endpoint_; }
+
+  /// Small messages and large ones are cut alike everywhere; where all ranks share a host blocks go straight.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    tuning.all_to_all = context.members.node_count == 1;
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `watch` gives it up. @returns whether the operation's memory is free again
+  template <class Watch>
+  bool run_blocking(message_passing::Routine& routine, Watch& watch) noexcept {
+    Task task{*endpoint_, routine, bell_};
+    engine_->orders().give({&task, nullptr, {}});
+    for (int yield = 0; yield < yields && !task.ended.load(); ++yield) {
+      static_cast<void>(::sched_yield());
+    }
+    std::chrono::milliseconds patience(1);
+    bool given_up = false;
+    std::optional<Deadline> last_patience;
+    while (!task.ended.load()) {
+      if (!given_up && watch.gives_up()) {
+        given_up = true;
+        last_patience = Deadline::after(patience_with_mpi);
+        engine_->orders().give({nullptr, &task, {}});
+      }
+      bell_.sleep(Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))),
+                  [&] { return task.ended.load() || (!given_up && watch.aborted()); });
+      if (!task.ended.load() && !given_up) {
+        watch.stalled();
+      }
+      if (last_patience && last_patience->passed() && !task.ended.load()) {
+        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+        log(LogLevel::error, watch.reason() + " (and a call to MPI does not come back: this process ends here)");
+        ::_exit(exit_code);
+      }
+    }
+    return !task.memory_is_lost;
+  }
+
+  /// From any thread: run_blocking asks its watch.
+  void interrupt() noexcept { bell_.ring(); }
+
+  /// "rank 2 had not sent all of it", of ranks of the channel; after an operation that was given up.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// The channel comes to its end: the others learn that this rank calls nothing any more. After a failure they know.
+  void close(bool clean) noexcept {
+    if (!clean) {
+      engine_->expect_no_end();
+    }
+    try {  // also where nothing is to be said: what the engine still does with this channel's bell is then over
+      const auto say = [this, clean](Engine::Inside& inside) {
+        if (clean && !inside.loop.out_of_service()) {
+          say_last_word();
+        }
+      };
+      engine_->run_blocking(say, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
+    } catch (...) {
+      // They wait until their deadline.
+    }
+  }
+
+ private:
+  static constexpr int yields = 20;
+  static constexpr int exit_code = 75;
+  static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< for it to let go of an operation's memory
+  static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
+
+  /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's
+  /// rank 0, which counts its own. @throws Error (limit)
+  int agree_on_tags(const ChannelContext& context, Deadline deadline) {
+    const std::string key = context.name + "/mpi";
+    if (context.members.rank == 0) {
+      const int own = engine_->highest_tag() / engine_->size() / message_passing::lane_count;
+      int number = 0;
+      engine_->run_blocking([&](Engine::Inside& inside) { number = inside.channels++; }, deadline,
+                            "choosing a channel's tags");
+      if (number >= own) {
+        throw Error(Errc::limit, engine_->library() + " has tags up to " + std::to_string(engine_->highest_tag()) +
+                                     " only: this rank has opened " + std::to_string(number) +
+                                     " channels, and cannot open more; keep groups instead of splitting anew");
+      }
+      const int tag = (engine_->rank() * own + number) * message_passing::lane_count;
+      context.store.set_blocking(key, std::to_string(tag), deadline);
+      return tag;
+    }
+    const std::string text = context.store.get_blocking(key, deadline);
+    int tag = -1;
+    const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
+    if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
+      throw Error(Errc::protocol,
+                  "opening channel '" + context.name + "': rank 0 gave no tag; do all ranks run one program?");
+    }
+    return tag;
+  }
+
+  /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
+  void say_last_word() {
+    const int size = endpoint_->size();
+    for (int distance = 1; distance < size; distance = size <= most_told ? distance + 1 : 2 * distance) {
+      tell((endpoint_->rank() + distance) % size);
+    }
+  }
+
+  void tell(int peer) {
+    static constexpr message_passing::Operation word{};
+    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::collective);
+    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::direct);
+  }
+
+  std::shared_ptr<Engine> engine_;
+  std::unique_ptr<Endpoint> endpoint_;
+  Bell bell_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
 // ---- dtrain/backend/shared_memory/outbox_part.hpp
 
 /// @file
@@ -15408,6 +19053,7 @@ static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few byt
 struct alignas(64) Slot {
   Doorbell arrived{};  ///< meetings this rank has come to
   std::atomic<SlotState> state{SlotState::serving};
+  std::atomic<std::uint32_t> core{0};      ///< 1 + the core this rank last waited on; 0: unknown
   alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
   alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
   std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there
@@ -15515,8 +19161,8 @@ struct Meeting {
   ControlBlock control;
   int ranks;
   std::uint32_t number;
-  int peer;   ///< the one that is waited for now
-  Sign sign;  ///< the peer's
+  int awaited;  ///< the peer that is waited for now
+  Sign sign;    ///< the peer's
 
   bool done() const noexcept {
     if (has_come_to(*sign.count, number)) {
@@ -15525,8 +19171,9 @@ struct Meeting {
     __builtin_prefetch(sign.beside);
     return false;
   }
-  bool may_sleep() const noexcept { return !done() && control.slot(peer).state.load() == SlotState::serving; }
-  Doorbell& bell() const noexcept { return control.slot(peer).arrived; }
+  int peer() const noexcept { return awaited; }
+  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
+  Doorbell& bell() const noexcept { return control.slot(awaited).arrived; }
 
   /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
   /// for may itself wait for such a peer. Who came first and then left spoils nothing. @param present names the
@@ -15556,7 +19203,8 @@ struct Meeting {
       (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
     }
     return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
-           rendezvous::rank_list(here) + " had";
+           rendezvous::rank_list(here) +
+           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
   }
 
  private:
@@ -15568,6 +19216,68 @@ struct Meeting {
     }
     return true;
   }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/patience.hpp
+
+/// @file
+/// How a rank passes the time while it waits for another, before it sleeps.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// First it spins in the hope that the peer runs on another core, then it yields in case the peer waits for this one.
+///
+/// The scheduler may leave two ranks on one core while another is idle: each looks busy, so neither is moved, and every
+/// meeting costs a change of threads. Who sleeps is placed anew when it is woken, on an idle core if there is one;
+/// hence a rank that finds its peer on its own core sleeps at once, every two milliseconds at most: where no core is
+/// idle that moves nobody, and being woken costs more than a yield.
+/// Threads: the one that runs the channel's work.
+class Patience {
+ public:
+  explicit Patience(int ranks) noexcept
+      : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+
+  /// Passes a moment. @param turn from 0, counted by the caller @returns false when it is time to sleep.
+  bool pass(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
+    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
+      if (may_sleep()) {
+        return false;
+      }
+      turn = spins_;
+    }
+    if (turn < spins_) {
+      spin_pause();
+    } else {
+      static_cast<void>(::sched_yield());
+    }
+    return ++turn < spins_ + yields;
+  }
+
+ private:
+  static constexpr int first_look = 20;
+  static constexpr int yields = 50;
+
+  /// Says where this rank waits, and looks where the peer last did.
+  static bool on_one_core(Slot& own, const Slot& peer) noexcept {
+    const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+    own.core.store(core, std::memory_order_relaxed);
+    return core != 0 && peer.core.load(std::memory_order_relaxed) == core;
+  }
+
+  bool may_sleep() noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_sleep_) {
+      return false;
+    }
+    next_sleep_ = now + std::chrono::milliseconds(2);
+    return true;
+  }
+
+  const bool cores_suffice_;
+  const int spins_;  ///< few where ranks outnumber cores: whoever is waited for needs the core
+  std::chrono::steady_clock::time_point next_sleep_{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -15692,7 +19402,7 @@ class Channel {
         on_stall_(context.on_stall),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        spins_(stream::host::cores_by_affinity() >= size_ ? 200 : 50),
+        patience_(size_),
         sent_to_(static_cast<std::size_t>(size_)),
         received_from_(static_cast<std::size_t>(size_)) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
@@ -15756,23 +19466,19 @@ class Channel {
     return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
   }
 
-  /// Waits until `awaited.done()`: first in the hope that the peer runs on another core, then in case it waits for this
-  /// one, at last without a core. @returns false where the channel has failed meanwhile.
+  /// Waits until `awaited.done()`: for a moment on its core, then without one. @returns false where the channel has
+  /// failed meanwhile.
   template <class Awaited>
   bool wait(const Awaited& awaited) noexcept {
-    for (int spin = 0; spin < spins_ + yields; ++spin) {
+    int turn = 0;
+    do {
       if (awaited.done()) {
         return true;
       }
       if (aborted()) {
         return false;
       }
-      if (spin < spins_) {
-        spin_pause();
-      } else {
-        static_cast<void>(::sched_yield());
-      }
-    }
+    } while (patience_.pass(turn, control_, rank_, awaited.peer()));
     if (!deadline_) {
       deadline_ = Deadline::after(timeout_);
     }
@@ -15861,8 +19567,6 @@ class Channel {
  private:
   ~Channel() = default;
 
-  static constexpr int yields = 50;
-
   Slot& own_slot() const noexcept { return control_.slot(rank_); }
   Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
 
@@ -15922,8 +19626,8 @@ class Channel {
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
-  const int spins_;  ///< short where ranks outnumber cores: whoever is waited for needs the core
 
+  Patience patience_;
   std::atomic<std::int64_t> references_{1};
   StagingMeter staging_;
   std::uint32_t meetings_ = 0;
@@ -16484,6 +20188,7 @@ struct Transfer {
     }
 
     bool done() const noexcept { return free_part() != nullptr || filled_part() != nullptr; }
+    int peer() const noexcept { return unreceived_ ? work_.from : work_.to; }
     bool may_sleep() const noexcept { return !done() && gone() < 0; }
     Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
 
@@ -16507,7 +20212,8 @@ struct Transfer {
     std::string missing(std::chrono::milliseconds waited) const {
       const std::string after = " after " + std::to_string(waited.count()) + " ms";
       return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
-                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" + after;
+                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" +
+                               after + "; where ranks send to each other before they receive, use send_recv";
     }
 
    private:
@@ -16654,8 +20360,25 @@ inline std::vector<int> ranks_of_color(const std::vector<SplitChoice>& choices, 
   return ranks;
 }
 
-/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank. Rank 0 gathers what all
-/// say: every rank reads one value. @throws Error (invalid_argument) for a negative color, before anything is said;
+/// Collective, blocking: what every rank of the context says under `purpose`. Rank 0 gathers it, so that every rank
+/// reads one value. @throws Error (timeout), JobFailed
+inline std::vector<SplitChoice> gather_choices(const ChannelContext& context, const std::string& purpose,
+                                               SplitChoice own, Deadline deadline) {
+  const auto key_of = [&](int rank) { return purpose + "/" + std::to_string(rank); };
+  const int ranks = context.members.world_size;
+  context.store.set_blocking(key_of(context.members.rank), to_text({own}), deadline);
+  if (context.members.rank == 0) {
+    std::vector<SplitChoice> gathered;
+    for (int rank = 0; rank < ranks; ++rank) {
+      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
+    }
+    context.store.set_blocking(purpose + "/all", to_text(gathered), deadline);
+  }
+  return split_choices_from(context.store.get_blocking(purpose + "/all", deadline), ranks);
+}
+
+/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank.
+/// @throws Error (invalid_argument) for a negative color, before anything is said;
 /// (timeout), JobFailed
 inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                     Deadline deadline) {
@@ -16665,17 +20388,7 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
                     "; colors begin at 0: give the ranks that are to be alone one of their own");
   }
   const std::string split = context.name + "/split-" + std::to_string(number);
-  const auto key_of = [&](int rank) { return split + "/" + std::to_string(rank); };
-  const int ranks = context.members.world_size;
-  context.store.set_blocking(key_of(context.members.rank), to_text({{color, key}}), deadline);
-  if (context.members.rank == 0) {
-    std::vector<SplitChoice> gathered;
-    for (int rank = 0; rank < ranks; ++rank) {
-      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
-    }
-    context.store.set_blocking(split + "/all", to_text(gathered), deadline);
-  }
-  const auto choices = split_choices_from(context.store.get_blocking(split + "/all", deadline), ranks);
+  const auto choices = gather_choices(context, split, {color, key}, deadline);
   const std::vector<int> members = ranks_of_color(choices, context.members.rank);
   ChannelContext made = context;
   made.members.job_rank = context.reporting_rank();
@@ -16687,6 +20400,314 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/message_passing/communicator.hpp
+
+/// @file
+/// The communicator of ranks that exchange messages, over any Host.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp; their bits depend on the count, the
+/// number of ranks and the host's Tuning alone. Work begins in the thread that waits for the stream, or in its helper,
+/// which blocks until it is done. Threads: one at a time, abort() and failure() from any. Destruction skips work that
+/// has not run.
+template <Host H>
+class Communicator {
+ public:
+  using Stream = stream::host::StreamRef;
+  using Allocation = message_passing::Allocation;
+
+  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, what the Host throws
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return Communicator(context, deadline);
+  }
+
+  int rank() const noexcept { return channel().rank(); }
+  int size() const noexcept { return channel().size(); }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_all_reduce(input, output);
+    Operation operation = next(OperationKind::all_reduce, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_host(buffer, buffer);
+    check_broadcast(buffer, root, size());
+    Operation operation = next(OperationKind::broadcast, buffer);
+    operation.root = root;
+    enqueue(operation, {buffer.data, buffer.data}, stream);
+  }
+
+  /// See CanReduceScatter. `output` may be this rank's block of `input`.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_reduce_scatter(input, output, rank(), size());
+    Operation operation = next(OperationKind::reduce_scatter, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_all_gather(input, output, rank(), size());
+    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  }
+
+  /// See CanSendRecv. Small messages do not wait for their receiver.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    transfer(OperationKind::send_recv, input, to, output, from, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    end_->check();
+    if (end_->context.on_stall) {
+      end_->context.on_stall();  // others may wait for what this rank has enqueued elsewhere before they come
+    }
+    const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    return open_blocking(part, deadline);
+  }
+
+  /// See CanAllocate. Ordinary memory: nothing is exchanged, and a rank that has none fails alone.
+  /// @throws Error (out_of_memory); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
+    end_->check();
+    return Allocation(bytes);
+  }
+
+  /// See CanAbort. The peers' channels learn of it from the job.
+  void abort(const Cause& cause) noexcept { channel().abort(cause); }
+  std::optional<Cause> failure() const { return channel().failure(); }
+
+ private:
+  Communicator(const ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+
+  /// What stays at its address when the communicator moves.
+  struct End {
+    End(const ChannelContext& of, Deadline deadline)
+        : context(of), channel(new Channel<H>(context, job_ranks_of(context, deadline), deadline)) {
+      subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+    ~End() {
+      subscription.reset();
+      channel->close(enqueued);
+      channel->release();
+    }
+
+    /// @throws the job's first cause, or this channel's.
+    void check() const {
+      channel->latch()->throw_if_failed(channel->job_rank());
+      if (const std::optional<Cause> cause = channel->failure()) {
+        throw_cause(*cause);
+      }
+    }
+
+    const ChannelContext context;
+    Channel<H>* channel;
+    std::uint64_t enqueued = 0;     ///< operations of every kind
+    std::uint64_t collectives = 0;  ///< those that every rank takes part in
+    std::uint64_t splits = 0;
+    FailureLatch::Subscription subscription;
+  };
+
+  Channel<H>& channel() const noexcept { return *end_->channel; }
+
+  /// The next collective. Nothing is counted before it is enqueued.
+  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
+    Operation operation;
+    operation.sequence = end_->collectives + 1;
+    operation.kind = kind;
+    operation.count = buffer.count;
+    operation.dtype = buffer.dtype;
+    return operation;
+  }
+
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_host(input, output);
+    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = shown.count;
+    operation.dtype = shown.dtype;
+    operation.root = to >= 0 ? to : from;
+    const Ends ends{input.data, output.data, input.count, to, from};
+    const TransferItem<H> work{end_->channel, end_->enqueued + 1, operation, ends, input.dtype};
+    enqueue_work(work, stream);
+  }
+
+  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+    for (const Device device : {input.device, output.device}) {
+      if (device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported, std::string(H::backend_name()) + " takes host memory, not memory of " +
+                                           to_string(device) + "; use backend::Nccl for it");
+      }
+    }
+  }
+
+  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
+    enqueue_work(CollectiveWork<H>{end_->channel, end_->enqueued + 1, operation, buffers}, stream);
+    ++end_->collectives;
+  }
+
+  template <class Work>
+  void enqueue_work(const Work& work, Stream stream) {
+    channel().retain();
+    try {
+      stream.enqueue(work);
+    } catch (...) {
+      channel().release();
+      throw;
+    }
+    ++end_->enqueued;
+  }
+
+  std::unique_ptr<End> end_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/gloo.hpp
+
+/// @file
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over Gloo's point-to-point messages, hence can be given up at any time: a rank that
+/// fails ends the others. The ranks find each other through the job's store. Each channel has connections between all
+/// of its ranks, a Gloo context and two threads of its own (Gloo's, which looks up every 10 ms, and one that waits in
+/// Gloo), so that channels never wait for each other. Gloo allocates memory for every message; dtrain does not. What
+/// travels is neither encrypted nor authenticated, and whoever reaches the ports can disturb the job: use it in a
+/// network that you trust, and choose that with DTRAIN_INTERFACE.
+struct Gloo {
+  using Communicator = message_passing::Communicator<gloo::Host>;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // which algorithm runs depends on lengths
+
+  static constexpr std::string_view name() noexcept { return "Gloo"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    context.failure->throw_if_failed(context.reporting_rank());
+    try {
+      return Communicator::open_blocking(context, deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+      throw;
+    }
+  }
+};
+
+static_assert(Backend<Gloo>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/mpi.hpp
+
+/// @file
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over MPI's point-to-point messages, hence can be given up at any time: a rank that
+/// fails ends the others. One thread of dtrain's makes every call to MPI; it starts MPI, unless the program did with
+/// MPI_THREAD_MULTIPLE. Channels are bands of tags. Needs launch::PerProcess: mpirun starts the processes.
+struct Mpi {
+  using Communicator = message_passing::Communicator<mpi::Host>;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // which algorithm runs depends on lengths
+
+  static constexpr std::string_view name() noexcept { return "Mpi"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
+  template <class Launcher>
+  static constexpr bool works_with = Launcher::returns_into_user_code;
+
+  /// Collective, blocking: starts MPI, compares the ranks, and hands rank 0's secret to all by MPI_Bcast, one drawn for
+  /// this job where it has none. @throws Error (identity, unsupported, timeout, mpi)
+  static Entry enter_blocking(const Newcomer& newcomer, Deadline deadline) {
+    const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
+    if (engine->rank() != newcomer.rank || engine->size() != newcomer.world_size) {
+      engine->expect_no_end();
+      throw Error(Errc::identity, "by its environment [" + newcomer.launcher + "] this is rank " +
+                                      std::to_string(newcomer.rank) + " of " + std::to_string(newcomer.world_size) +
+                                      ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
+                                      std::to_string(engine->size()) + "; the program is linked with " +
+                                      engine->library() + ": start it with that MPI's mpirun, `mpirun -n " +
+                                      std::to_string(newcomer.world_size) + " PROGRAM`");
+    }
+    std::string secret = newcomer.secret.value_or(newcomer.rank == 0 ? rendezvous::Secret::drawn().text() : "");
+    const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
+    if (newcomer.rank == 0) {
+      std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
+    }
+    const auto hand_out = [bytes](mpi::Engine::Inside& inside) {
+      mpi::check(MPI_Bcast(bytes->data(), static_cast<int>(bytes->size()), MPI_CHAR, 0, inside.session->communicator()),
+                 "handing out the job's secret");
+    };
+    engine->run_blocking(hand_out, deadline, "handing out the job's secret");
+    return {engine, newcomer.secret ? secret : std::string(bytes->data())};
+  }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// @throws Error (timeout, limit, protocol, mpi), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    context.failure->throw_if_failed(context.reporting_rank());
+    try {
+      return Communicator::open_blocking(context, deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+      throw;
+    }
+  }
+};
+
+static_assert(message_passing::Host<mpi::Host>);
+static_assert(Backend<Mpi>);
+static_assert(Enters<Mpi>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_MPI
 
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
@@ -16954,6 +20975,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;
   using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
@@ -17039,15 +21061,336 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/topology/combination.hpp
+
+/// @file
+/// The local side of a reduction that goes from rank to rank: partial results, and the last one.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// A partial result of an average is a sum.
+constexpr ReduceOp partial_op(ReduceOp op) noexcept {
+  return op == ReduceOp::average ? ReduceOp::sum : op;
+}
+
+/// Combines what `ranks` ranks gave; see kernels::Reduction for the bits. Partial results have the buffers' type, so
+/// f16 and bf16 are rounded, and integers taken modulo 2^bits, on every rank that they pass.
+class Combination {
+ public:
+  Combination(DType dtype, ReduceOp op, int ranks) noexcept
+      : partial_(kernels::Reduction::of(dtype, partial_op(op))),
+        last_(kernels::Reduction::of(dtype, op).over(static_cast<std::size_t>(ranks))) {}
+
+  /// Reduces the sources, from the left, into `target`; the last combination of an element divides an average.
+  void operator()(std::span<const std::byte* const> sources, const BufferView& target, bool last) const noexcept {
+    std::byte* const targets[] = {target.data};
+    (last ? last_ : partial_)(sources, targets, target.count);
+  }
+
+ private:
+  kernels::Reduction partial_;
+  kernels::Reduction last_;
+};
+
+/// Nothing where both are the same memory.
+inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
+  if (from.data != to.data && to.count != 0) {
+    kernels::copy_bytes(to.data, from.data, to.bytes());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/cost.hpp
+
+/// @file
+/// How many bytes the topologies' all_reduce moves over which links: pure functions, for models of a step and for
+/// tests.
+
+/// All count bytes of payload of one all_reduce of `bytes` bytes, without a backend's headers, and are exact but for an
+/// element in each part. What a rank or a node sends it also receives over all ranks or nodes together.
+namespace DTRAIN_NAMESPACE::topology {
+
+/// What rank `from` sends to rank `to` under a topology: a function of two ranks.
+struct RingTraffic {
+  double bytes;
+  int ranks;
+
+  /// 2 (n - 1) / n of the bytes, to the next rank only.
+  constexpr double operator()(int from, int to) const noexcept {
+    return ranks > 1 && to == (from + 1) % ranks ? 2 * (ranks - 1) * bytes / ranks : 0;
+  }
+};
+
+struct TreeTraffic {
+  double bytes;
+  int ranks;
+
+  /// The bytes, once up and once down each edge.
+  constexpr double operator()(int from, int to) const noexcept {
+    return from != to && (is_parent(from, to) || is_parent(to, from)) ? bytes : 0;
+  }
+
+ private:
+  static constexpr bool is_parent(int rank, int of) noexcept { return of > 0 && (of - 1) / 2 == rank; }
+};
+
+struct ParameterServerTraffic {
+  double bytes;
+  int ranks;
+  int servers;
+
+  /// To each server its shard, from each server the same.
+  constexpr double operator()(int from, int to) const noexcept {
+    const int serving = std::min(servers, ranks);
+    const double shard = bytes / serving;
+    return from == to ? 0 : (to < serving ? shard : 0) + (from < serving ? shard : 0);
+  }
+};
+
+/// What one rank sends.
+template <class Traffic>
+constexpr double bytes_sent(const Traffic& traffic, int rank) noexcept {
+  double sum = 0;
+  for (int to = 0; to < traffic.ranks; ++to) {
+    sum += to == rank ? 0 : traffic(rank, to);
+  }
+  return sum;
+}
+
+/// What leaves a node over its link. @param node_of the node of each rank
+template <class Traffic>
+constexpr double bytes_leaving(const Traffic& traffic, std::span<const int> node_of, int node) noexcept {
+  double sum = 0;
+  for (std::size_t from = 0; from < node_of.size(); ++from) {
+    for (std::size_t to = 0; to < node_of.size(); ++to) {
+      if (node_of[from] == node && node_of[to] != node) {
+        sum += traffic(static_cast<int>(from), static_cast<int>(to));
+      }
+    }
+  }
+  return sum;
+}
+
+/// What leaves a node under Hierarchical over a backend whose own all_reduce sends 2 (m - 1) / m of the bytes among m
+/// ranks, the least possible: all lanes together send as much as one rank of a ring of nodes.
+constexpr double hierarchical_bytes_leaving(double bytes, int nodes) noexcept {
+  return nodes > 1 ? 2 * (nodes - 1) * bytes / nodes : 0;
+}
+
+/// The same for one of the ranks that have lanes, of which each node has as many as the smallest node has ranks.
+constexpr double hierarchical_bytes_across(double bytes, int nodes, int lanes) noexcept {
+  return hierarchical_bytes_leaving(bytes, nodes) / lanes;
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/lane.hpp
+
+/// @file
+/// topology::Lane: a channel of an algorithm's own, whose operations it takes step by step.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// No rank: nothing is sent, or nothing received.
+inline constexpr int nobody = -1;
+
+/// An algorithm has many steps for each reduction, more than a stream has room for. So a reduction is one piece of work
+/// on the program's stream, and whoever runs that takes the steps one after the other on a queue that lies here.
+/// Threads: one takes steps; abort() and failure() from any.
+template <backend::Communicator C>
+class Lane {
+ public:
+  explicit Lane(C communicator)
+      : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
+
+  int rank() const noexcept { return communicator_.rank(); }
+  int size() const noexcept { return communicator_.size(); }
+
+  /// Blocking: what `start(communicator, stream)` enqueues has run, by the backend's timeout. @returns whether the
+  /// channel still serves. @throws what the call throws
+  template <class Start>
+  bool step(Start start) {
+    start(communicator_, queue_->ref());
+    // Bounded, although it tries again: each operation ends by a deadline of its own.
+    while (queue_->block_until_complete(queue_->published(), Deadline::after(std::chrono::minutes(1))) !=
+           stream::WaitResult::complete) {
+    }
+    return !communicator_.failure();
+  }
+
+  /// Sends `input` to one rank and receives `output` from another, at once; without a rank or an element neither.
+  bool exchange(ConstBufferView input, int to, BufferView output, int from) {
+    const bool sends = to != nobody && input.count != 0;
+    const bool receives = from != nobody && output.count != 0;
+    return step([&](C& communicator, stream::host::StreamRef stream) {
+      if (sends && receives) {
+        communicator.send_recv(input, to, output, from, stream);
+      } else if (sends) {
+        communicator.send(input, to, stream);
+      } else if (receives) {
+        communicator.recv(output, from, stream);
+      }
+    });
+  }
+  bool send(ConstBufferView input, int to) { return exchange(input, to, BufferView{}, nobody); }
+  bool recv(BufferView output, int from) { return exchange(ConstBufferView{}, nobody, output, from); }
+
+  C& communicator() noexcept { return communicator_; }
+
+  void abort(const Cause& cause) noexcept { communicator_.abort(cause); }
+  std::optional<Cause> failure() const { return communicator_.failure(); }
+
+ private:
+  std::unique_ptr<stream::host::Queue> queue_;
+  C communicator_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/node_layout.hpp
+
+/// @file
+/// Which ranks of a group share a node, and which of them meet across nodes.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// One rank's view. Nodes are numbered in the order of their first ranks in the group, and the ranks of a node in the
+/// order of the group's: for groups that were split off, too. As many lanes lead across nodes as the smallest node has
+/// ranks, one for each of a node's first ranks; further ranks take part inside their node only.
+struct NodeLayout {
+  int node = 0;
+  int nodes = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int lanes = 1;
+  int ranks = 1;
+
+  bool has_lane() const noexcept { return local_rank < lanes; }
+  bool is_even() const noexcept { return local_size == lanes; }  ///< of this node
+};
+
+/// `node_of[rank]`: any number that the ranks of a node, and no others, have in common.
+inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
+  std::vector<int> order;  // of the nodes
+  std::vector<int> sizes;
+  NodeLayout layout;
+  layout.ranks = static_cast<int>(node_of.size());
+  for (std::size_t other = 0; other < node_of.size(); ++other) {
+    const auto found = std::find(order.begin(), order.end(), node_of[other]);
+    const auto node = static_cast<std::size_t>(found - order.begin());
+    if (found == order.end()) {
+      order.push_back(node_of[other]);
+      sizes.push_back(0);
+    }
+    if (static_cast<int>(other) == rank) {
+      layout.node = static_cast<int>(node);
+      layout.local_rank = sizes[node];
+    }
+    ++sizes[node];
+  }
+  layout.nodes = static_cast<int>(order.size());
+  layout.local_size = sizes[static_cast<std::size_t>(layout.node)];
+  layout.lanes = *std::min_element(sizes.begin(), sizes.end());
+  return layout;
+}
+
+/// Collective, blocking: nodes are those of the rendezvous (hosts, as DTRAIN_HOST_ID or the system tells them).
+/// @throws Error (timeout), JobFailed
+inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
+  std::vector<int> node_of;
+  for (const backend::SplitChoice& each :
+       backend::gather_choices(context, context.name + "/nodes", {context.members.node_rank, 0}, deadline)) {
+    node_of.push_back(each.color);
+  }
+  return node_layout(node_of, context.members.rank);
+}
+
+/// The ranks of this rank's node: one host, whatever the job's others are.
+inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/node-" + std::to_string(layout.node);
+  made.members.job_rank = context.reporting_rank();
+  made.members.rank = layout.local_rank;
+  made.members.world_size = layout.local_size;
+  made.members.other_host_rank = -1;
+  made.members.other_host.clear();
+  return made;
+}
+
+/// The ranks of all nodes that have this one's place in theirs.
+inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/lane-" + std::to_string(layout.local_rank);
+  made.members.job_rank = context.reporting_rank();
+  made.members.rank = layout.node;
+  made.members.world_size = layout.nodes;
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/parts.hpp
+
+/// @file
+/// How buffers are cut: into one part for each of several ranks, and these into pieces.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// What goes over a link at a time, and is reduced while it lies in the cache.
+inline constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+
+/// Elements of a buffer.
+struct Part {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Part `index` of `parts` that differ by one element at most, the longer ones first.
+constexpr Part part_of(std::size_t count, int parts, int index) noexcept {
+  const auto number = static_cast<std::size_t>(parts);
+  const auto at = static_cast<std::size_t>(index);
+  return {at * (count / number) + std::min(at, count % number), count / number + (at < count % number ? 1 : 0)};
+}
+
+/// Piece `index` of a part that is cut into pieces of `length`; empty behind its end.
+constexpr Part piece_of(Part part, std::size_t length, std::size_t index) noexcept {
+  const std::size_t skipped = std::min(part.count, index * length);
+  return {part.begin + skipped, std::min(length, part.count - skipped)};
+}
+
+/// How many pieces of `length` cover `count`.
+constexpr std::size_t pieces_in(std::size_t count, std::size_t length) noexcept {
+  return (count + length - 1) / length;
+}
+
+constexpr BufferView view_of(const BufferView& whole, Part part) noexcept {
+  return {part.count == 0 ? whole.data : whole.data + part.begin * size_bytes(whole.dtype), part.count, whole.dtype,
+          whole.device};
+}
+constexpr ConstBufferView view_of(const ConstBufferView& whole, Part part) noexcept {
+  return {part.count == 0 ? whole.data : whole.data + part.begin * size_bytes(whole.dtype), part.count, whole.dtype,
+          whole.device};
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
 // ---- dtrain/topology/topology.hpp
 
 /// @file
-/// The concept Topology: the paths that a reduction takes over a communicator.
+/// The concept Topology: the paths that a reduction takes, laid over a backend.
 
-/// A topology is an algorithm written on a communicator's abilities; it has no state of its own. Which abilities it
-/// needs it says twice: `works_on<C>` for concepts, and `require<C>()`, a static_assert with a literal sentence
-/// ("dtrain: topology::Ring needs a backend with send and recv ..."), for whoever puts a policy together.
+/// A topology makes a backend of a backend: `T::Over<B>` opens channels whose all_reduce takes the topology's paths
+/// over channels of B, and whose other operations are B's. What it needs of B it says twice: `works_on<B>` for
+/// concepts, and `require<B>()`, a static_assert with a literal sentence ("dtrain: topology::Ring needs a backend with
+/// ..."), for whoever puts a policy together. It has no state: everything lives in the communicators.
 namespace DTRAIN_NAMESPACE::topology {
+
+namespace detail {
+template <template <class> class Over>
+struct TakesBackend;
+}  // namespace detail
+
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
@@ -17057,27 +21400,42 @@ concept HasName = requires {
   { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
-/// `works_on<C>`: whether communicator type C has the abilities it needs; `require<C>()` compiles only where it does.
+/// `works_on<B>`: whether backend B has what it needs, false for what is no backend.
 template <class T>
 concept SaysWhatItNeeds = requires {
   { T::template works_on<void> } -> std::convertible_to<bool>;
 };
 
+/// `Over<B>`: a type for every B, a Backend where it works on B.
 template <class T>
-concept Topology = HasName<T> && SaysWhatItNeeds<T>;
+concept LiesOverBackends = requires { typename detail::TakesBackend<T::template Over>; };
 
-/// `all_reduce(communicator, input, output, op, stream)`: the contract of backend::CanAllReduce, along its own paths.
-template <class T, class C>
-concept CanAllReduceOn = backend::HasRanks<C> && requires(C& communicator, ConstBufferView input, BufferView output,
-                                                          ReduceOp op, typename C::Stream stream) {
-  T::template require<C>();
-  { T::all_reduce(communicator, input, output, op, stream) } -> std::same_as<void>;
+template <class T>
+concept Topology = HasName<T> && SaysWhatItNeeds<T> && LiesOverBackends<T>;
+
+/// T can be used with backend B.
+template <class T, class B>
+concept WorksOn = Topology<T> && backend::Backend<B> && T::template works_on<B> &&
+                  backend::Backend<typename T::template Over<B>> && requires { T::template require<B>(); };
+// clang-format on
+
+namespace detail {
+
+/// Where the two do not fit, require() has said so in one sentence, and nothing is to be said about the rest.
+template <class T, class B>
+struct Channels {
+  using Type = B;
+};
+template <Topology T, class B>
+requires(T::template works_on<B>) struct Channels<T, B> {
+  using Type = typename T::template Over<B>;
 };
 
-/// T can be used with communicator type C.
-template <class T, class C>
-concept WorksOn = Topology<T> && T::template works_on<C> && CanAllReduceOn<T, C>;
-// clang-format on
+}  // namespace detail
+
+/// The backend that a policy's channels are opened with.
+template <class T, class B>
+using Channels = typename detail::Channels<T, B>::Type;
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -17088,29 +21446,881 @@ concept WorksOn = Topology<T> && T::template works_on<C> && CanAllReduceOn<T, C>
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Hands each reduction to the communicator as it is.
+/// Is the backend itself.
 struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }
 
-  template <class C>
-  static constexpr bool works_on = backend::CanAllReduce<C>;
+  template <class B>
+  static constexpr bool works_on = backend::Backend<B>;
 
-  template <class C>
+  template <class B>
   static constexpr void require() noexcept {
-    static_assert(works_on<C>,
-                  "dtrain: topology::Flat needs a backend whose communicator has all_reduce "
-                  "(CanAllReduce in dtrain/backend/communicator.hpp)");
+    static_assert(works_on<B>,
+                  "dtrain: topology::Flat needs a backend, such as backend::SharedMemory "
+                  "(contract: dtrain/backend/backend.hpp)");
   }
 
-  /// Collective; enqueued on `stream`. See backend::CanAllReduce.
-  template <backend::CanAllReduce C>
-  static void all_reduce(C& communicator, ConstBufferView input, BufferView output, ReduceOp op,
-                         typename C::Stream stream) {
-    communicator.all_reduce(input, output, op, stream);
-  }
+  template <class B>
+  using Over = B;
 };
 
 static_assert(Topology<Flat>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/turns.hpp
+
+/// @file
+/// topology::Turns: reductions run in the order of their enqueueing, and none after the communicator's end.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Held by a communicator and by all of its enqueued work, which may outlive it. Threads: all members from any.
+class Turns {
+ public:
+  enum class Outcome { ran, skipped, out_of_order };
+
+  Turns() = default;
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs `work` as the `turn`-th; skips it after close(), or where the one before it has not ended.
+  template <class F>
+  Outcome run(std::uint64_t turn, F work) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_ || running_ || turn != done_ + 1) {
+        done_ = std::max(done_, turn);
+        return closed_ ? Outcome::skipped : Outcome::out_of_order;
+      }
+      running_ = true;
+    }
+    work();
+    {
+      const std::lock_guard lock(mutex_);
+      running_ = false;
+      done_ = std::max(done_, turn);
+      changed_.notify_all();
+    }
+    return Outcome::ran;
+  }
+
+  /// Blocking: until the first `turns` have run. `help()` is called before each short sleep, for who is to run them.
+  /// @returns false at the deadline
+  template <class Help>
+  bool settle(std::uint64_t turns, Deadline deadline, Help help) {
+    std::unique_lock lock(mutex_);
+    while (done_ < turns && !deadline.passed()) {
+      lock.unlock();
+      help();
+      lock.lock();
+      const Deadline nap = earlier(deadline, Deadline::after(std::chrono::milliseconds(20)));
+      block_until(changed_, lock, nap, [&] { return done_ >= turns; });
+    }
+    return done_ >= turns;
+  }
+
+  /// From now on nothing runs. Calls `end()` where not all of `turns` have run. Blocking: until what runs in another
+  /// thread has ended, which `end` sees to.
+  template <class End>
+  void close(std::uint64_t turns, End end) noexcept {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    if (done_ >= turns) {
+      return;
+    }
+    lock.unlock();
+    end();
+    lock.lock();
+    while (running_) {
+      block_until(changed_, lock, Deadline::after(std::chrono::seconds(1)), [this] { return !running_; });
+    }
+  }
+
+ private:
+  ~Turns() = default;
+
+  std::atomic<std::int64_t> references_{1};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t done_ = 0;
+  bool running_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/routed.hpp
+
+/// @file
+/// The communicator that all topologies make: reductions by an algorithm, everything else by the backend.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// An `Algorithm` is opened by `Algorithm(context, deadline)`, collectively, on channels of its own; in the thread that
+/// runs the stream it does
+///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   false where one of its channels has failed
+/// and from any thread `abort(cause)` and `failure()`. One with an Allocation has allocate_blocking(bytes, deadline).
+///
+/// Host memory. The broken channel of an algorithm ends the whole, and the whole ends all of them.
+/// Threads: as backend::Communicator. Destruction skips work that has not run.
+template <backend::Backend B, class Algorithm>
+class Routed {
+  using Inner = typename B::Communicator;
+  template <class A>
+  static auto allocation_of(A*) -> typename A::Allocation;
+  static auto allocation_of(void*) -> typename Inner::Allocation;
+  static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
+
+ public:
+  using Stream = typename Inner::Stream;
+  using Allocation = decltype(allocation_of(static_cast<Algorithm*>(nullptr)));
+
+  /// Collective, blocking. @throws as B::open_blocking
+  static Routed open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    return Routed(context, deadline);
+  }
+
+  Routed(Routed&&) noexcept = default;
+  Routed& operator=(Routed&&) noexcept = default;
+
+  int rank() const noexcept { return inner().rank(); }
+  int size() const noexcept { return inner().size(); }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    backend::check_all_reduce(input, output);
+    check_host(output.device);
+    check_host(input.device);
+    end_->turns->retain();
+    try {
+      stream.enqueue(Reduce{end_.get(), end_->turns, end_->enqueued + 1, input, output, op});
+    } catch (...) {
+      end_->turns->release();
+      throw;
+    }
+    ++end_->enqueued;
+  }
+
+  void broadcast(BufferView buffer, int root, Stream stream) { inner().broadcast(buffer, root, stream); }
+  void barrier(Stream stream) { inner().barrier(stream); }
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) requires backend::CanReduceScatter<Inner> {
+    inner().reduce_scatter(input, output, op, stream);
+  }
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
+    inner().all_gather(input, output, stream);
+  }
+  void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().send(input, peer, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().recv(output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().send_recv(input, to, output, from, stream);
+  }
+
+  /// See CanSplit: the ranks of a color take the topology's paths among themselves.
+  Routed split_blocking(int color, int key, Deadline deadline) {
+    check();
+    help();  // other ranks may wait for what is enqueued here before they come
+    const backend::ChannelContext part = backend::split_context(end_->context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    return open_blocking(part, deadline);
+  }
+
+  /// See CanAllocate. Where the algorithm allocates on its own channel, reductions that were enqueued end first.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    if constexpr (allocates_itself) {
+      check();
+      if (!end_->turns->settle(end_->enqueued, deadline, [this] { help(); })) {
+        throw Error(Errc::timeout, "memory of channel '" + end_->context.name +
+                                       "' was asked for while reductions of it wait on a stream that nobody runs; "
+                                       "wait for them first");
+      }
+      return end_->algorithm.allocate_blocking(bytes, deadline);
+    } else {
+      return inner().allocate_blocking(bytes, deadline);
+    }
+  }
+
+  void abort(const Cause& cause) noexcept { end_->abort(cause); }
+  std::optional<Cause> failure() const { return end_->failure(); }
+
+ private:
+  /// What stays at its address when the communicator moves.
+  struct End {
+    End(const backend::ChannelContext& of, Deadline deadline)
+        : context(of), inner(B::open_blocking(context, deadline)), algorithm(context, deadline), turns(new Turns) {}
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+    ~End() {
+      turns->close(enqueued, [this] {
+        abort({CauseKind::exception, context.reporting_rank(), context.members.host,
+               "its communicator was destroyed before all of its work had run"});
+      });
+      turns->release();
+    }
+
+    void abort(const Cause& cause) noexcept {
+      inner.abort(cause);
+      algorithm.abort(cause);
+    }
+
+    std::optional<Cause> failure() const {
+      std::optional<Cause> cause = algorithm.failure();
+      return cause ? cause : inner.failure();
+    }
+
+    /// In the thread that runs the stream. What an algorithm throws is the channel's failure.
+    void reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
+      try {
+        if (!failure() && !algorithm.all_reduce(input, output, op)) {
+          if (const std::optional<Cause> cause = failure()) {
+            abort(*cause);
+          }
+        }
+      } catch (const std::exception& error) {
+        fail(error.what());
+      }
+    }
+
+    void fail(const char* text) noexcept {
+      try {
+        const Cause cause{CauseKind::exception, context.reporting_rank(), context.members.host,
+                          "an all_reduce on channel '" + context.name + "': " + text};
+        abort(cause);
+        context.failure->report(cause);
+      } catch (...) {
+        // Out of memory for the sentence: the peers' timeouts tell.
+      }
+    }
+
+    const backend::ChannelContext context;
+    Inner inner;          ///< of the whole group; the program's other operations
+    Algorithm algorithm;  ///< with channels of its own: it runs while the program enqueues
+    Turns* const turns;
+    std::uint64_t enqueued = 0;
+    std::uint64_t splits = 0;
+  };
+
+  struct Reduce {
+    End* end;  ///< there until the turns are closed
+    Turns* turns;
+    std::uint64_t turn;
+    ConstBufferView input;
+    BufferView output;
+    ReduceOp op;
+
+    void operator()() noexcept {
+      const Turns::Outcome outcome = turns->run(turn, [this]() noexcept { end->reduce(input, output, op); });
+      if (outcome == Turns::Outcome::out_of_order) {
+        end->fail(
+            "it began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+            "to streams that wait for each other");
+      }
+      turns->release();
+    }
+    void drop() noexcept { turns->release(); }
+  };
+
+  Routed(const backend::ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+
+  Inner& inner() const noexcept { return end_->inner; }
+
+  void help() const {
+    if (end_->context.on_stall) {
+      end_->context.on_stall();
+    }
+  }
+
+  /// @throws the job's first cause, or this channel's
+  void check() const {
+    end_->context.failure->throw_if_failed(end_->context.reporting_rank());
+    if (const std::optional<Cause> cause = failure()) {
+      throw_cause(*cause);
+    }
+  }
+
+  static void check_host(Device device) {
+    if (device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "topology::" + std::string(Algorithm::name()) +
+                                         " reduces host memory, not memory of " + to_string(device) +
+                                         "; use topology::Flat with a backend for it");
+    }
+  }
+
+  std::unique_ptr<End> end_;
+};
+
+/// What `Over<B>` is for an algorithm on backend B.
+template <backend::Backend B, class Algorithm>
+struct RoutedBackend {
+  using Communicator = Routed<B, Algorithm>;
+  using StreamOwner = typename B::StreamOwner;
+  static constexpr backend::Determinism determinism = Algorithm::determinism;
+
+  static constexpr std::string_view name() noexcept { return B::name(); }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host && B::supports(kind); }
+  static constexpr bool reduces(DType dtype) noexcept { return Algorithm::reduces(dtype); }
+
+  /// Collective, blocking. See backend::CanOpen.
+  static Communicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    return Communicator::open_blocking(context, deadline);
+  }
+};
+
+/// A backend whose operations go to host queues, as the algorithms' own steps do.
+template <class B>
+concept OnHostStreams = backend::Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+/// One that carries messages between two ranks besides.
+template <class B>
+concept CarriesMessages = OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
+
+/// The context of a channel for an algorithm, beside the group's own of the same ranks.
+inline backend::ChannelContext beside(const backend::ChannelContext& context, std::string_view purpose) {
+  backend::ChannelContext made = context;
+  made.name += "/" + std::string(purpose);
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/hierarchical.hpp
+
+/// @file
+/// topology::Hierarchical: inside the nodes first, so that each byte crosses between nodes once.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Reduce-scatter in the node, all-reduce of each rank's part with the ranks of its place in the other nodes,
+/// all-gather in the node: all ranks of a node use its link at once. `B` joins nodes, `Intra` the ranks of one.
+///
+/// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
+/// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
+/// Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
+/// 2019.
+template <class B, class Intra>
+class HierarchicalReduction {
+ public:
+  using Allocation = typename Intra::Communicator::Allocation;
+  static constexpr backend::Determinism determinism =
+      std::min({backend::Determinism::for_a_plan, backend::determinism_of<B>, backend::determinism_of<Intra>});
+  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype) && Intra::reduces(dtype); }
+
+  /// Collective, blocking.
+  HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
+      : layout_(exchange_node_layout(context, deadline)),
+        node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
+    if (layout_.nodes > 1 && layout_.has_lane()) {
+      across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
+    }
+  }
+
+  /// Collective, blocking: memory that the node reduces without a copy.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return node_.communicator().allocate_blocking(bytes, deadline);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
+    }
+    if (layout_.ranks == layout_.nodes) {
+      return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
+    }
+    return reduce_in_node(input, output, partial_op(op)) && reduce_across(output, op) && share_in_node(output);
+  }
+
+  void abort(const Cause& cause) noexcept {
+    node_.abort(cause);
+    if (across_) {
+      across_->abort(cause);
+    }
+  }
+
+  std::optional<Cause> failure() const {
+    std::optional<Cause> cause = across_ ? across_->failure() : std::nullopt;
+    return cause ? cause : node_.failure();
+  }
+
+ private:
+  /// Equal parts for all lanes; the last lane's is longer by the elements that are left over.
+  Part blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
+  Part rest(const BufferView& whole) const noexcept {
+    const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.lanes);
+    return {whole.count - left_over, left_over};
+  }
+  Part block(const BufferView& whole, int lane) const noexcept {
+    return part_of(blocks(whole).count, layout_.lanes, lane);
+  }
+  Part part(const BufferView& whole, int lane) const noexcept {
+    Part own = block(whole, lane);
+    own.count += lane + 1 == layout_.lanes ? rest(whole).count : 0;
+    return own;
+  }
+
+  bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.local_size == 1) {
+      copy(input, output);
+      return true;
+    }
+    const Part scattered = layout_.is_even() ? blocks(output) : Part{};
+    const Part reduced = layout_.is_even() ? rest(output) : Part{0, output.count};
+    return node_.step([&](auto& node, auto stream) {
+      if (scattered.count != 0) {
+        node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
+      }
+      if (reduced.count != 0) {
+        node.all_reduce(view_of(input, reduced), view_of(output, reduced), op, stream);
+      }
+    });
+  }
+
+  bool reduce_across(const BufferView& output, ReduceOp op) {
+    const BufferView own = across_ ? view_of(output, part(output, layout_.local_rank)) : BufferView{};
+    if (own.count == 0) {
+      return true;
+    }
+    const bool serves =
+        across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, partial_op(op), stream); });
+    if (serves && op == ReduceOp::average) {
+      const std::array<const std::byte*, 1> sum{own.data};
+      Combination(own.dtype, op, layout_.ranks)(sum, own, true);
+    }
+    return serves;
+  }
+
+  bool share_in_node(const BufferView& output) {
+    if (layout_.local_size == 1) {
+      return true;
+    }
+    return node_.step([&](auto& node, auto stream) {
+      if (layout_.is_even() && blocks(output).count != 0) {
+        node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
+      }
+      for (int lane = 0; lane < layout_.lanes; ++lane) {
+        const Part shared = !layout_.is_even() ? part(output, lane) : lane + 1 == layout_.lanes ? rest(output) : Part{};
+        if (shared.count != 0) {
+          node.broadcast(view_of(output, shared), lane, stream);
+        }
+      }
+    });
+  }
+
+  NodeLayout layout_;
+  Lane<typename Intra::Communicator> node_;
+  std::optional<Lane<typename B::Communicator>> across_;
+};
+
+/// A backend that can be used inside the nodes of one on host streams.
+template <class I>
+concept ReducesInNodes = OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
+    backend::CanAllGather<typename I::Communicator>;
+
+/// `IntraBackend` joins the ranks of a node, such as backend::SharedMemory; void: the policy's own does.
+template <class IntraBackend = void>
+struct Hierarchical {
+  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
+
+  template <class B>
+  using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
+
+  template <class B>
+  static constexpr bool works_on = OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(OnHostStreams<B>,
+                  "dtrain: topology::Hierarchical needs a backend on host streams (dtrain/stream/host/stream_ref.hpp)");
+    static_assert(!OnHostStreams<B> || ReducesInNodes<Intra<B>>,
+                  "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
+                  "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
+                  "(CanReduceScatter, CanAllGather in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Over = RoutedBackend<B, HierarchicalReduction<B, Intra<B>>>;
+};
+
+static_assert(Topology<Hierarchical<>>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/parameter_server.hpp
+
+/// @file
+/// topology::ParameterServer: the first ranks reduce for all, a shard each.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Every rank sends each server its shard, a piece at a time; the server, which trains too, reduces what all ranks sent
+/// in rank order, as SharedMemory does, and sends the result back. Servers are ranks 0 to S-1, or all where there are
+/// fewer. Their links carry n - 1 times their shards, so this is for few ranks, or servers with better links.
+/// Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; here synchronous.
+template <class B, int servers>
+class ServedReduction {
+ public:
+  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
+  static constexpr std::string_view name() noexcept { return "ParameterServer"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
+
+  /// Collective, blocking. A server has memory for a piece of every rank: the pieces are shorter where ranks are many.
+  ServedReduction(const backend::ChannelContext& context, Deadline deadline)
+      : lane_(B::open_blocking(beside(context, "servers"), deadline)),
+        bytes_(std::clamp(server_bytes / static_cast<std::size_t>(lane_.size()), std::size_t{4096}, piece_bytes) / 8 *
+               8) {
+    if (serves(lane_.rank())) {
+      received_.reset(new std::byte[bytes_ * static_cast<std::size_t>(lane_.size())]);
+      sources_.resize(static_cast<std::size_t>(lane_.size()));
+    }
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (lane_.size() == 1) {
+      copy(input, output);
+      return true;
+    }
+    const Combination combine(output.dtype, op, lane_.size());
+    const std::size_t length = bytes_ / size_bytes(output.dtype);
+    const std::size_t pieces = pieces_in(shard(output, 0).count, length);
+    for (std::size_t index = 0; index < pieces; ++index) {
+      if (!push(input, output, length, index)) {
+        return false;
+      }
+      if (serves(lane_.rank())) {
+        const Part own = piece_of(shard(output, lane_.rank()), length, index);
+        reduce(view_of(input, own), view_of(output, own), combine);
+      }
+      if (!pull(output, length, index)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
+  std::optional<Cause> failure() const { return lane_.failure(); }
+
+ private:
+  static constexpr std::size_t server_bytes = std::size_t{16} << 20;
+
+  int server_count() const noexcept { return std::min(servers, lane_.size()); }
+  bool serves(int rank) const noexcept { return rank < server_count(); }
+  int around(int distance) const noexcept { return (lane_.rank() + lane_.size() + distance) % lane_.size(); }
+
+  Part shard(const BufferView& whole, int server) const noexcept {
+    return part_of(whole.count, server_count(), server);
+  }
+
+  std::byte* slot(int rank) const noexcept { return received_.get() + static_cast<std::size_t>(rank) * bytes_; }
+
+  /// In round t rank r sends to r - t and a server s receives from s + t: each has one partner a side, no round waits
+  /// for a later one, and all servers receive at once.
+  bool push(const ConstBufferView& input, const BufferView& output, std::size_t length, std::size_t index) {
+    for (int round = 1; round < lane_.size(); ++round) {
+      const int to = serves(around(-round)) ? around(-round) : nobody;
+      const int from = serves(lane_.rank()) ? around(round) : nobody;
+      const Part sent = to == nobody ? Part{} : piece_of(shard(output, to), length, index);
+      const Part taken = from == nobody ? Part{} : piece_of(shard(output, lane_.rank()), length, index);
+      const BufferView received{from == nobody ? nullptr : slot(from), taken.count, output.dtype, {}};
+      if (!lane_.exchange(view_of(input, sent), to, received, from)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// In rank order, as many sources at a time as a reduction takes; this rank's slot holds what is reduced so far.
+  void reduce(const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
+    for (int rank = 0; rank < lane_.size(); ++rank) {
+      sources_[static_cast<std::size_t>(rank)] = rank == lane_.rank() ? own.data : slot(rank);
+    }
+    BufferView partial = result;
+    partial.data = slot(lane_.rank());
+    std::span<const std::byte*> rest(sources_);
+    while (rest.size() > kernels::Reduction::max_sources) {
+      combine(rest.first(kernels::Reduction::max_sources), partial, false);
+      rest = rest.subspan(kernels::Reduction::max_sources - 1);
+      rest.front() = partial.data;
+    }
+    combine(rest, result, true);
+  }
+
+  bool pull(const BufferView& output, std::size_t length, std::size_t index) {
+    for (int round = 1; round < lane_.size(); ++round) {
+      const int to = serves(lane_.rank()) ? around(round) : nobody;
+      const int from = serves(around(-round)) ? around(-round) : nobody;
+      const Part sent = to == nobody ? Part{} : piece_of(shard(output, lane_.rank()), length, index);
+      const Part taken = from == nobody ? Part{} : piece_of(shard(output, from), length, index);
+      if (!lane_.exchange(view_of(output, sent), to, view_of(output, taken), from)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Lane<typename B::Communicator> lane_;
+  std::size_t bytes_;                      ///< of a piece
+  std::unique_ptr<std::byte[]> received_;  ///< a server's: a piece of each rank
+  std::vector<const std::byte*> sources_;
+};
+
+/// With `S` servers; on fewer ranks all of them serve.
+template <int S = 1>
+struct ParameterServer {
+  static_assert(S > 0, "dtrain: topology::ParameterServer<S> needs at least one server");
+
+  static constexpr std::string_view name() noexcept { return "ParameterServer"; }
+
+  template <class B>
+  static constexpr bool works_on = CarriesMessages<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(works_on<B>,
+                  "dtrain: topology::ParameterServer needs a backend with send and recv on host streams "
+                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Over = RoutedBackend<B, ServedReduction<B, S>>;
+};
+
+static_assert(Topology<ParameterServer<>>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/ring.hpp
+
+/// @file
+/// topology::Ring: every rank sends to the next one only, and every link carries the same.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Reduce-scatter and all-gather round the ring, 2 (n - 1) steps: each rank sends 2 (n - 1) / n of the bytes, the least
+/// that is possible. For large buffers; with many ranks its steps make small ones slow.
+/// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+template <class B>
+class RingReduction {
+ public:
+  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
+  static constexpr std::string_view name() noexcept { return "Ring"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
+
+  /// Collective, blocking.
+  RingReduction(const backend::ChannelContext& context, Deadline deadline)
+      : lane_(B::open_blocking(beside(context, "ring"), deadline)), received_(new std::byte[piece_bytes]) {}
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (lane_.size() == 1) {
+      copy(input, output);
+      return true;
+    }
+    const Combination combine(output.dtype, op, lane_.size());
+    for (int step = 0; step + 1 < lane_.size(); ++step) {
+      if (!reduce(input, output, combine, step)) {
+        return false;
+      }
+    }
+    for (int step = 0; step + 1 < lane_.size(); ++step) {
+      if (!gather(output, step)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
+  std::optional<Cause> failure() const { return lane_.failure(); }
+
+ private:
+  int next() const noexcept { return (lane_.rank() + 1) % lane_.size(); }
+  int previous() const noexcept { return (lane_.rank() + lane_.size() - 1) % lane_.size(); }
+
+  /// The part that is `back` ranks behind this one's own.
+  Part part(const BufferView& whole, int back) const noexcept {
+    return part_of(whole.count, lane_.size(), (lane_.rank() + 2 * lane_.size() - back) % lane_.size());
+  }
+
+  static std::size_t length(const BufferView& whole) noexcept { return piece_bytes / size_bytes(whole.dtype); }
+  std::size_t pieces(const BufferView& whole) const noexcept {
+    return pieces_in(part_of(whole.count, lane_.size(), 0).count, length(whole));
+  }
+
+  /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
+  bool reduce(const ConstBufferView& input, const BufferView& output, const Combination& combine, int step) {
+    const ConstBufferView partial = step == 0 ? input : ConstBufferView(output);
+    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+      const Part sent = piece_of(part(output, step), length(output), piece);
+      const Part taken = piece_of(part(output, step + 1), length(output), piece);
+      const BufferView received{received_.get(), taken.count, output.dtype, {}};
+      if (!lane_.exchange(view_of(partial, sent), next(), received, previous())) {
+        return false;
+      }
+      const std::array<const std::byte*, 2> sources{received.data, view_of(input, taken).data};
+      combine(sources, view_of(output, taken), step + 2 == lane_.size());
+    }
+    return true;
+  }
+
+  /// A part that is done goes on.
+  bool gather(const BufferView& output, int step) {
+    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+      const Part sent = piece_of(part(output, step - 1), length(output), piece);
+      const Part taken = piece_of(part(output, step), length(output), piece);
+      if (!lane_.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Lane<typename B::Communicator> lane_;
+  std::unique_ptr<std::byte[]> received_;
+};
+
+struct Ring {
+  static constexpr std::string_view name() noexcept { return "Ring"; }
+
+  template <class B>
+  static constexpr bool works_on = CarriesMessages<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(works_on<B>,
+                  "dtrain: topology::Ring needs a backend with send and recv on host streams "
+                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Over = RoutedBackend<B, RingReduction<B>>;
+};
+
+static_assert(Topology<Ring>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/tree.hpp
+
+/// @file
+/// topology::Tree: up a binary tree and down again, in as many steps as it is high.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Rank r's parent is (r - 1) / 2; pieces follow each other through the tree. About 2 log2(n) steps, so it is for small
+/// buffers on many ranks. One tree and not the two of Sanders, Speck and Traeff ("Two-tree algorithms for full
+/// bandwidth broadcast, reduction and scan", 2009), which balance the links: where these are the limit, Ring sends
+/// less.
+template <class B>
+class TreeReduction {
+ public:
+  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
+  static constexpr std::string_view name() noexcept { return "Tree"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
+
+  /// Collective, blocking.
+  TreeReduction(const backend::ChannelContext& context, Deadline deadline)
+      : lane_(B::open_blocking(beside(context, "tree"), deadline)) {
+    if (left() != nobody) {
+      received_.reset(new std::byte[2 * piece_bytes]);
+    }
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (lane_.size() == 1) {
+      copy(input, output);
+      return true;
+    }
+    return up(input, output, Combination(output.dtype, op, lane_.size())) && down(output);
+  }
+
+  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
+  std::optional<Cause> failure() const { return lane_.failure(); }
+
+ private:
+  int child(int number) const noexcept {
+    const int rank = 2 * lane_.rank() + number;
+    return rank < lane_.size() ? rank : nobody;
+  }
+  int left() const noexcept { return child(1); }
+  int right() const noexcept { return child(2); }
+  int parent() const noexcept { return lane_.rank() == 0 ? nobody : (lane_.rank() - 1) / 2; }
+
+  static Part piece(const BufferView& whole, std::size_t index) noexcept {
+    return piece_of({0, whole.count}, piece_bytes / size_bytes(whole.dtype), index);
+  }
+  static std::size_t pieces(const BufferView& whole) noexcept {
+    return pieces_in(whole.count, piece_bytes / size_bytes(whole.dtype));
+  }
+
+  /// While one piece comes from the left child, the one before it goes to the parent. No rank waits for ever: every
+  /// message waits only for such of an earlier piece, or of the same piece further down or further left.
+  bool up(const ConstBufferView& input, const BufferView& output, const Combination& combine) {
+    const ConstBufferView reduced = left() == nobody ? input : ConstBufferView(output);
+    Part before{};
+    for (std::size_t index = 0; index <= pieces(output); ++index) {
+      const Part now = piece(output, index);
+      const BufferView first{received_.get(), now.count, output.dtype, {}};
+      const BufferView second{left() == nobody ? nullptr : received_.get() + piece_bytes, now.count, output.dtype, {}};
+      if (!lane_.exchange(view_of(reduced, before), parent(), first, left()) || !lane_.recv(second, right())) {
+        return false;
+      }
+      if (left() != nobody) {
+        const std::array<const std::byte*, 3> sources{view_of(input, now).data, first.data, second.data};
+        combine(std::span(sources).first(right() == nobody ? 2 : 3), view_of(output, now), parent() == nobody);
+      }
+      before = now;
+    }
+    return true;
+  }
+
+  bool down(const BufferView& output) {
+    Part before{};
+    for (std::size_t index = 0; index <= pieces(output); ++index) {
+      const Part now = piece(output, index);
+      if (!lane_.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
+          !lane_.send(view_of(output, before), right())) {
+        return false;
+      }
+      before = now;
+    }
+    return true;
+  }
+
+  Lane<typename B::Communicator> lane_;
+  std::unique_ptr<std::byte[]> received_;  ///< a piece of each child
+};
+
+struct Tree {
+  static constexpr std::string_view name() noexcept { return "Tree"; }
+
+  template <class B>
+  static constexpr bool works_on = CarriesMessages<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(works_on<B>,
+                  "dtrain: topology::Tree needs a backend with send and recv on host streams "
+                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Over = RoutedBackend<B, TreeReduction<B>>;
+};
+
+static_assert(Topology<Tree>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -17617,6 +22827,201 @@ class LogFile {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/machine_files.hpp
+
+/// @file
+/// What a machine says of itself in files, below a root that a test can choose.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
+class MachineFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
+
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  explicit MachineFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
+
+  /// A regular file's bytes, at most the first `most_bytes`; nothing for what is none.
+  std::optional<std::string> text(const std::string& path) const {
+    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct ::stat facts {};
+    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+      return std::nullopt;
+    }
+    std::string bytes(most_bytes, '\0');
+    std::size_t filled = 0;
+    while (filled < bytes.size()) {
+      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+      if (count < 0 && errno != EINTR) {
+        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
+      }
+      if (count == 0) {
+        break;
+      }
+      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    bytes.resize(filled);
+    return bytes;
+  }
+
+  /// A file's first line without the spaces at its end.
+  std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// What is in a folder, sorted; of more than `most_names` only so many.
+  std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace_back(name);
+      }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/infiniband.hpp
+
+/// @file
+/// InfiniBand ports of this machine, and what keeps a job from using them.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Ports that are up, "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; those of an Ethernet adapter (RoCE) are not among them.
+inline std::vector<std::string> active_infiniband_ports(const MachineFiles& files) {
+  const std::string all = "/sys/class/infiniband";
+  std::vector<std::string> active;
+  for (const std::string& adapter : files.names(all)) {
+    const std::string ports = all + "/" + adapter + "/ports";
+    for (const std::string& port : files.names(ports)) {
+      const std::string folder = ports + "/" + port;
+      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
+      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
+        const std::optional<std::string> rate = files.line(folder + "/rate");
+        active.push_back(printable(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
+      }
+    }
+  }
+  return active;
+}
+
+namespace detail {
+
+/// Whether a list of transports, "rc,sm" or "^tcp" for all others, leaves out every one whose name begins so.
+inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
+  const bool all_others = !list.empty() && list.front() == '^';
+  list.remove_prefix(all_others ? 1 : 0);
+  bool listed = false;
+  while (!list.empty()) {
+    std::string_view word = list.substr(0, list.find_first_of(",;"));
+    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: this one alone, without its helpers
+    for (const std::string_view transport : transports) {
+      listed = listed || word.substr(0, transport.size()) == transport;
+    }
+  }
+  return listed == all_others;
+}
+
+}  // namespace detail
+
+/// The variables that keep NCCL, UCX or libfabric from InfiniBand, each as "NAME='value'".
+/// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
+inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
+  std::vector<std::string> found;
+  const auto check = [&](const char* name, const auto& disables) {
+    const std::optional<std::string> value = variables.text(name);
+    if (value && disables(*value)) {
+      found.push_back(identity::quoted(name, *value));
+    }
+  };
+  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
+  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
+  check("FI_PROVIDER", [](const std::string& value) {
+    return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
+  });
+  return found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/interface_facts.hpp
+
+/// @file
+/// What /sys says of a network interface.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// /sys/class/net/NAME; an alias ("eth0:1") is its interface's.
+inline std::string folder_of_interface(std::string_view name) {
+  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
+}
+
+/// Neither a device of its own nor on top of one, as a bond or a VLAN is.
+inline bool is_virtual(const std::vector<std::string>& files) {
+  return std::none_of(files.begin(), files.end(),
+                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
+}
+
+}  // namespace detail
+
+/// In Mbit/s. Nothing where the kernel does not know, and for an interface without a device: what veth says (10000) is
+/// made up.
+inline std::optional<int> interface_speed(std::string_view name, const MachineFiles& files) {
+  const std::string folder = detail::folder_of_interface(name);
+  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
+  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
+}
+
+/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
+inline std::string speed_text(std::optional<int> mbit) {
+  if (!mbit) {
+    return "speed unknown";
+  }
+  if (*mbit < 1000) {
+    return std::to_string(*mbit) + " Mbit/s";
+  }
+  std::string text = std::to_string(*mbit / 1000);
+  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
+    text += "." + std::to_string(tenths);
+  }
+  return text + " Gbit/s";
+}
+
+/// Whether it joins the containers of one machine: as an address for other hosts it is a mistake.
+inline bool is_container_bridge(std::string_view name) {
+  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
+  const bool docker_network =  // br-0123456789ab
+      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
+         begins("lxdbr") || begins("virbr");
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/node_table.hpp
 
 /// @file
@@ -17698,6 +23103,94 @@ inline std::string to_string(const NodeTable& table) {
     text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
   }
   return text + (table.workers.size() > most ? ", ...)" : ")");
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/own_interface.hpp
+
+/// @file
+/// The network interface by which the other hosts of a job reach this one, as far as can be told without asking
+/// anybody.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+struct OwnInterface {
+  std::string name;     ///< "eth0"
+  std::string address;  ///< "192.0.2.1"
+  bool is_loopback = false;
+};
+
+/// Whether a host is written as the loopback address, which means every host itself.
+inline bool is_written_as_loopback(std::string_view host) {
+  const auto address = net::Endpoint::from_numeric(host, 0);
+  return host == "localhost" || (address && address->is_loopback());
+}
+
+namespace detail {
+
+/// What a file in the form of /etc/hosts says of a name.
+inline std::optional<net::Endpoint> address_in_hosts(std::string_view hosts, std::string_view name) {
+  while (!hosts.empty()) {
+    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
+    std::string_view line = hosts.substr(0, end);
+    hosts.remove_prefix(std::min(end + 1, hosts.size()));
+    line = line.substr(0, line.find('#'));
+    std::optional<net::Endpoint> address;
+    while (!line.empty()) {
+      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+      line.remove_prefix(begin);
+      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+      line.remove_prefix(word.size());
+      if (!address) {
+        address = net::Endpoint::from_numeric(word, 0);
+        if (!address) {
+          break;
+        }
+      } else if (word == name) {
+        return address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// The numeric address of the job's meeting point, where it is written as one or /etc/hosts has it. A name that means
+/// the loopback address here (Debian's 127.0.1.1) means another one elsewhere: nothing.
+inline std::optional<net::Endpoint> known_address(const std::string& host, const MachineFiles& files) {
+  if (const auto numeric = net::Endpoint::from_numeric(host, 0)) {
+    return numeric;
+  }
+  const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
+  return listed && (!listed->is_loopback() || is_written_as_loopback(host)) ? listed : std::nullopt;
+}
+
+/// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's meeting point; else the one
+/// of the default route. Nothing where that is none of `addresses`.
+/// @param master MASTER_ADDR, or what stands for it
+/// @param address_towards which own address the route to another one has: net::address_towards, or a test's
+template <class AddressTowards>
+std::optional<OwnInterface> own_interface(const identity::Variables& variables,
+                                          const std::optional<std::string>& master, const MachineFiles& files,
+                                          const std::vector<net::InterfaceAddress>& addresses,
+                                          AddressTowards address_towards) {
+  const auto found = [&](const auto& is_wanted) -> std::optional<OwnInterface> {
+    for (const net::InterfaceAddress& each : addresses) {
+      if (is_wanted(each)) {
+        return OwnInterface{each.interface, each.endpoint.host(), each.endpoint.is_loopback()};
+      }
+    }
+    return std::nullopt;
+  };
+  if (const auto named = variables.text("DTRAIN_INTERFACE")) {
+    const auto numeric = net::Endpoint::from_numeric(*named, 0);
+    return found([&](const auto& each) { return numeric ? each.endpoint == *numeric : each.interface == *named; });
+  }
+  const std::optional<net::Endpoint> target = master ? known_address(*master, files) : std::nullopt;
+  const std::optional<net::Endpoint> own = address_towards(target);
+  return own ? found([&](const auto& each) { return each.endpoint == *own; }) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -18565,6 +24058,162 @@ class SignalReader {
   async::Descriptor descriptor_;
   sigset_t original_mask_{};
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/slow_paths.hpp
+
+/// @file
+/// What makes the network of a job slower than the machine could be, each as a sentence with its remedy.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// For ranks on several hosts: the loopback interface, and a bridge for containers, reach no other host.
+/// @param others this machine's addresses, of which the sentence proposes some
+inline std::optional<std::string> interface_without_others(const OwnInterface& own,
+                                                           const std::vector<net::InterfaceAddress>& others) {
+  const bool is_bridge = is_container_bridge(own.name);
+  if (!own.is_loopback && !is_bridge) {
+    return std::nullopt;
+  }
+  std::string proposals;
+  for (const net::InterfaceAddress& each : others) {
+    const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
+    if (is_new && !each.endpoint.is_loopback() && !is_container_bridge(each.interface)) {
+      proposals += (proposals.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
+    }
+  }
+  return own.name + " (" + own.address + ") is " +
+         (is_bridge ? "a bridge for this machine's containers" : "the loopback interface") +
+         ", by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+         "DTRAIN_INTERFACE to an interface of this one" +
+         (proposals.empty() ? "" : "; there are: " + proposals);
+}
+
+/// An InfiniBand port that is up, and that variables keep the job from.
+inline std::optional<std::string> unused_infiniband(const identity::Variables& variables, const MachineFiles& files) {
+  const std::vector<std::string> ports = active_infiniband_ports(files);
+  const std::vector<std::string> against = variables_against_infiniband(variables);
+  if (ports.empty() || against.empty()) {
+    return std::nullopt;
+  }
+  std::string names;
+  for (const std::string& variable : against) {
+    names += (names.empty() ? "" : " and ") + variable;
+  }
+  return "InfiniBand is up at " + ports.front() +
+         (ports.size() > 1 ? " and " + std::to_string(ports.size() - 1) + " more" : "") + ", but " + names +
+         (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
+}
+
+/// Memory for InfiniBand is locked; below a GiB a job runs out of it, or falls back to TCP.
+inline std::optional<std::string> little_lockable_memory(const MachineFiles& files) {
+  constexpr std::string_view label = "Max locked memory";
+  const std::string limits = files.text("/proc/self/limits").value_or("");
+  const std::size_t place = limits.find(label);
+  if (place == std::string::npos || active_infiniband_ports(files).empty()) {
+    return std::nullopt;
+  }
+  const std::size_t begin = limits.find_first_not_of(' ', place + label.size());
+  const std::string soft = begin == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
+  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(soft);
+  if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
+    return std::nullopt;
+  }
+  return "RLIMIT_MEMLOCK is " + std::to_string(*bytes >> 10) +
+         " KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with memlock in "
+         "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
+}
+
+/// Azure's images describe how GPUs and adapters are wired; NCCL cannot see that through their virtual PCI bus.
+inline std::optional<std::string> unused_topology_file(const identity::Variables& variables,
+                                                       const MachineFiles& files) {
+  const std::string top = "/opt/microsoft";
+  const auto is_topology = [](const std::string& name) {
+    return name.size() > 4 && name.find("topo") != std::string::npos && name.compare(name.size() - 4, 4, ".xml") == 0;
+  };
+  if (variables.has("NCCL_TOPO_FILE") ||
+      files.text("/etc/nccl.conf").value_or("").find("NCCL_TOPO_FILE") != std::string::npos) {
+    return std::nullopt;
+  }
+  for (const std::string& name : files.names(top)) {
+    std::string found = is_topology(name) ? name : "";
+    for (const std::string& inner : found.empty() ? files.names(top + "/" + name) : std::vector<std::string>{}) {
+      found = is_topology(inner) ? name + "/" + inner : found;
+    }
+    if (!found.empty()) {
+      const std::string path = printable(top + "/" + found);
+      return path + " tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE=" + path;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/network_report.hpp
+
+/// @file
+/// What rank 0 says of the network at start, and whoami --verbose on request.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+struct NetworkReport {
+  std::string interface;                ///< "network: eth0 (192.0.2.1), 25 Gbit/s"
+  std::vector<std::string> slow_paths;  ///< sentences with a remedy each
+};
+
+/// Whether a job has ranks on several hosts, as far as its environment says: where that does not say how many nodes
+/// there are, a meeting point that only one host can reach means one.
+inline bool spans_hosts(const identity::ProcessIdentity& who) {
+  if (who.node_count) {
+    return *who.node_count > 1;
+  }
+  return who.world_size > 1 && who.master_addr && !is_written_as_loopback(*who.master_addr);
+}
+
+/// Pure, but for the files below the root.
+/// @param several_hosts whether others must reach this host
+/// @param addresses of this machine; `address_towards` as in own_interface
+template <class AddressTowards>
+NetworkReport network_report(const identity::Variables& variables, const std::optional<std::string>& master,
+                             bool several_hosts, const MachineFiles& files,
+                             const std::vector<net::InterfaceAddress>& addresses, AddressTowards address_towards) {
+  NetworkReport report;
+  const auto add = [&report](std::optional<std::string> sentence) {
+    if (sentence) {
+      report.slow_paths.push_back(*std::move(sentence));
+    }
+  };
+  const std::optional<OwnInterface> own = own_interface(variables, master, files, addresses, address_towards);
+  if (own) {
+    report.interface = "network: " + own->name + " (" + own->address + "), " +
+                       (own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files)));
+  } else {
+    report.interface = "network: no interface leads to other hosts";
+  }
+  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which makes several of one, for a test
+    add(interface_without_others(*own, addresses));
+  }
+  add(unused_infiniband(variables, files));
+  add(little_lockable_memory(files));
+  add(unused_topology_file(variables, files));
+  return report;
+}
+
+/// The same of this machine; advice that cannot be had keeps nobody from starting. Opens no connection; nothing is
+/// sent. Blocking: reads files of the kernel's.
+inline NetworkReport own_network_report(const identity::Variables& variables, const std::optional<std::string>& master,
+                                        bool several_hosts) {
+  try {
+    return network_report(variables, master, several_hosts, MachineFiles(), net::interface_addresses(),
+                          [](const std::optional<net::Endpoint>& target) {
+                            return target ? net::address_towards(*target) : net::address_of_default_route();
+                          });
+  } catch (const Error& error) {
+    return {std::string("network: not known, because ") + error.what(), {}};
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -19688,6 +25337,19 @@ inline Worker worker_with(identity::ProcessIdentity who, const identity::Variabl
   return worker;
 }
 
+/// Rank 0's line at start, and what slows the network down where there are several hosts.
+inline void say_who(const identity::ProcessIdentity& who, const identity::Variables& variables) {
+  if (!spans_hosts(who)) {
+    log(LogLevel::warning, to_string(who));
+    return;
+  }
+  const NetworkReport report = own_network_report(variables, who.master_addr, true);
+  log(LogLevel::warning, to_string(who) + "; " + report.interface);
+  for (const std::string& slow_path : report.slow_paths) {
+    log(LogLevel::warning, "slow path: " + slow_path);
+  }
+}
+
 }  // namespace detail
 
 /// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
@@ -19709,7 +25371,7 @@ inline Worker worker_of(JoinOptions options) {
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    log(LogLevel::warning, to_string(worker.identity));
+    detail::say_who(worker.identity, identity::Variables(environment));
   }
   return worker;
 }
@@ -20531,7 +26193,9 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
                     std::to_string(options.node.node_count) + " (from " + options.node_source +
                     "), and the launchers of several nodes need a secret that they share: make one with "
                     "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
-                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1");
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
+                    "once for "
+                    "each rank, its policy needs launch::PerProcess");
   }
   return secret;
 }
@@ -20668,7 +26332,14 @@ class NodeJob {
       co_return 128 + signal;
     }
     if (!place->description.empty()) {
-      output_.error().line("dtrain: ", place->description + ", nodes from " + options_.node_source);
+      // A loopback address that all launchers have met at reaches them all: nothing is to be said of that.
+      const NetworkReport network =
+          own_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
+      output_.error().line("dtrain: ",
+                           place->description + ", nodes from " + options_.node_source + "; " + network.interface);
+      for (const std::string& slow_path : network.slow_paths) {
+        output_.error().line("dtrain: ", "slow path: " + slow_path);
+      }
     }
     NodePlan plan = plan_at(*place);
     for (;; ++plan.attempt) {
@@ -20875,11 +26546,16 @@ inline std::vector<std::size_t> reverse_order(std::size_t count) {
   return order;
 }
 
-/// The cap of a bucket opened when `remaining` bytes are not yet placed: half of them, but at least the first bucket's
-/// cap and at most bucket_bytes. So the last buckets halve (of 100 MiB: ... 25, 12, 6, 3, 2, 1, 1): what is reduced
-/// after the backward pass has ended, which nothing hides, stays as small as the first bucket.
-constexpr std::size_t tapered_cap(std::size_t remaining, const BucketCaps& caps) noexcept {
-  return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, remaining / 2));
+/// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, and not below
+/// the first bucket's cap,
+/// - a sixteenth of all: while a bucket fills, nothing of it is on its way. Where communication takes as long as the
+///   backward pass, that time is added to the step;
+/// - half of what remains, so that the last buckets halve: what is reduced after the backward pass has ended, which
+///   nothing hides, stays as small as the first bucket.
+/// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
+/// bench/scaling/step_model.hpp has the arithmetic.
+constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
+  return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
 }
 
 namespace detail {
@@ -20952,7 +26628,7 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<co
       place = open.end();
     }
     if (place == open.end()) {
-      const std::size_t cap = done.empty() ? caps.first_bucket_bytes : tapered_cap(remaining, caps);
+      const std::size_t cap = done.empty() ? caps.first_bucket_bytes : tapered_cap(remaining, plan.arena_bytes, caps);
       open.push_back({{{}, size.dtype, size.device, 0, 0, 0}, cap, position});
       place = std::prev(open.end());
     }
@@ -21155,6 +26831,9 @@ struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  /// The buckets stay as they were planned at the start, so that every run with the same model, options, ranks and
+  /// nodes gives the same bits; a backend that does not promise that (backend::Determinism) is refused.
+  bool deterministic = false;
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< who runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
@@ -21466,12 +27145,14 @@ struct ModelDescription {
   std::uint64_t first_bucket_bytes = 0;
   ReduceOp reduce_op = ReduceOp::average;
   std::vector<ParameterDescription> parameters;
+  bool deterministic = false;
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options) {
-  ModelDescription description{options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}};
+  ModelDescription description{
+      options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}, options.deterministic};
   description.parameters.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(
@@ -21574,6 +27255,7 @@ inline std::string serialise(const ModelDescription& description) {
   detail::append(bytes, description.bucket_bytes);
   detail::append(bytes, description.first_bucket_bytes);
   detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
+  detail::append(bytes, description.deterministic ? 1 : 0, 1);
   detail::append(bytes, description.parameters.size());
   for (const ParameterDescription& parameter : description.parameters) {
     detail::append(bytes, parameter.name.size(), 4);
@@ -21594,13 +27276,16 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
   detail::DescriptionReader reader(bytes);
   ModelDescription description;
   std::string_view format;
+  std::uint64_t deterministic = 0;
   std::uint64_t count = 0;
   if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
       format != detail::description_format || !reader.number(description.bucket_bytes) ||
       !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !reader.number(count) || count > reader.left() / detail::smallest_parameter_bytes) {
+      !reader.number(deterministic, 1) || deterministic > 1 || !reader.number(count) ||
+      count > reader.left() / detail::smallest_parameter_bytes) {
     return std::nullopt;
   }
+  description.deterministic = deterministic == 1;
   for (std::uint64_t i = 0; i < count; ++i) {
     ParameterDescription parameter;
     if (!detail::parse_parameter(reader, parameter)) return std::nullopt;
@@ -21663,6 +27348,10 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
   if (mine.reduce_op != theirs.reduce_op) {
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
+  }
+  if (mine.deterministic != theirs.deterministic) {
+    return detail::option_difference("deterministic", rank, std::string(mine.deterministic ? "true" : "false"),
+                                     other_rank, std::string(theirs.deterministic ? "true" : "false"));
   }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
@@ -22237,7 +27926,7 @@ struct ReducerStatistics {
 /// when it is ready and out when the step finishes. Steady state: nothing is allocated; one gate for each bucket.
 /// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
 /// parameters' memory outlive it; it is pinned, because steps point to it.
-template <backend::Communicator Communicator, class Topology>
+template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
   using Stream = typename Communicator::Stream;
@@ -22433,7 +28122,7 @@ class Reducer final : public Step::Target {
   void launch(std::size_t next) {
     Bucket<typename Stream::Event>& bucket = buckets_[next];
     if (bucket.range.count != 0) {
-      Topology::all_reduce(communicator_, bucket.range, bucket.range, op_, stream_);
+      communicator_.all_reduce(bucket.range, bucket.range, op_, stream_);
     }
     stream_.record(bucket.reduced);
   }
@@ -22537,7 +28226,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
 /// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
 /// types, ranks or addresses do not fit; the job's first cause.
-template <class Group, class Communicator, class Topology>
+template <class Group, class Communicator>
 class Collectives {
  public:
   using Stream = typename Communicator::Stream;
@@ -22545,7 +28234,7 @@ class Collectives {
   /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
     backend::check_all_reduce(input, output);
-    Topology::all_reduce(live(), input, output, op, stream);
+    live().all_reduce(input, output, op, stream);
   }
   void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
   void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
@@ -22666,8 +28355,10 @@ class Job {
   };
 
   /// Collective, blocking: joins as the rank that `worker` describes. @throws as Participant.
-  Job(const launch::Worker& worker, std::string terms)
-      : timeout(worker.timeout),
+  /// @param base stays until all else of the job has ended
+  Job(const launch::Worker& worker, std::string terms, std::shared_ptr<void> base = {})
+      : base_(std::move(base)),
+        timeout(worker.timeout),
         participant(launch::participant_options(worker, std::move(terms))),
         tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
         streams(std::make_shared<stream::host::StreamSet>()) {}
@@ -22757,6 +28448,10 @@ class Job {
     participant.leave_blocking(Deadline::after(timeout));
   }
 
+ private:
+  const std::shared_ptr<void> base_;
+
+ public:
   const std::chrono::nanoseconds timeout;  ///< of one collective
   rendezvous::Participant participant;
   rendezvous::ControlTasks tasks;
@@ -22971,13 +28666,27 @@ struct Policy {
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
                 "(contract: dtrain/topology/topology.hpp)");
 
-  /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
-  static constexpr bool fits = [] {
-    if constexpr (has_backend && has_topology) {
-      Topology::template require<typename Backend::Communicator>();
+  /// A backend whose processes somebody else has to start says so.
+  static constexpr bool starts_as_the_backend_needs = [] {
+    if constexpr (has_launcher && requires { Backend::template works_with<Launcher>; }) {
+      return Backend::template works_with<Launcher>;
     }
     return true;
   }();
+  static_assert(starts_as_the_backend_needs,
+                "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
+                "(works_with in dtrain/backend/mpi.hpp)");
+
+  /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
+  static constexpr bool fits = [] {
+    if constexpr (has_backend && has_topology) {
+      Topology::template require<Backend>();
+    }
+    return true;
+  }();
+
+  /// What opens the channels of groups and wrappers: the backend, with reductions along the topology's paths.
+  using Channels = topology::Channels<Topology, Backend>;
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -23002,19 +28711,23 @@ using rendezvous::BackgroundTask;
 /// goes on without it. If an exception is unwinding the stack at that moment the rank counts as failed, and the others
 /// are told.
 template <class P>
-class ProcessGroup
-    : public group::Collectives<ProcessGroup<P>, typename P::Backend::Communicator, typename P::Topology> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Channels::Communicator> {
  public:
   using Policy = P;
-  using Communicator = typename P::Backend::Communicator;
+  using Communicator = typename P::Channels::Communicator;
   using Stream = typename Communicator::Stream;
-  using StreamOwner = typename P::Backend::StreamOwner;
+  using StreamOwner = typename P::Channels::StreamOwner;
 
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
   static ProcessGroup join(const launch::Worker& worker) {
-    std::shared_ptr<group::Job> job(new group::Job(worker, terms(worker)), rendezvous::DeleteOffLoop());
+    launch::Worker self = worker;
+    std::shared_ptr<void> base;
+    if constexpr (backend::Enters<typename P::Backend>) {
+      base = enter(self);
+    }
+    std::shared_ptr<group::Job> job(new group::Job(self, terms(self), std::move(base)), rendezvous::DeleteOffLoop());
     return ProcessGroup(Circle::whole(std::move(job)));
   }
 
@@ -23119,10 +28832,24 @@ class ProcessGroup
   void require_may_block() const { job().require_may_block(); }
 
  private:
-  using Circle = group::Circle<typename P::Backend>;
-  friend group::Collectives<ProcessGroup, Communicator, typename P::Topology>;
+  using Circle = group::Circle<typename P::Channels>;
+  friend group::Collectives<ProcessGroup, Communicator>;
 
   explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
+
+  /// What a backend does before the ranks meet; it may know the job's secret. @returns what it wants kept
+  static std::shared_ptr<void> enter(launch::Worker& worker) {
+    const identity::ProcessIdentity& who = worker.identity;
+    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}};
+    if (worker.secret) {
+      newcomer.secret = worker.secret->text();
+    }
+    backend::Entry entry = P::Backend::enter_blocking(newcomer, Deadline::after(worker.timeout));
+    if (entry.secret) {
+      worker.secret = rendezvous::Secret::of(std::move(*entry.secret), "what the backend handed out");
+    }
+    return std::move(entry.kept);
+  }
 
   /// What must be the same on all ranks. Their models and what is said about these are compared when they are wrapped.
   static std::string terms(const launch::Worker& worker) {
@@ -23167,7 +28894,8 @@ class DistributedDataParallel {
   /// values, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
-  /// element type that the backend does not reduce; the job's first cause.
+  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits; the
+  /// job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
@@ -23230,8 +28958,8 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Backend = typename P::Backend;
-  using Reducer = ddp::Reducer<typename Backend::Communicator, typename P::Topology>;
+  using Backend = typename P::Channels;
+  using Reducer = ddp::Reducer<typename Backend::Communicator>;
 
   /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
   struct Driver {
@@ -23252,6 +28980,7 @@ class DistributedDataParallel {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
     check_options(options);
+    check_deterministic(options);
     check_reducible(parameters);
     group_.run_enqueued();  // other ranks may wait for it before they come here
     ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
@@ -23278,6 +29007,15 @@ class DistributedDataParallel {
       if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
       }
+    }
+  }
+
+  static void check_deterministic(const DdpOptions& options) {
+    if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
+      throw Error(Errc::unsupported,
+                  "DdpOptions::deterministic is set, but backend " + std::string(std::string_view(Backend::name())) +
+                      " does not promise the same bits in every run; use topology::Ring, whose order "
+                      "of summation is fixed, or another backend");
     }
   }
 
@@ -23396,6 +29134,10 @@ int run_worker(const launch::Worker& worker, Body& body) {
     group.emplace(ProcessGroup<P>::join(worker));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
+    if (const std::optional<Cause> cause = group->failure()->cause()) {
+      log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +
+                                 " although the job had failed: " + cause->sentence());
+    }
     group->leave_blocking();
     return exit_code;
   } catch (const JobFailed& failed) {
