@@ -15295,6 +15295,11 @@ class Wire {
 
   /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
   void abandon() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+      awaited_ = nullptr;
+    }
     messages_.clear();
     free_.clear();
   }
@@ -15396,8 +15401,11 @@ class Wire {
   /// Whom interrupt() is to interrupt. @returns false where it was called before
   bool announce(Message* message) noexcept {
     const std::lock_guard lock(mutex_);
+    if (interrupted_ && message != nullptr) {
+      return false;
+    }
     awaited_ = message;
-    return !interrupted_;
+    return true;
   }
 
   std::size_t take(Ticket ticket) {
@@ -15459,6 +15467,12 @@ static_assert(message_passing::Wire<Wire>);
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
+/// Whether MPI has ended in this process; whatever else is called then aborts it.
+inline bool has_ended() noexcept {
+  int ended = 0;
+  return MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0;
+}
+
 /// The category of MPI's own error codes, named "mpi". Its messages are asked for only while MPI runs.
 inline const std::error_category& mpi_category() noexcept {
   struct Category final : std::error_category {
@@ -15466,7 +15480,7 @@ inline const std::error_category& mpi_category() noexcept {
     std::string message(int code) const override {
       char text[MPI_MAX_ERROR_STRING] = {};
       int length = 0;
-      const bool said = MPI_Error_string(code, text, &length) == MPI_SUCCESS;
+      const bool said = !has_ended() && MPI_Error_string(code, text, &length) == MPI_SUCCESS;
       return said ? std::string(text, static_cast<std::size_t>(length)) : "MPI error " + std::to_string(code);
     }
   };
@@ -15596,6 +15610,12 @@ class Requests {
   };
 
   bool empty() const noexcept { return requests_.empty(); }
+
+  /// What is under way stays so for MPI, which is not called again; its owners may end.
+  void forget() noexcept {
+    requests_.clear();
+    owners_.clear();
+  }
 
   void add(MPI_Request request, const Owner& owner) {
     requests_.push_back(request);
@@ -15903,8 +15923,7 @@ class Session {
 
   /// Collective where this began MPI; blocking, until every rank has come here.
   void end() noexcept {
-    int finalized = 0;
-    if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) {
+    if (has_ended()) {
       return;  // the program ended it before its process group
     }
     if (started_) {
@@ -16043,11 +16062,12 @@ class ProgressLoop {
         idle = 0;
         continue;
       }
-      if (++idle < spins) {
+      const auto now = std::chrono::steady_clock::now();
+      if (idle < spins) {
+        ++idle;
+        moved_at = now;
         continue;
       }
-      const auto now = std::chrono::steady_clock::now();
-      moved_at = idle == spins ? now : moved_at;
       if (now - moved_at < (requests_.empty() ? patience_idle : patience)) {
         static_cast<void>(::sched_yield());
       } else if (requests_.empty()) {
@@ -16095,7 +16115,7 @@ class ProgressLoop {
 
   /// @returns whether a message was complete
   bool poll() noexcept {
-    if (requests_.empty()) {
+    if (out_of_service_ || requests_.empty()) {
       return false;
     }
     try {
@@ -16147,6 +16167,7 @@ class ProgressLoop {
     while (!tasks_.empty()) {
       end(*tasks_.back());
     }
+    requests_.forget();
   }
 
   Orders orders_;
@@ -16178,7 +16199,8 @@ class Engine {
   struct Inside {
     std::optional<Session> session;
     ProgressLoop loop;
-    int channels = 0;  ///< whose tags this process has chosen
+    int channels = 0;      ///< whose tags this process has chosen
+    std::string secret{};  ///< of the job, once it was handed out
   };
 
   /// Collective over MPI_COMM_WORLD where it is the first call, blocking. MPI exists once in a process, can be started
@@ -16202,7 +16224,7 @@ class Engine {
 
   /// Blocking: ends MPI with all other ranks where nothing was given up, as long as end_within() says; else at once.
   ~Engine() {
-    const bool clean = clean_.load();
+    const bool clean = opened_.load() && !failed_.load();
     orders().give({nullptr, nullptr, [inside = &shared_->inside, clean] {
                      if (clean && !inside->loop.out_of_service()) {
                        inside->session->end();
@@ -16258,8 +16280,10 @@ class Engine {
     }
   }
 
+  /// A channel is open: the ranks go on to the end together, unless something fails.
+  void expect_end() noexcept { opened_.store(true); }
   /// The ranks will not all come to the end: it is not waited for.
-  void expect_no_end() noexcept { clean_.store(false); }
+  void expect_no_end() noexcept { failed_.store(true); }
   void end_within(std::chrono::nanoseconds patience) noexcept { patience_.store(patience); }
 
  private:
@@ -16321,7 +16345,8 @@ class Engine {
 
   const std::shared_ptr<Shared> shared_;
   std::thread thread_;
-  std::atomic<bool> clean_{true};
+  std::atomic<bool> opened_{false};
+  std::atomic<bool> failed_{false};
   std::atomic<std::chrono::nanoseconds> patience_{std::chrono::minutes(10)};
 };
 
@@ -17347,10 +17372,10 @@ class Channel {
       if (!host_.run_blocking(routine, watch)) {
         scratch_.leak();
       }
-      if (routine.done()) {
-        routine.check();
-      } else if (watch.timed_out && !aborted()) {
+      if (watch.timed_out && !aborted()) {  // also where it ended at that moment: the host has given the channel up
         fail({CauseKind::timeout, job_rank_, host_name_, present(operation) + ": " + missing()});
+      } else if (routine.done()) {
+        routine.check();
       } else if (!aborted()) {
         fail({CauseKind::exception, job_rank_, host_name_,
               present(operation) + " was given up, because " + H::backend_name() +
@@ -18397,8 +18422,9 @@ class Host {
       : engine_(Engine::shared_blocking(deadline)) {
     engine_->end_within(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ = std::make_unique<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
+    endpoint_ = std::make_shared<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
                                            context.members.rank, job_ranks);
+    engine_->expect_end();
   }
 
   Wire& wire() noexcept { return *endpoint_; }
@@ -18453,9 +18479,9 @@ class Host {
       engine_->expect_no_end();
     }
     try {  // also where nothing is to be said: what the engine still does with this channel's bell is then over
-      const auto say = [this, clean](Engine::Inside& inside) {
-        if (clean && !inside.loop.out_of_service()) {
-          say_last_word();
+      const auto say = [endpoint = endpoint_, clean](Engine::Inside& inside) {
+        if (clean && !inside.loop.out_of_service() && !has_ended()) {
+          say_last_word(*endpoint);
         }
       };
       engine_->run_blocking(say, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
@@ -18476,9 +18502,10 @@ class Host {
     const std::string key = context.name + "/mpi";
     if (context.members.rank == 0) {
       const int own = engine_->highest_tag() / engine_->size() / message_passing::lane_count;
-      int number = 0;
-      engine_->run_blocking([&](Engine::Inside& inside) { number = inside.channels++; }, deadline,
+      const auto chosen = std::make_shared<int>();  // a call that comes too late may still write there
+      engine_->run_blocking([chosen](Engine::Inside& inside) { *chosen = inside.channels++; }, deadline,
                             "choosing a channel's tags");
+      const int number = *chosen;
       if (number >= own) {
         throw Error(Errc::limit, engine_->library() + " has tags up to " + std::to_string(engine_->highest_tag()) +
                                      " only: this rank has opened " + std::to_string(number) +
@@ -18499,21 +18526,18 @@ class Host {
   }
 
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
-  void say_last_word() {
-    const int size = endpoint_->size();
+  static void say_last_word(Endpoint& endpoint) {
+    static constexpr message_passing::Operation word{};
+    const int size = endpoint.size();
     for (int distance = 1; distance < size; distance = size <= most_told ? distance + 1 : 2 * distance) {
-      tell((endpoint_->rank() + distance) % size);
+      for (const Lane lane : {Lane::collective, Lane::direct}) {
+        endpoint.send_and_forget(std::as_bytes(std::span(&word, 1)), (endpoint.rank() + distance) % size, lane);
+      }
     }
   }
 
-  void tell(int peer) {
-    static constexpr message_passing::Operation word{};
-    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::collective);
-    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::direct);
-  }
-
   std::shared_ptr<Engine> engine_;
-  std::unique_ptr<Endpoint> endpoint_;
+  std::shared_ptr<Endpoint> endpoint_;  ///< shared with a last word that comes late
   Bell bell_;
 };
 
@@ -20678,8 +20702,14 @@ struct Mpi {
       std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
     }
     const auto hand_out = [bytes](mpi::Engine::Inside& inside) {
-      mpi::check(MPI_Bcast(bytes->data(), static_cast<int>(bytes->size()), MPI_CHAR, 0, inside.session->communicator()),
-                 "handing out the job's secret");
+      if (inside.secret.empty()) {  // only before the first channel: a rank that waits in here serves no other one
+        const int count = static_cast<int>(bytes->size());
+        mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, inside.session->communicator()),
+                   "handing out the job's secret");
+        inside.secret = bytes->data();
+      }
+      bytes->fill(0);
+      inside.secret.copy(bytes->data(), bytes->size() - 1);
     };
     engine->run_blocking(hand_out, deadline, "handing out the job's secret");
     return {engine, newcomer.secret ? secret : std::string(bytes->data())};
@@ -21478,8 +21508,6 @@ namespace DTRAIN_NAMESPACE::topology {
 /// Held by a communicator and by all of its enqueued work, which may outlive it. Threads: all members from any.
 class Turns {
  public:
-  enum class Outcome { ran, skipped, out_of_order };
-
   Turns() = default;
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
@@ -21491,25 +21519,24 @@ class Turns {
     }
   }
 
-  /// Runs `work` as the `turn`-th; skips it after close(), or where the one before it has not ended.
-  template <class F>
-  Outcome run(std::uint64_t turn, F work) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_ || running_ || turn != done_ + 1) {
-        done_ = std::max(done_, turn);
-        return closed_ ? Outcome::skipped : Outcome::out_of_order;
+  /// Runs `work` as the `turn`-th, or `refuse` where the one before it has not ended; neither after close().
+  template <class Work, class Refuse>
+  void run(std::uint64_t turn, Work work, Refuse refuse) noexcept {
+    std::unique_lock lock(mutex_);
+    if (!closed_) {
+      const bool in_order = running_ == 0 && turn == done_ + 1;
+      ++running_;
+      lock.unlock();
+      if (in_order) {
+        work();
+      } else {
+        refuse();
       }
-      running_ = true;
+      lock.lock();
+      --running_;
     }
-    work();
-    {
-      const std::lock_guard lock(mutex_);
-      running_ = false;
-      done_ = std::max(done_, turn);
-      changed_.notify_all();
-    }
-    return Outcome::ran;
+    done_ = std::max(done_, turn);
+    changed_.notify_all();
   }
 
   /// Blocking: until the first `turns` have run. `help()` is called before each short sleep, for who is to run them.
@@ -21533,14 +21560,13 @@ class Turns {
   void close(std::uint64_t turns, End end) noexcept {
     std::unique_lock lock(mutex_);
     closed_ = true;
-    if (done_ >= turns) {
-      return;
+    if (done_ < turns) {
+      lock.unlock();
+      end();
+      lock.lock();
     }
-    lock.unlock();
-    end();
-    lock.lock();
-    while (running_) {
-      block_until(changed_, lock, Deadline::after(std::chrono::seconds(1)), [this] { return !running_; });
+    while (running_ != 0) {
+      block_until(changed_, lock, Deadline::after(std::chrono::seconds(1)), [this] { return running_ == 0; });
     }
   }
 
@@ -21551,7 +21577,7 @@ class Turns {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t done_ = 0;
-  bool running_ = false;
+  int running_ = 0;
   bool closed_ = false;
 };
 
@@ -21722,12 +21748,13 @@ class Routed {
     ReduceOp op;
 
     void operator()() noexcept {
-      const Turns::Outcome outcome = turns->run(turn, [this]() noexcept { end->reduce(input, output, op); });
-      if (outcome == Turns::Outcome::out_of_order) {
+      const auto refuse = [this]() noexcept {
         end->fail(
             "it began before the one enqueued before it had run; operations of one communicator go to one stream, or "
             "to streams that wait for each other");
-      }
+      };
+      turns->run(
+          turn, [this]() noexcept { end->reduce(input, output, op); }, refuse);
       turns->release();
     }
     void drop() noexcept { turns->release(); }

@@ -60,8 +60,14 @@ struct Mpi {
       std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
     }
     const auto hand_out = [bytes](mpi::Engine::Inside& inside) {
-      mpi::check(MPI_Bcast(bytes->data(), static_cast<int>(bytes->size()), MPI_CHAR, 0, inside.session->communicator()),
-                 "handing out the job's secret");
+      if (inside.secret.empty()) {  // only before the first channel: a rank that waits in here serves no other one
+        const int count = static_cast<int>(bytes->size());
+        mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, inside.session->communicator()),
+                   "handing out the job's secret");
+        inside.secret = bytes->data();
+      }
+      bytes->fill(0);
+      inside.secret.copy(bytes->data(), bytes->size() - 1);
     };
     engine->run_blocking(hand_out, deadline, "handing out the job's secret");
     return {engine, newcomer.secret ? secret : std::string(bytes->data())};

@@ -179,12 +179,13 @@ class Routed {
     ReduceOp op;
 
     void operator()() noexcept {
-      const Turns::Outcome outcome = turns->run(turn, [this]() noexcept { end->reduce(input, output, op); });
-      if (outcome == Turns::Outcome::out_of_order) {
+      const auto refuse = [this]() noexcept {
         end->fail(
             "it began before the one enqueued before it had run; operations of one communicator go to one stream, or "
             "to streams that wait for each other");
-      }
+      };
+      turns->run(
+          turn, [this]() noexcept { end->reduce(input, output, op); }, refuse);
       turns->release();
     }
     void drop() noexcept { turns->release(); }

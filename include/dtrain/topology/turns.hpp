@@ -17,8 +17,6 @@ namespace DTRAIN_NAMESPACE::topology {
 /// Held by a communicator and by all of its enqueued work, which may outlive it. Threads: all members from any.
 class Turns {
  public:
-  enum class Outcome { ran, skipped, out_of_order };
-
   Turns() = default;
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
@@ -30,25 +28,24 @@ class Turns {
     }
   }
 
-  /// Runs `work` as the `turn`-th; skips it after close(), or where the one before it has not ended.
-  template <class F>
-  Outcome run(std::uint64_t turn, F work) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_ || running_ || turn != done_ + 1) {
-        done_ = std::max(done_, turn);
-        return closed_ ? Outcome::skipped : Outcome::out_of_order;
+  /// Runs `work` as the `turn`-th, or `refuse` where the one before it has not ended; neither after close().
+  template <class Work, class Refuse>
+  void run(std::uint64_t turn, Work work, Refuse refuse) noexcept {
+    std::unique_lock lock(mutex_);
+    if (!closed_) {
+      const bool in_order = running_ == 0 && turn == done_ + 1;
+      ++running_;
+      lock.unlock();
+      if (in_order) {
+        work();
+      } else {
+        refuse();
       }
-      running_ = true;
+      lock.lock();
+      --running_;
     }
-    work();
-    {
-      const std::lock_guard lock(mutex_);
-      running_ = false;
-      done_ = std::max(done_, turn);
-      changed_.notify_all();
-    }
-    return Outcome::ran;
+    done_ = std::max(done_, turn);
+    changed_.notify_all();
   }
 
   /// Blocking: until the first `turns` have run. `help()` is called before each short sleep, for who is to run them.
@@ -72,14 +69,13 @@ class Turns {
   void close(std::uint64_t turns, End end) noexcept {
     std::unique_lock lock(mutex_);
     closed_ = true;
-    if (done_ >= turns) {
-      return;
+    if (done_ < turns) {
+      lock.unlock();
+      end();
+      lock.lock();
     }
-    lock.unlock();
-    end();
-    lock.lock();
-    while (running_) {
-      block_until(changed_, lock, Deadline::after(std::chrono::seconds(1)), [this] { return !running_; });
+    while (running_ != 0) {
+      block_until(changed_, lock, Deadline::after(std::chrono::seconds(1)), [this] { return running_ == 0; });
     }
   }
 
@@ -90,7 +86,7 @@ class Turns {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t done_ = 0;
-  bool running_ = false;
+  int running_ = 0;
   bool closed_ = false;
 };
 

@@ -110,6 +110,11 @@ class Wire {
 
   /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
   void abandon() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+      awaited_ = nullptr;
+    }
     messages_.clear();
     free_.clear();
   }
@@ -211,8 +216,11 @@ class Wire {
   /// Whom interrupt() is to interrupt. @returns false where it was called before
   bool announce(Message* message) noexcept {
     const std::lock_guard lock(mutex_);
+    if (interrupted_ && message != nullptr) {
+      return false;
+    }
     awaited_ = message;
-    return !interrupted_;
+    return true;
   }
 
   std::size_t take(Ticket ticket) {

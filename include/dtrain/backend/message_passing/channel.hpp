@@ -172,10 +172,10 @@ class Channel {
       if (!host_.run_blocking(routine, watch)) {
         scratch_.leak();
       }
-      if (routine.done()) {
-        routine.check();
-      } else if (watch.timed_out && !aborted()) {
+      if (watch.timed_out && !aborted()) {  // also where it ended at that moment: the host has given the channel up
         fail({CauseKind::timeout, job_rank_, host_name_, present(operation) + ": " + missing()});
+      } else if (routine.done()) {
+        routine.check();
       } else if (!aborted()) {
         fail({CauseKind::exception, job_rank_, host_name_,
               present(operation) + " was given up, because " + H::backend_name() +

@@ -2,6 +2,7 @@
 /// @file
 /// The one thread of a process that calls MPI.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -36,7 +37,8 @@ class Engine {
   struct Inside {
     std::optional<Session> session;
     ProgressLoop loop;
-    int channels = 0;  ///< whose tags this process has chosen
+    int channels = 0;      ///< whose tags this process has chosen
+    std::string secret{};  ///< of the job, once it was handed out
   };
 
   /// Collective over MPI_COMM_WORLD where it is the first call, blocking. MPI exists once in a process, can be started
@@ -60,7 +62,7 @@ class Engine {
 
   /// Blocking: ends MPI with all other ranks where nothing was given up, as long as end_within() says; else at once.
   ~Engine() {
-    const bool clean = clean_.load();
+    const bool clean = opened_.load() && !failed_.load();
     orders().give({nullptr, nullptr, [inside = &shared_->inside, clean] {
                      if (clean && !inside->loop.out_of_service()) {
                        inside->session->end();
@@ -116,8 +118,10 @@ class Engine {
     }
   }
 
+  /// A channel is open: the ranks go on to the end together, unless something fails.
+  void expect_end() noexcept { opened_.store(true); }
   /// The ranks will not all come to the end: it is not waited for.
-  void expect_no_end() noexcept { clean_.store(false); }
+  void expect_no_end() noexcept { failed_.store(true); }
   void end_within(std::chrono::nanoseconds patience) noexcept { patience_.store(patience); }
 
  private:
@@ -179,7 +183,8 @@ class Engine {
 
   const std::shared_ptr<Shared> shared_;
   std::thread thread_;
-  std::atomic<bool> clean_{true};
+  std::atomic<bool> opened_{false};
+  std::atomic<bool> failed_{false};
   std::atomic<std::chrono::nanoseconds> patience_{std::chrono::minutes(10)};
 };
 

@@ -43,8 +43,9 @@ class Host {
       : engine_(Engine::shared_blocking(deadline)) {
     engine_->end_within(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ = std::make_unique<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
+    endpoint_ = std::make_shared<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
                                            context.members.rank, job_ranks);
+    engine_->expect_end();
   }
 
   Wire& wire() noexcept { return *endpoint_; }
@@ -99,9 +100,9 @@ class Host {
       engine_->expect_no_end();
     }
     try {  // also where nothing is to be said: what the engine still does with this channel's bell is then over
-      const auto say = [this, clean](Engine::Inside& inside) {
-        if (clean && !inside.loop.out_of_service()) {
-          say_last_word();
+      const auto say = [endpoint = endpoint_, clean](Engine::Inside& inside) {
+        if (clean && !inside.loop.out_of_service() && !has_ended()) {
+          say_last_word(*endpoint);
         }
       };
       engine_->run_blocking(say, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
@@ -122,9 +123,10 @@ class Host {
     const std::string key = context.name + "/mpi";
     if (context.members.rank == 0) {
       const int own = engine_->highest_tag() / engine_->size() / message_passing::lane_count;
-      int number = 0;
-      engine_->run_blocking([&](Engine::Inside& inside) { number = inside.channels++; }, deadline,
+      const auto chosen = std::make_shared<int>();  // a call that comes too late may still write there
+      engine_->run_blocking([chosen](Engine::Inside& inside) { *chosen = inside.channels++; }, deadline,
                             "choosing a channel's tags");
+      const int number = *chosen;
       if (number >= own) {
         throw Error(Errc::limit, engine_->library() + " has tags up to " + std::to_string(engine_->highest_tag()) +
                                      " only: this rank has opened " + std::to_string(number) +
@@ -145,21 +147,18 @@ class Host {
   }
 
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
-  void say_last_word() {
-    const int size = endpoint_->size();
+  static void say_last_word(Endpoint& endpoint) {
+    static constexpr message_passing::Operation word{};
+    const int size = endpoint.size();
     for (int distance = 1; distance < size; distance = size <= most_told ? distance + 1 : 2 * distance) {
-      tell((endpoint_->rank() + distance) % size);
+      for (const Lane lane : {Lane::collective, Lane::direct}) {
+        endpoint.send_and_forget(std::as_bytes(std::span(&word, 1)), (endpoint.rank() + distance) % size, lane);
+      }
     }
   }
 
-  void tell(int peer) {
-    static constexpr message_passing::Operation word{};
-    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::collective);
-    endpoint_->send_and_forget(std::as_bytes(std::span(&word, 1)), peer, Lane::direct);
-  }
-
   std::shared_ptr<Engine> engine_;
-  std::unique_ptr<Endpoint> endpoint_;
+  std::shared_ptr<Endpoint> endpoint_;  ///< shared with a last word that comes late
   Bell bell_;
 };
 

@@ -20,6 +20,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
+/// Whether MPI has ended in this process; whatever else is called then aborts it.
+inline bool has_ended() noexcept {
+  int ended = 0;
+  return MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0;
+}
+
 /// The category of MPI's own error codes, named "mpi". Its messages are asked for only while MPI runs.
 inline const std::error_category& mpi_category() noexcept {
   struct Category final : std::error_category {
@@ -27,7 +33,7 @@ inline const std::error_category& mpi_category() noexcept {
     std::string message(int code) const override {
       char text[MPI_MAX_ERROR_STRING] = {};
       int length = 0;
-      const bool said = MPI_Error_string(code, text, &length) == MPI_SUCCESS;
+      const bool said = !has_ended() && MPI_Error_string(code, text, &length) == MPI_SUCCESS;
       return said ? std::string(text, static_cast<std::size_t>(length)) : "MPI error " + std::to_string(code);
     }
   };

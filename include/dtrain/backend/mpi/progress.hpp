@@ -51,11 +51,12 @@ class ProgressLoop {
         idle = 0;
         continue;
       }
-      if (++idle < spins) {
+      const auto now = std::chrono::steady_clock::now();
+      if (idle < spins) {
+        ++idle;
+        moved_at = now;
         continue;
       }
-      const auto now = std::chrono::steady_clock::now();
-      moved_at = idle == spins ? now : moved_at;
       if (now - moved_at < (requests_.empty() ? patience_idle : patience)) {
         static_cast<void>(::sched_yield());
       } else if (requests_.empty()) {
@@ -103,7 +104,7 @@ class ProgressLoop {
 
   /// @returns whether a message was complete
   bool poll() noexcept {
-    if (requests_.empty()) {
+    if (out_of_service_ || requests_.empty()) {
       return false;
     }
     try {
@@ -155,6 +156,7 @@ class ProgressLoop {
     while (!tasks_.empty()) {
       end(*tasks_.back());
     }
+    requests_.forget();
   }
 
   Orders orders_;

@@ -33,6 +33,12 @@ class Requests {
 
   bool empty() const noexcept { return requests_.empty(); }
 
+  /// What is under way stays so for MPI, which is not called again; its owners may end.
+  void forget() noexcept {
+    requests_.clear();
+    owners_.clear();
+  }
+
   void add(MPI_Request request, const Owner& owner) {
     requests_.push_back(request);
     owners_.push_back(owner);

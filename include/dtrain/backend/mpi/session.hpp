@@ -57,8 +57,7 @@ class Session {
 
   /// Collective where this began MPI; blocking, until every rank has come here.
   void end() noexcept {
-    int finalized = 0;
-    if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) {
+    if (has_ended()) {
       return;  // the program ended it before its process group
     }
     if (started_) {
