@@ -16354,6 +16354,36 @@ class Engine {
 
 #endif  // DTRAIN_WITH_MPI
 
+// ---- dtrain/backend/open_and_tell.hpp
+
+/// @file
+/// Opens a channel, and tells the job what goes wrong meanwhile on this rank.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The others would wait for this rank until their deadline.
+inline void tell_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+}
+
+/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
+/// told
+template <class Communicator>
+Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  try {
+    return Communicator::open_blocking(context, deadline);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    tell_failed_opening(context, error);
+    throw;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/shared_memory/available_memory.hpp
 
 /// @file
@@ -20639,16 +20669,7 @@ struct Gloo {
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    context.failure->throw_if_failed(context.reporting_rank());
-    try {
-      return Communicator::open_blocking(context, deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
-      throw;
-    }
+    return open_and_tell_blocking<Communicator>(context, deadline);
   }
 };
 
@@ -20718,16 +20739,7 @@ struct Mpi {
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (timeout, limit, protocol, mpi), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    context.failure->throw_if_failed(context.reporting_rank());
-    try {
-      return Communicator::open_blocking(context, deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
-      throw;
-    }
+    return open_and_tell_blocking<Communicator>(context, deadline);
   }
 };
 
@@ -21027,8 +21039,7 @@ struct SharedMemory {
       }
       throw;
     } catch (const Error& error) {
-      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+      tell_failed_opening(context, error);
       throw;
     }
   }

@@ -9,10 +9,9 @@
 #include "dtrain/backend/gloo/device_address.hpp"
 #include "dtrain/backend/gloo/host.hpp"
 #include "dtrain/backend/message_passing/communicator.hpp"
-#include "dtrain/core/cause.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/dtype.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 
 #if DTRAIN_WITH_GLOO
@@ -37,16 +36,7 @@ struct Gloo {
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    context.failure->throw_if_failed(context.reporting_rank());
-    try {
-      return Communicator::open_blocking(context, deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
-      throw;
-    }
+    return open_and_tell_blocking<Communicator>(context, deadline);
   }
 };
 

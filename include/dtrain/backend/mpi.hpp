@@ -15,6 +15,7 @@
 #include "dtrain/backend/mpi/engine.hpp"
 #include "dtrain/backend/mpi/host.hpp"
 #include "dtrain/backend/mpi/library.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/dtype.hpp"
 #include "dtrain/core/error.hpp"
@@ -76,16 +77,7 @@ struct Mpi {
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (timeout, limit, protocol, mpi), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    context.failure->throw_if_failed(context.reporting_rank());
-    try {
-      return Communicator::open_blocking(context, deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
-      throw;
-    }
+    return open_and_tell_blocking<Communicator>(context, deadline);
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/backend/shared_memory/communicator.hpp"
 #include "dtrain/backend/shared_memory/links.hpp"
 #include "dtrain/backend/shared_memory/sharing.hpp"
@@ -43,8 +44,7 @@ struct SharedMemory {
       }
       throw;
     } catch (const Error& error) {
-      const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-      context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+      tell_failed_opening(context, error);
       throw;
     }
   }

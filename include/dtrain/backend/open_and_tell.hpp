@@ -1,0 +1,33 @@
+#pragma once
+/// @file
+/// Opens a channel, and tells the job what goes wrong meanwhile on this rank.
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The others would wait for this rank until their deadline.
+inline void tell_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+}
+
+/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
+/// told
+template <class Communicator>
+Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  try {
+    return Communicator::open_blocking(context, deadline);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    tell_failed_opening(context, error);
+    throw;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
