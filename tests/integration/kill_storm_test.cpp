@@ -196,7 +196,11 @@ void check_leftovers(const StormRound& round, const StormJob& job, Findings& fin
   findings.expect(held.empty(), "still held: " + held);
   const std::string sockets = vanishes([&] { return support::sockets_at(job.port()); });
   findings.expect(sockets.empty(), "sockets: " + sockets);
-  findings.expect(std::filesystem::is_empty(job.directory()), "a file in TMPDIR");
+  for (const auto& entry : std::filesystem::directory_iterator(job.directory())) {
+    // ThreadSanitizer's runtime makes and unlinks that one while a program starts.
+    const bool is_the_sanitizers = entry.path().filename().string().rfind("tsan.rodata.", 0) == 0;
+    findings.expect(is_the_sanitizers, "in TMPDIR: " + entry.path().string());
+  }
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     findings.expect(!contains(entry.path().filename().string(), "dtrain"), "in /dev/shm: " + entry.path().string());
   }

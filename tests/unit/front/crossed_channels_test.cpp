@@ -40,13 +40,13 @@ void expect_no_deadlock(int ranks, support::Crossing crossing, Progress progress
 TEST_CASE("two wrappers and the group's collectives, in another order on one rank, end on every rank") {
   for (const int ranks : {2, 3}) {
     for (const Progress progress : {Progress::inline_, Progress::thread}) {
-      for (const auto& [name, crossing] : support::crossings) {
+      for (const auto& named : support::crossings) {
         for (const std::size_t size : {std::size_t{3}, std::size_t{100'000}}) {
           CAPTURE(ranks);
           CAPTURE(static_cast<int>(progress));
-          CAPTURE(name);
+          CAPTURE(named.first);
           CAPTURE(size);
-          expect_no_deadlock<Policy>(ranks, crossing, progress, size);
+          expect_no_deadlock<Policy>(ranks, named.second, progress, size);
         }
       }
     }
