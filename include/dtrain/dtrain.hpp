@@ -11,6 +11,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/float16.hpp"
 #include "dtrain/core/version.hpp"
+#include "dtrain/ddp/checkpoint.hpp"
 #include "dtrain/ddp/sampler.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/kernels/reduction.hpp"

@@ -1,0 +1,108 @@
+#pragma once
+/// @file
+/// AtomicFile: a file that appears whole or not at all.
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
+/// a full disk or a lost power supply leaves either the old content or the new one. Lifetime: without commit() nothing
+/// remains. What a killed process leaves is PATH.part, which the next writer takes over; it is locked as long as its
+/// writer lives, so that two writers do not mix. Blocking: the file system. Threads: none but the one that uses it.
+class AtomicFile {
+ public:
+  /// @throws Error (the system's code) naming the file
+  explicit AtomicFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
+    while (!open_and_lock()) {
+    }
+    if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
+  }
+  AtomicFile(AtomicFile&&) = delete;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile() { abandon(); }
+
+  /// Appends. @throws as the constructor
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+      if (written >= 0) {
+        bytes = bytes.subspan(static_cast<std::size_t>(written));
+      } else if (errno != EINTR) {
+        fail(errno);
+      }
+    }
+  }
+
+  /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
+  void commit() {
+    if (::fsync(descriptor_.get()) != 0) fail(errno);
+    if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+    descriptor_.reset();
+    sync_folder();
+  }
+
+ private:
+  /// @returns false where the file was renamed by its writer before it could be locked
+  bool open_and_lock() {
+    descriptor_ =
+        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (!descriptor_) {
+      if (errno == EINTR) return false;
+      fail(errno);
+    }
+    // Where the file system knows no locks, nobody is kept out.
+    if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      descriptor_.reset();
+      throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
+                                     "; give each job a file of its own");
+    }
+    struct stat mine {};
+    struct stat named {};
+    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
+    if (!S_ISREG(mine.st_mode)) fail(EINVAL);
+    return ::stat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  }
+
+  /// The renaming itself is on the disk, where the file system can say so of a folder.
+  void sync_folder() {
+    const std::size_t slash = path_.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+    const async::Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
+      throw posix_error(errno, "writing the folder of the file " + path_ + " to its disk failed");
+    }
+  }
+
+  void abandon() noexcept {
+    if (descriptor_) {
+      static_cast<void>(::unlink(part_.c_str()));
+      descriptor_.reset();
+    }
+  }
+
+  [[noreturn]] void fail(int number) {
+    abandon();
+    throw posix_error(number, "writing the file " + path_ + " failed",
+                      "what was there is unchanged; name a file in a folder that can be written and has room");
+  }
+
+  std::string path_;
+  std::string part_;
+  async::Descriptor descriptor_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,61 @@
+#pragma once
+/// @file
+/// NamedTensor: memory that a checkpoint holds, and the name under which it does.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/capture.hpp"
+#include "dtrain/ddp/description.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// One piece of a training's state: a parameter, an optimizer's velocity, the number of steps done. Host memory.
+/// Lifetime: the memory outlives what it is given to.
+struct NamedTensor {
+  std::string name;
+  TensorView value;
+};
+
+/// The values of a model's parameters, under their names: the beginning of what most trainings save. Gradients are not
+/// among them, since every step makes them anew.
+inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
+  std::vector<NamedTensor> values;
+  values.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    values.push_back({parameter.name, parameter.value});
+  }
+  return values;
+}
+
+/// What the tensors are called and how they are shaped, which is compared between ranks and with files.
+/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long
+inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors) {
+  std::vector<ParameterDescription> descriptions;
+  descriptions.reserve(tensors.size());
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.name.size() > max_parameter_name_bytes) {
+      throw Error(Errc::invalid_argument, "the name of tensor " + std::to_string(descriptions.size()) +
+                                              " of a checkpoint has " + std::to_string(tensor.name.size()) +
+                                              " bytes; at most " + std::to_string(max_parameter_name_bytes) +
+                                              " are possible");
+    }
+    if (tensor.value.device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "tensor " + std::to_string(descriptions.size()) + " of a checkpoint is on " +
+                                         to_string(tensor.value.device) + "; copy it to host memory and give that");
+    }
+    descriptions.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
+  }
+  return descriptions;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::NamedTensor;
+using ddp::parameter_values;
+}  // namespace DTRAIN_NAMESPACE

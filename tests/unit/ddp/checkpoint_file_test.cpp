@@ -1,0 +1,302 @@
+#include "dtrain/ddp/checkpoint_file.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/temporary_directory.hpp"
+
+using dtrain::NamedTensor;
+using dtrain::ddp::read_checkpoint_file;
+using dtrain::ddp::write_checkpoint_file;
+
+namespace {
+
+/// What a small training has: weights, an optimizer's velocity, the steps done.
+struct Training {
+  std::vector<float> weights = std::vector<float>(12);
+  std::vector<double> velocity = std::vector<double>(3);
+  std::int64_t steps = 0;
+
+  std::vector<NamedTensor> state() {
+    return {{"weights", dtrain::tensor_view(weights.data(), {3, 4})},
+            {"velocity", dtrain::tensor_view(velocity.data(), {3})},
+            {"steps", dtrain::tensor_view(&steps, {})},
+            {"nothing", dtrain::tensor_view(weights.data(), {0, 7})}};
+  }
+  friend bool operator==(const Training&, const Training&) = default;
+};
+
+Training after(std::int64_t steps) {
+  Training training;
+  std::mt19937 random(static_cast<unsigned>(steps));
+  for (float& weight : training.weights)
+    weight = static_cast<float>(random()) / 1e9F;
+  for (double& value : training.velocity)
+    value = static_cast<double>(random());
+  training.steps = steps;
+  return training;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void put(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+}
+
+/// The sentence with which loading `path` into `training` is refused; empty where it is not. Then no value has changed.
+std::string refusal(const std::string& path, Training training = after(99)) {
+  const Training before = training;
+  try {
+    static_cast<void>(read_checkpoint_file(path, training.state()));
+  } catch (const dtrain::Error& error) {
+    CHECK(training == before);
+    return error.what();
+  }
+  return {};
+}
+
+bool exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("what is written to a checkpoint is read back, bit for bit, and nothing else is left in its folder") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  write_checkpoint_file(path, (saved = after(8)).state());
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == after(8));
+  CHECK(!exists(path + ".part"));
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0400) == 0400);
+  write_checkpoint_file(path, {});
+  CHECK(read_checkpoint_file(path, {}));
+}
+
+TEST_CASE("no file is no error, and leaves the values as they are") {
+  const support::TemporaryDirectory folder;
+  Training training = after(3);
+  CHECK(!read_checkpoint_file(folder.path + "/none", training.state()));
+  CHECK(training == after(3));
+}
+
+TEST_CASE("the bytes of a checkpoint are those that the format says") {
+  const support::TemporaryDirectory folder;
+  std::int32_t value = 258;
+  write_checkpoint_file(folder.path + "/c", std::vector<NamedTensor>{{"x", dtrain::tensor_view(&value, {1})}});
+  std::string expected("dtrain checkpoint 1\n\x13\0\0\0\1\0\0\0\1\0\0\0x", 33);
+  expected += static_cast<char>(dtrain::DType::i32);
+  expected += std::string("\1\1\0\0\0\0\0\0\0\2\1\0\0", 13);
+  const auto digest = dtrain::Sha256().update(expected).digest();
+  expected.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  CHECK(content(folder.path + "/c") == expected);
+}
+
+TEST_CASE("a checkpoint that is cut anywhere, longer, or of which any bit is flipped is refused") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const std::string whole = content(path);
+  REQUIRE(refusal(path).empty());
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    put(path, whole.substr(0, length));
+    CAPTURE(length);
+    CHECK(!refusal(path).empty());
+  }
+  put(path, whole + '\0');
+  CHECK(refusal(path).find("its length, ") != std::string::npos);
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    put(path, flipped);
+    CAPTURE(bit);
+    CHECK(!refusal(path).empty());
+  }
+}
+
+TEST_CASE("a refusal says what is wrong with the file") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const std::string whole = content(path);
+
+  std::string changed = whole;
+  changed[changed.size() - 40] ^= 1;
+  put(path, changed);
+  CHECK(refusal(path) == "the checkpoint " + path +
+                             " cannot be loaded: its content does not have the digest that stands at its end; name "
+                             "another file, or remove this one to begin anew");
+  put(path, "P5 28 28 255 and so on, as a picture begins");
+  CHECK(refusal(path).find("it is no checkpoint of dtrain's") != std::string::npos);
+  put(path, "dtrain checkpoint 2\n" + whole.substr(20));
+  CHECK(refusal(path).find("another version of dtrain") != std::string::npos);
+  put(path, whole);
+  CHECK(refusal(folder.path).find("it is no regular file") != std::string::npos);
+  REQUIRE(::mkfifo((folder.path + "/pipe").c_str(), 0600) == 0);
+  CHECK(refusal(folder.path + "/pipe").find("it is no regular file") != std::string::npos);
+}
+
+TEST_CASE("a file with other tensors is refused with the first difference") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const auto refused = [&](const std::vector<NamedTensor>& tensors) -> std::string {
+    try {
+      static_cast<void>(read_checkpoint_file(path, tensors));
+    } catch (const dtrain::Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  std::vector<NamedTensor> state = saved.state();
+  state[1].value.shape = {1, 3};
+  CHECK(refused(state).find("its tensor 1 is 'velocity', f64 [3], the program's is 'velocity', f64 [1, 3]; ") !=
+        std::string::npos);
+  state = saved.state();
+  state[0].name = "other";
+  CHECK(refused(state).find("its tensor 0 is 'weights', f32 [3, 4], the program's is 'other', f32 [3, 4]; ") !=
+        std::string::npos);
+  state = saved.state();
+  state.pop_back();
+  CHECK(refused(state).find("it has 4 tensors, the program has 3; ") != std::string::npos);
+  state[0].value.device.kind = dtrain::DeviceKind::cuda;
+  CHECK(refused(state).find("copy it to host memory") != std::string::npos);
+}
+
+TEST_CASE("a list that claims more than its file has room for is refused before memory is taken for it") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::string magic(dtrain::ddp::checkpoint_magic);
+  const std::string digest(32, '\0');
+  put(path, magic + std::string("\xff\xff\xff\xff", 4) + digest);  // 4 GiB of list
+  CHECK(refusal(path).find("its length, ") != std::string::npos);
+  put(path, magic + std::string("\x04\0\0\0\xff\xff\xff\xff", 8) + digest);  // 2^32 tensors
+  CHECK(refusal(path).find("its list of tensors is damaged") != std::string::npos);
+  // One tensor of 2^60 doubles, and one more: the sum of their bytes does not fit 64 bits.
+  const std::string huge("\0\0\0\0\1\1\0\0\0\0\0\0\0\x10", 14);
+  put(path, magic + std::string("\x24\0\0\0\3\0\0\0", 8) + huge + huge + std::string("\0\0\0\0", 4) + digest);
+  CHECK(!refusal(path).empty());
+}
+
+TEST_CASE("where the disk is full, writing is refused and the old checkpoint stays whole") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const auto whole_size = static_cast<rlim_t>(content(path).size());
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  for (rlim_t limit = 0; limit < whole_size; limit += 13) {
+    const rlimit small{limit, old.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    std::string sentence;
+    try {
+      Training next = after(8);
+      write_checkpoint_file(path, next.state());
+    } catch (const dtrain::Error& error) {
+      sentence = error.what();
+    }
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
+    CAPTURE(limit);
+    CHECK(sentence == "writing the file " + path +
+                          " failed: File too large; what was there is unchanged; name a file in a folder that can be "
+                          "written and has room");
+    CHECK(!exists(path + ".part"));
+  }
+  static_cast<void>(std::signal(SIGXFSZ, before));
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == after(7));
+}
+
+TEST_CASE("a folder that is not there is an error that names the file") {
+  Training saved = after(1);
+  CHECK_THROWS_WITH_AS(
+      write_checkpoint_file("/nowhere/at/all", saved.state()),
+      "writing the file /nowhere/at/all failed: No such file or directory; what was there is unchanged; "
+      "name a file in a folder that can be written and has room",
+      dtrain::Error);
+}
+
+TEST_CASE("two writers of one file do not mix: the second is refused, and what a dead one left is taken over") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(5);
+  {
+    dtrain::ddp::AtomicFile first(path);
+    CHECK_THROWS_AS(write_checkpoint_file(path, saved.state()), dtrain::Error);
+    CHECK(exists(path + ".part"));
+  }
+  CHECK(!exists(path + ".part"));
+  put(path + ".part", std::string(10000, 'x'));
+  write_checkpoint_file(path, saved.state());
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == saved);
+  put(folder.path + "/victim", "untouched");
+  REQUIRE(::symlink((folder.path + "/victim").c_str(), (path + ".part").c_str()) == 0);
+  CHECK_THROWS_AS(write_checkpoint_file(path, saved.state()), dtrain::Error);
+  CHECK(content(folder.path + "/victim") == "untouched");
+}
+
+TEST_CASE("a writer that is killed at any moment leaves a whole checkpoint, never an older one") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training first = after(0);
+  write_checkpoint_file(path, first.state());
+  std::mt19937 random(1);
+  std::int64_t newest = 0;
+  for (int kill = 0; kill < 25; ++kill) {
+    CAPTURE(kill);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      for (std::int64_t steps = newest + 1;; ++steps) {
+        try {
+          Training training = after(steps);
+          write_checkpoint_file(path, training.state());
+        } catch (...) {
+          ::_exit(1);
+        }
+      }
+    }
+    ::usleep(static_cast<useconds_t>(random() % 8000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    Training loaded;
+    REQUIRE(read_checkpoint_file(path, loaded.state()));
+    CHECK(loaded == after(loaded.steps));
+    CHECK(loaded.steps >= newest);
+    newest = std::max(newest, loaded.steps);
+  }
+}
