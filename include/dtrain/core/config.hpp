@@ -72,3 +72,18 @@
 #ifndef DTRAIN_WITH_GLOO
 #define DTRAIN_WITH_GLOO 0
 #endif
+
+/// 1 adds backend::Nccl, which needs NCCL's header and library: CMake's target dtrain::nccl sets it. It brings CUDA
+/// along.
+#ifndef DTRAIN_WITH_NCCL
+#define DTRAIN_WITH_NCCL 0
+#endif
+
+/// 1 adds CUDA streams and buffers, which need the CUDA runtime's header and library, and no compiler but the program's
+/// own: CMake's target dtrain::cuda sets it.
+#if !defined(DTRAIN_WITH_CUDA)
+#define DTRAIN_WITH_CUDA DTRAIN_WITH_NCCL
+#elif DTRAIN_WITH_NCCL && !DTRAIN_WITH_CUDA
+#undef DTRAIN_WITH_CUDA
+#define DTRAIN_WITH_CUDA 1
+#endif

@@ -1,0 +1,66 @@
+#pragma once
+/// @file
+/// The CUDA runtime's errors as dtrain's.
+
+#include <string>
+#include <system_error>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <cuda_runtime_api.h>
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// The category of the runtime's error codes, named "cuda".
+inline const std::error_category& cuda_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "cuda"; }
+    std::string message(int code) const override {
+      const char* const text = cudaGetErrorString(static_cast<cudaError_t>(code));
+      return text != nullptr ? text : "CUDA error " + std::to_string(code);
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+/// Whether the call succeeded. What it left in the thread's "last error" is taken out: the program, which asks for that
+/// after its own kernels, would take it for theirs.
+inline bool quiet(cudaError_t code) noexcept {
+  if (code == cudaSuccess) {
+    return true;
+  }
+  if (code != cudaErrorCudartUnloading) {  // at the end of a process nothing more may be called
+    static_cast<void>(cudaGetLastError());
+  }
+  return false;
+}
+
+/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". An error of a kernel shows at whatever
+/// call comes next. @param call what was called, or what was being done
+inline Error cuda_error(cudaError_t code, const std::string& call, const std::string& remedy = {},
+                        SourceLocation where = SourceLocation::current()) {
+  const char* const name = cudaGetErrorName(code);
+  int device = -1;
+  const bool knows_device = quiet(cudaGetDevice(&device));
+  static_cast<void>(quiet(code));
+  const std::string place = knows_device ? " on device " + std::to_string(device) : "";
+  return {std::error_code(static_cast<int>(code), cuda_category()),
+          call + place + ": " + (name != nullptr ? name : "unknown error") + ", " +
+              cuda_category().message(static_cast<int>(code)) + (remedy.empty() ? "" : "; " + remedy),
+          where};
+}
+
+/// @throws Error (of the category cuda) unless `code` is cudaSuccess
+inline void check(cudaError_t code, const char* call, SourceLocation where = SourceLocation::current()) {
+  if (code != cudaSuccess) {
+    throw cuda_error(code, call, {}, where);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,95 @@
+#pragma once
+/// @file
+/// Many copies within a device, enqueued together.
+
+#include <cstddef>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Collects device-to-device copies, then enqueues them: with one call where the runtime and the driver have one (CUDA
+/// 12.8), else with one for each. In no order among themselves: what one writes no other one reads or writes.
+/// Nothing is allocated for as many copies as were reserved. Threads: one at a time.
+class CopyBatch {
+ public:
+  void reserve(std::size_t copies) {
+    to_.reserve(copies);
+    from_.reserve(copies);
+    bytes_.reserve(copies);
+  }
+
+  void add(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (bytes != 0) {
+      to_.push_back(to);
+      from_.push_back(from);
+      bytes_.push_back(bytes);
+    }
+  }
+
+  std::size_t size() const noexcept { return bytes_.size(); }
+  bool empty() const noexcept { return bytes_.empty(); }
+
+  /// Without enqueueing anything, all are forgotten.
+  void clear() noexcept {
+    to_.clear();
+    from_.clear();
+    bytes_.clear();
+  }
+
+  /// Enqueued; none are left. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some may be enqueued then
+  void enqueue(StreamRef stream) {
+    if (!empty() && (size() == 1 || !enqueue_together(stream))) {
+      for (std::size_t i = 0; i < size(); ++i) {
+        check(cudaMemcpyAsync(to_[i], from_[i], bytes_[i], cudaMemcpyDeviceToDevice, stream.native()),
+              "cudaMemcpyAsync");
+      }
+    }
+    clear();
+  }
+
+ private:
+  /// @returns false where that cannot be, with nothing enqueued
+  bool enqueue_together([[maybe_unused]] StreamRef stream) {
+#if CUDART_VERSION >= 12080
+    // The default stream takes no batches, and graphs take none from every driver.
+    if (!has_batches_ || stream.native() == nullptr || stream.is_capturing()) {
+      return false;
+    }
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    std::size_t first_copy = 0;
+#if CUDART_VERSION >= 13000
+    const cudaError_t code = cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), size(), &attributes,
+                                                  &first_copy, 1, stream.native());
+#else
+    std::size_t failed = 0;
+    const cudaError_t code = cudaMemcpyBatchAsync(to_.data(), const_cast<void**>(from_.data()), bytes_.data(), size(),
+                                                  &attributes, &first_copy, 1, &failed, stream.native());
+#endif
+    if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
+      has_batches_ = false;
+      return quiet(code);
+    }
+    check(code, "cudaMemcpyBatchAsync");
+    return true;
+#else
+    return false;
+#endif
+  }
+
+  std::vector<void*> to_;
+  std::vector<const void*> from_;
+  std::vector<std::size_t> bytes_;
+  bool has_batches_ = true;  ///< until the driver says otherwise
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

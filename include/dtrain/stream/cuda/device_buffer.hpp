@@ -1,0 +1,62 @@
+#pragma once
+/// @file
+/// Memory of a CUDA device.
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
+/// Blocking: to allocate and to free may wait for the whole device.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() noexcept = default;
+
+  /// Of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
+  explicit DeviceBuffer(std::size_t bytes) : DeviceBuffer(bytes, current_device()) {}
+
+  DeviceBuffer(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
+    const DeviceGuard guard(device);
+    void* memory = nullptr;
+    const cudaError_t code = bytes == 0 ? cudaSuccess : cudaMalloc(&memory, bytes);
+    if (code != cudaSuccess) {
+      throw cuda_error(code, "cudaMalloc of " + std::to_string(bytes) + " bytes");
+    }
+    data_ = static_cast<std::byte*>(memory);
+  }
+
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaFree(data_)));
+    }
+  }
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  int device() const noexcept { return device_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,96 @@
+#pragma once
+/// @file
+/// A point in a CUDA stream.
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/stream.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns a cudaEvent_t without timing, made by the first record, on the recording stream's device; one never recorded is
+/// complete. Threads: polled and waited for by any thread; not while another thread records it.
+class Event {
+ public:
+  Event() noexcept = default;
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)), device_(other.device_) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~Event() { destroy(); }
+
+  /// False too where the device has failed: block_until_complete() throws what it says. Not while a stream is being
+  /// captured, which this call would break.
+  bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
+
+  /// Blocking: asks again and again, at first at once, then every 100 us, since the runtime's own wait has no deadline.
+  /// @throws Error (cuda) where the device has failed, by this event's work or other work
+  WaitResult block_until_complete(Deadline deadline) const {
+    constexpr std::chrono::microseconds longest_sleep{100};
+    constexpr int polls_at_once = 64;
+    std::chrono::microseconds sleep{1};
+    for (int polls = 0; !poll(); ++polls) {
+      if (deadline.passed()) {
+        return poll() ? WaitResult::complete : WaitResult::timed_out;
+      }
+      if (polls < polls_at_once) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(sleep);
+        sleep = std::min(2 * sleep, longest_sleep);
+      }
+    }
+    return WaitResult::complete;
+  }
+
+  /// For calls of the runtime; null before the first record.
+  cudaEvent_t native() const noexcept { return event_; }
+
+ private:
+  friend class StreamRef;
+
+  void record(cudaStream_t stream, int device) {
+    if (event_ != nullptr && device != device_) {
+      destroy();
+    }
+    if (event_ == nullptr) {
+      const DeviceGuard guard(device);
+      check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      device_ = device;
+    }
+    check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+
+  bool poll() const {
+    const cudaError_t code = event_ == nullptr ? cudaSuccess : cudaEventQuery(event_);
+    if (code != cudaErrorNotReady) {
+      check(code, "cudaEventQuery");
+    }
+    return quiet(code);
+  }
+
+  void destroy() noexcept {
+    if (event_ != nullptr) {
+      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps it until it completes
+      event_ = nullptr;
+    }
+  }
+
+  cudaEvent_t event_ = nullptr;
+  int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,177 @@
+#pragma once
+/// @file
+/// An event that the host completes and a CUDA stream waits for.
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/futex.hpp"
+#include "dtrain/stream/cuda/memory_operations.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
+#include "dtrain/stream/stream.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Incomplete until signal(). Streams wait for a word in pinned memory to come to the number of this round, by a memory
+/// operation; reset() begins the next round, also while a stream has not come to its wait yet, which is over all the
+/// same. Where the device has no such operation, a thread of the runtime blocks in the stream's stead.
+///
+/// Threads: all members from any thread, reset() excepted. Lifetime: pinned; outlives the work that waits for it.
+/// signal() does not touch the event after it has become complete, so whoever saw it complete may destroy it, once no
+/// stream waits.
+class ExternalEvent {
+ public:
+  /// @throws Error (cuda) where there is no pinned memory
+  ExternalEvent() : own_(sizeof(std::uint32_t)) { place(own_.data()); }
+
+  /// Borrows four bytes of pinned memory, for those who have many. Lifetime: as the event's.
+  explicit ExternalEvent(std::byte* pinned) { place(pinned); }
+
+  ExternalEvent(const ExternalEvent&) = delete;
+  ExternalEvent& operator=(const ExternalEvent&) = delete;
+  ~ExternalEvent() {
+    if (watch_) {
+      signal();  // ends the watch
+    }
+  }
+
+  bool is_complete() const noexcept { return phase(state_.load(std::memory_order_acquire)) >= signalled; }
+
+  /// Whether a stream's wait gave up at its deadline before anybody signalled.
+  bool timed_out() const noexcept { return phase(state_.load(std::memory_order_acquire)) == expired; }
+
+  void signal() noexcept { complete(state_.load(std::memory_order_acquire), signalled); }
+
+  /// Makes it incomplete again. Not while a thread waits.
+  void reset() noexcept {
+    const std::uint32_t state = state_.load(std::memory_order_acquire);
+    if (phase(state) >= signalled) {
+      state_.store(round(state) + one_round, std::memory_order_release);
+    }
+  }
+
+  WaitResult block_until_complete(Deadline deadline) const noexcept {
+    return block(round(state_.load(std::memory_order_acquire)), deadline);
+  }
+
+ private:
+  friend class StreamRef;
+
+  /// A state is a round's number and its phase; rounds are counted in steps that leave room for the phase.
+  enum Phase : std::uint32_t { idle, awaited, signalled, expired };
+  static constexpr std::uint32_t one_round = 4;
+  static constexpr std::uint32_t phase(std::uint32_t state) noexcept { return state % one_round; }
+  static constexpr std::uint32_t round(std::uint32_t state) noexcept { return state - phase(state); }
+
+  static bool is_before(std::uint32_t earlier, std::uint32_t later) noexcept {  // cyclic, as the device compares
+    return static_cast<std::int32_t>(earlier - later) < 0;
+  }
+
+  /// What a thread of the runtime needs to block in a stream's stead.
+  struct HostWait {
+    ExternalEvent* event;
+    std::uint32_t round;
+    Deadline deadline;
+  };
+
+  void place(std::byte* pinned) { word_ = ::new (static_cast<void*>(pinned)) std::atomic<std::uint32_t>(0); }
+
+  /// Enqueued: see StreamRef.
+  void enqueue_wait(cudaStream_t stream, Deadline deadline, bool watched) {
+    const std::uint32_t present = round(state_.load(std::memory_order_acquire));
+    if (!wait_for_value(stream, reinterpret_cast<const std::uint32_t*>(word_), present)) {
+      enqueue_host_wait(stream, {this, present, deadline});
+    } else if (watched) {
+      watch(present, deadline);
+    }
+  }
+
+  static void enqueue_host_wait(cudaStream_t stream, const HostWait& wait) {
+    auto* const kept = new HostWait(wait);
+    const auto run = [](void* argument) {
+      HostWait* const given = static_cast<HostWait*>(argument);
+      given->event->expire_at(given->round, given->deadline);
+      delete given;
+    };
+    const cudaError_t code = cudaLaunchHostFunc(stream, run, kept);
+    if (code != cudaSuccess) {
+      delete kept;
+      throw cuda_error(code, "cudaLaunchHostFunc");
+    }
+  }
+
+  /// A device does not look at clocks: a thread of this event's does, until the round is over.
+  void watch(std::uint32_t waited_round, Deadline deadline) {
+    if (watch_ && watched_round_ == waited_round) {
+      return;  // the first wait's deadline ends the round
+    }
+    watch_.reset();  // the one before has ended, as its round has
+    const async::BlockedSignals blocked;
+    watch_.emplace([this, waited_round, deadline] { expire_at(waited_round, deadline); });
+    watched_round_ = waited_round;
+  }
+
+  void expire_at(std::uint32_t waited_round, Deadline deadline) noexcept {
+    if (block(waited_round, deadline) == WaitResult::timed_out) {
+      const std::uint32_t state = state_.load(std::memory_order_acquire);
+      if (round(state) == waited_round) {
+        complete(state, expired);
+      }
+    }
+  }
+
+  bool is_over(std::uint32_t waited_round) const noexcept {
+    return !is_before(word_->load(std::memory_order_acquire), waited_round);
+  }
+
+  WaitResult block(std::uint32_t waited_round, Deadline deadline) const noexcept {
+    while (!is_over(waited_round)) {
+      std::uint32_t state = waited_round + idle;
+      if (!state_.compare_exchange_strong(state, waited_round + awaited, std::memory_order_acquire) &&
+          state != waited_round + awaited) {
+        continue;  // the word has been written before this
+      }
+      const FutexResult result = futex_wait(state_, waited_round + awaited, deadline, FutexScope::process);
+      if (result == FutexResult::timed_out && !is_over(waited_round)) {
+        return WaitResult::timed_out;
+      }
+    }
+    return WaitResult::complete;
+  }
+
+  /// Ends the round that `state` was read in, unless it is over. The word goes first: who sees the event complete may
+  /// destroy it. Two may do so at once, and the slower one must neither set the word back nor end the next round.
+  void complete(std::uint32_t state, Phase as) noexcept {
+    const std::uint32_t present = round(state);
+    if (phase(state) >= signalled) {
+      return;
+    }
+    std::uint32_t word = word_->load(std::memory_order_relaxed);
+    while (is_before(word, present) && !word_->compare_exchange_weak(word, present, std::memory_order_release)) {
+    }
+    while (state < present + signalled && round(state) == present &&
+           !state_.compare_exchange_weak(state, present + as, std::memory_order_acq_rel)) {
+    }
+    if (state == present + awaited) {
+      futex_wake_all(state_, FutexScope::process);
+    }
+  }
+
+  PinnedBuffer own_;
+  std::atomic<std::uint32_t>* word_ = nullptr;  ///< the last round that is over; what devices read
+  mutable std::atomic<std::uint32_t> state_{one_round};
+  std::uint32_t watched_round_ = 0;
+  std::optional<std::jthread> watch_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,56 @@
+#pragma once
+/// @file
+/// A CUDA stream that is owned.
+
+#include <utility>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Of two streams with work, the device's scheduler takes that of high priority first.
+enum class Priority { normal, high };
+
+/// Owns a stream that does not wait for the default stream. Lifetime: outlives its references; work that is enqueued
+/// at its end runs all the same, and what it needs outlives it.
+class Stream {
+ public:
+  /// On the thread's current device. @throws Error (cuda)
+  explicit Stream(Priority priority = Priority::normal) : Stream(priority, current_device()) {}
+
+  Stream(Priority priority, int device) : device_(device) {
+    const DeviceGuard guard(device);
+    int lowest = 0;
+    int highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest),
+          "cudaStreamCreateWithPriority");
+  }
+
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), device_(other.device_) {}
+  Stream& operator=(Stream&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~Stream() {
+    if (stream_ != nullptr) {
+      static_cast<void>(quiet(cudaStreamDestroy(stream_)));
+    }
+  }
+
+  StreamRef ref() const noexcept { return {stream_, device_}; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,83 @@
+#pragma once
+/// @file
+/// The reference to a CUDA stream that models Stream.
+
+#include <cstddef>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/device.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/stream_handle.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/external_event.hpp"
+#include "dtrain/stream/stream.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the stream outlives it and all work
+/// enqueued through it.
+class StreamRef {
+ public:
+  using Event = cuda::Event;
+  using ExternalEvent = cuda::ExternalEvent;
+
+  StreamRef(cudaStream_t stream, int device) noexcept : stream_(stream), device_(device) {}
+  StreamRef(int, int) = delete;
+  StreamRef(std::nullptr_t, int) = delete;
+
+  /// The stream of a handle; a null one is the device's default stream. @throws Error (invalid_argument) for one of the
+  /// host.
+  static StreamRef of(StreamHandle handle) {
+    if (handle.device.kind != DeviceKind::cuda) {
+      throw Error(Errc::invalid_argument, "a stream of " + to_string(handle.device) +
+                                              " was given where a CUDA stream is needed; pass the cudaStream_t that "
+                                              "the work was enqueued on, with its device");
+    }
+    return {static_cast<cudaStream_t>(handle.native), handle.device.index};
+  }
+
+  Device device() const noexcept { return {DeviceKind::cuda, device_}; }
+  cudaStream_t native() const noexcept { return stream_; }
+  StreamHandle handle() const noexcept { return {device(), stream_}; }
+
+  /// The event completes when all work enqueued so far has. @throws Error (cuda), as do the others.
+  void record(Event& event) const { event.record(stream_, device_); }
+
+  /// Later work of this stream starts after the event's latest record. Enqueued; the host does not block.
+  void wait(const Event& event) const {
+    if (event.native() != nullptr) {
+      check(cudaStreamWaitEvent(stream_, event.native(), 0), "cudaStreamWaitEvent");
+    }
+  }
+
+  /// Later work starts after `event.signal()`, or at the deadline, which then completes the event with `timed_out()`.
+  /// Enqueued; the host does not block. Lifetime: the event outlives this work.
+  void wait(ExternalEvent& event, Deadline deadline) const { event.enqueue_wait(stream_, deadline, true); }
+
+  /// The same where whoever is to signal keeps the deadline himself: no thread watches the clock.
+  void wait_unwatched(ExternalEvent& event, Deadline deadline) const { event.enqueue_wait(stream_, deadline, false); }
+
+  /// Whether what is enqueued now becomes part of a graph instead of running.
+  bool is_capturing() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  friend bool operator==(StreamRef, StreamRef) = default;
+
+ private:
+  cudaStream_t stream_;
+  int device_;
+};
+
+static_assert(stream::Stream<StreamRef>);
+static_assert(CanWaitExternal<StreamRef>);
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,123 @@
+#include "dtrain/stream/cuda/event.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "dtrain/stream/cuda/stream.hpp"
+#include "support/cuda_memory.hpp"
+
+namespace {
+
+using dtrain::Deadline;
+using dtrain::stream::WaitResult;
+using dtrain::stream::cuda::Event;
+using dtrain::stream::cuda::Stream;
+using namespace std::chrono_literals;
+
+Deadline soon() {
+  return Deadline::after(20s);
+}
+
+}  // namespace
+
+TEST_CASE("a CUDA event that was never recorded is complete") {
+  const Event event;
+  CHECK(event.is_complete());
+  CHECK(event.block_until_complete(Deadline::after(0s)) == WaitResult::complete);
+}
+
+TEST_CASE("a CUDA event completes when the work before it has, and recording it again moves it") {
+  const Stream stream;
+  std::atomic<bool> released{false};
+  std::atomic<int> ran{0};
+  Event event;
+  support::enqueue_on_host(stream.ref(), [&] {
+    while (!released) {
+      std::this_thread::sleep_for(1ms);
+    }
+    ++ran;
+  });
+  stream.ref().record(event);
+  CHECK_FALSE(event.is_complete());
+  released = true;
+  REQUIRE(event.block_until_complete(soon()) == WaitResult::complete);
+  CHECK(ran == 1);
+  CHECK(event.is_complete());
+
+  released = false;
+  support::enqueue_on_host(stream.ref(), [&] {
+    while (!released) {
+      std::this_thread::sleep_for(1ms);
+    }
+    ++ran;
+  });
+  stream.ref().record(event);
+  CHECK_FALSE(event.is_complete());
+  released = true;
+  REQUIRE(event.block_until_complete(soon()) == WaitResult::complete);
+  CHECK(ran == 2);
+}
+
+TEST_CASE("waiting for a CUDA event gives up at its deadline") {
+  const Stream stream;
+  Event event;
+  std::atomic<bool> released{false};
+  support::enqueue_on_host(stream.ref(), [&] {
+    while (!released) {
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  stream.ref().record(event);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(event.block_until_complete(Deadline::after(20ms)) == WaitResult::timed_out);
+  CHECK(std::chrono::steady_clock::now() - begin >= 20ms);
+  released = true;
+  CHECK(event.block_until_complete(soon()) == WaitResult::complete);
+}
+
+TEST_CASE("a CUDA event keeps its point when it is moved") {
+  const Stream stream;
+  Event first;
+  support::enqueue_delay(stream.ref(), 20ms);
+  stream.ref().record(first);
+  Event second = std::move(first);
+  CHECK(first.is_complete());  // NOLINT(bugprone-use-after-move): one that has no point is complete
+  CHECK_FALSE(second.is_complete());
+  Event third;
+  third = std::move(second);
+  CHECK(third.block_until_complete(soon()) == WaitResult::complete);
+}
+
+TEST_CASE("one CUDA stream waits for an event of another, and the host does not block") {
+  const Stream first;
+  const Stream second;
+  std::atomic<bool> released{false};
+  int value = 0;  // ordered by the event alone
+  int seen = 0;
+  support::enqueue_on_host(first.ref(), [&] {
+    while (!released) {
+      std::this_thread::sleep_for(1ms);
+    }
+    value = 7;
+  });
+  Event written;
+  first.ref().record(written);
+  second.ref().wait(written);
+  support::enqueue_on_host(second.ref(), [&] { seen = value; });
+  Event read;
+  second.ref().record(read);
+  CHECK_FALSE(read.is_complete());
+  released = true;
+  REQUIRE(read.block_until_complete(soon()) == WaitResult::complete);
+  CHECK(seen == 7);
+}
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,163 @@
+#include "dtrain/stream/cuda/external_event.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "dtrain/stream/cuda/stream.hpp"
+#include "support/cuda_memory.hpp"
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
+
+namespace {
+
+using dtrain::Deadline;
+using dtrain::stream::WaitResult;
+using dtrain::stream::cuda::Event;
+using dtrain::stream::cuda::ExternalEvent;
+using dtrain::stream::cuda::Stream;
+using namespace std::chrono_literals;
+
+Deadline soon() {
+  return Deadline::after(20s);
+}
+
+bool completes(const Stream& stream) {
+  Event event;
+  stream.ref().record(event);
+  return event.block_until_complete(soon()) == WaitResult::complete;
+}
+
+/// Runs `check` with the device's memory operations, and where they can be taken away without them.
+template <class Check>
+void with_every_way_to_wait(Check check) {
+  check();
+#if DTRAIN_EMULATED_CUDA
+  emulation::set_stream_memory_operations(false);
+  check();
+  emulation::set_stream_memory_operations(true);
+#endif
+}
+
+}  // namespace
+
+TEST_CASE("an external event holds a CUDA stream until the host signals it") {
+  with_every_way_to_wait([] {
+    const Stream stream;
+    ExternalEvent external;
+    int value = 0;  // ordered by the event alone
+    int seen = 0;
+    stream.ref().wait(external, soon());
+    support::enqueue_on_host(stream.ref(), [&] { seen = value; });
+    Event event;
+    stream.ref().record(event);
+    CHECK(event.block_until_complete(Deadline::after(20ms)) == WaitResult::timed_out);
+    CHECK_FALSE(external.is_complete());
+    value = 7;
+    external.signal();
+    CHECK(external.is_complete());
+    REQUIRE(event.block_until_complete(soon()) == WaitResult::complete);
+    CHECK(seen == 7);
+    CHECK_FALSE(external.timed_out());
+  });
+}
+
+TEST_CASE("an external event that nobody signals lets the CUDA stream go on at the deadline and says so") {
+  with_every_way_to_wait([] {
+    const Stream stream;
+    ExternalEvent external;
+    stream.ref().wait(external, Deadline::after(20ms));
+    REQUIRE(completes(stream));
+    CHECK(external.block_until_complete(soon()) == WaitResult::complete);
+    CHECK(external.timed_out());
+    external.signal();
+    CHECK(external.timed_out());
+  });
+}
+
+TEST_CASE("an external event that was signalled before the CUDA stream came holds nothing up") {
+  with_every_way_to_wait([] {
+    const Stream stream;
+    ExternalEvent external;
+    external.signal();
+    stream.ref().wait(external, soon());
+    CHECK(completes(stream));
+    CHECK_FALSE(external.timed_out());
+  });
+}
+
+TEST_CASE("an external event that is reset begins a new round, and streams that wait for an earlier one go on") {
+  with_every_way_to_wait([] {
+    const Stream early;
+    const Stream late;
+    ExternalEvent external;
+    std::atomic<bool> released{false};
+    support::enqueue_on_host(early.ref(), [&] {
+      while (!released) {
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    early.ref().wait_unwatched(external, soon());
+    external.signal();
+    external.reset();
+    CHECK_FALSE(external.is_complete());
+    late.ref().wait_unwatched(external, soon());
+    released = true;
+    CHECK(completes(early));
+    Event event;
+    late.ref().record(event);
+    CHECK_FALSE(event.is_complete());
+    external.signal();
+    CHECK(event.block_until_complete(soon()) == WaitResult::complete);
+  });
+}
+
+TEST_CASE("a host thread that waits for a CUDA external event is woken by its signal, and gives up at its deadline") {
+  ExternalEvent external;
+  CHECK(external.block_until_complete(Deadline::after(5ms)) == WaitResult::timed_out);
+  std::thread signaller([&] {
+    std::this_thread::sleep_for(5ms);
+    external.signal();
+  });
+  CHECK(external.block_until_complete(soon()) == WaitResult::complete);
+  signaller.join();
+}
+
+TEST_CASE("a signal and a deadline that come together end a round once, whoever is first") {
+  const Stream stream;
+  ExternalEvent external;
+  for (int round = 0; round < 200; ++round) {
+    stream.ref().wait(external, Deadline::after(std::chrono::microseconds(50 + round)));
+    std::thread signaller([&] {
+      std::this_thread::sleep_for(50us);
+      external.signal();
+    });
+    REQUIRE(external.block_until_complete(soon()) == WaitResult::complete);
+    signaller.join();
+    external.reset();
+  }
+  CHECK(completes(stream));
+}
+
+TEST_CASE("an external event borrows pinned memory where it is given some") {
+  const dtrain::stream::cuda::PinnedBuffer words(16);
+  const Stream stream;
+  ExternalEvent first(words.data());
+  ExternalEvent second(words.data() + 4);
+  stream.ref().wait_unwatched(first, soon());
+  stream.ref().wait_unwatched(second, soon());
+  second.signal();
+  first.signal();
+  CHECK(completes(stream));
+}
+
+#endif  // DTRAIN_WITH_CUDA
