@@ -4,6 +4,7 @@
 
 #include "dtrain/async/when_all.hpp"
 #include "dtrain/async/with_deadline.hpp"
+#include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/gloo.hpp"
 #include "dtrain/backend/mpi.hpp"
 #include "dtrain/backend/shared_memory.hpp"

@@ -163,7 +163,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// What a backend does before the ranks meet; it may know the job's secret. @returns what it wants kept
   static std::shared_ptr<void> enter(launch::Worker& worker) {
     const identity::ProcessIdentity& who = worker.identity;
-    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}};
+    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}, who.local_rank, who.local_world_size};
     if (worker.secret) {
       newcomer.secret = worker.secret->text();
     }

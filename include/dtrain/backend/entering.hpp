@@ -17,6 +17,9 @@ struct Newcomer {
   int world_size = 1;
   std::string launcher;               ///< who told it: "openmpi"
   std::optional<std::string> secret;  ///< of the job, where it has one
+  /// Among the ranks of this node, where it was told.
+  std::optional<int> local_rank{};
+  std::optional<int> local_world_size{};
 };
 
 /// What the backend makes of it.

@@ -1,0 +1,159 @@
+#pragma once
+/// @file
+/// The CUDA device of each rank: chosen before the ranks meet, compared within a node when they have.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/entering.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
+#include "dtrain/identity/device_choice.hpp"
+#include "dtrain/identity/environment.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::cuda {
+
+/// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
+inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
+  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
+  if (value != "0" && value != "1") {
+    throw Error(Errc::usage,
+                identity::quoted("DTRAIN_SHARE_DEVICES", value) + " is neither 0 nor 1; 1 lets ranks share a device");
+  }
+  return value == "1";
+}
+
+/// How many devices this process sees; 0 where there is no driver. @throws Error (cuda) for what else goes wrong
+inline int visible_devices() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    static_cast<void>(stream::cuda::quiet(code));
+    return 0;
+  }
+  stream::cuda::check(code, "cudaGetDeviceCount");
+  return count;
+}
+
+/// Makes the rank's device the calling thread's current one: see identity::choose_device. Before anything else of CUDA.
+/// @param may_share whether the backend can compute with several ranks on one device, and was asked to
+/// @throws Error (unsupported: there is no device for this rank; usage, cuda)
+inline void take_device(const Newcomer& newcomer, bool may_share) {
+  const identity::DeviceChoice choice =
+      identity::choose_device({newcomer.local_rank, newcomer.local_world_size, visible_devices(), may_share});
+  if (!choice.refusal.empty()) {
+    throw Error(Errc::unsupported, choice.refusal).with_rank(newcomer.rank);
+  }
+  stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
+}
+
+/// What tells a device from all others of the machine, whatever each process calls it: its UUID, or its place on the
+/// bus where it has none.
+inline std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  constexpr char digits[] = "0123456789abcdef";
+  std::string uuid = "GPU-";
+  bool is_set = false;
+  for (const char byte : properties.uuid.bytes) {
+    const auto value = static_cast<unsigned char>(byte);
+    is_set = is_set || value != 0;
+    uuid += digits[value / 16];
+    uuid += digits[value % 16];
+  }
+  if (is_set) {
+    return uuid;
+  }
+  std::array<char, 32> place{};
+  stream::cuda::check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), device),
+                      "cudaDeviceGetPCIBusId");
+  return place.data();
+}
+
+namespace detail {
+
+/// What a rank says of its device: "0 GPU-12ab rank".
+struct DeviceClaim {
+  bool may_share = false;
+  std::string device;
+  std::string rank;
+};
+
+inline std::string to_text(const DeviceClaim& claim) {
+  return std::string(claim.may_share ? "1 " : "0 ") + claim.device + " " + claim.rank;
+}
+
+inline DeviceClaim device_claim_from(const std::string& text) {
+  const std::size_t end = text.find(' ', 2);
+  if (text.size() > 256 || end == std::string::npos) {
+    throw Error(Errc::protocol, "a rank said of its device '" + printable(text.substr(0, 64)) +
+                                    "'; do all ranks run the same program?");
+  }
+  return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
+}
+
+/// The first device that is claimed twice, unless both claims allow that; nothing where there is none.
+inline std::string first_conflict(std::vector<DeviceClaim> claims, const std::string& host) {
+  std::stable_sort(claims.begin(), claims.end(),
+                   [](const DeviceClaim& a, const DeviceClaim& b) { return a.device < b.device; });
+  const auto found = std::adjacent_find(claims.begin(), claims.end(), [](const DeviceClaim& a, const DeviceClaim& b) {
+    return a.device == b.device && !(a.may_share && b.may_share);
+  });
+  if (found == claims.end()) {
+    return {};
+  }
+  return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
+         found->device +
+         "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
+}
+
+}  // namespace detail
+
+/// The name of the channel at whose opening devices are compared: a job's first.
+inline constexpr std::string_view first_channel = "group";
+
+/// Collective over the ranks of a node, blocking: refuses a device that two of them have taken. The node's rank 0 reads
+/// all claims, so that every rank reads one value. Does nothing for later channels than the job's first.
+/// @throws Error (unsupported) on every rank of the node, which names both ranks; (timeout, protocol, cuda), JobFailed
+inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
+  const rendezvous::Membership& members = context.members;
+  if (context.name != first_channel || members.local_world_size == 1) {
+    return;
+  }
+  const std::string no_refusal = "none";
+  const std::string node = "devices/" + std::to_string(members.node_rank) + "/";
+  const std::string device = device_name(stream::cuda::current_device());
+  context.store.set_blocking(node + std::to_string(members.local_rank),
+                             to_text(detail::DeviceClaim{may_share, device, std::to_string(members.rank_in_job())}),
+                             deadline);
+  if (members.local_rank == 0) {
+    std::vector<detail::DeviceClaim> claims;
+    for (int rank = 0; rank < members.local_world_size; ++rank) {
+      claims.push_back(detail::device_claim_from(context.store.get_blocking(node + std::to_string(rank), deadline)));
+    }
+    const std::string conflict = detail::first_conflict(std::move(claims), members.host);
+    context.store.set_blocking(node + "refusal", conflict.empty() ? no_refusal : conflict, deadline);
+  }
+  const std::string refusal = context.store.get_blocking(node + "refusal", deadline);
+  if (refusal != no_refusal) {
+    throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::cuda
+
+#endif  // DTRAIN_WITH_CUDA
