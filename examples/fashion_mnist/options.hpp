@@ -27,8 +27,10 @@ struct Options {
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::optional<std::size_t> bucket_bytes;
   dtrain::stream::host::Progress progress = dtrain::stream::host::Progress::automatic;
-  std::string save_parameters;  ///< empty: not wanted
-  std::string summary;          ///< empty: not wanted
+  std::string save_parameters;        ///< empty: not wanted
+  std::string summary;                ///< empty: not wanted
+  std::string checkpoint;             ///< empty: not wanted
+  std::int64_t checkpoint_steps = 0;  ///< 0: those of an epoch
   bool shuffle_test_labels = false;
   std::optional<int> perturb_rank;
   bool help = false;
@@ -46,6 +48,9 @@ inline constexpr std::string_view help_text =
   --progress=WHO           who runs the communication: automatic (default), thread or inline
   --save-parameters=FILE   write the parameters: raw little-endian f32
   --summary=FILE           write what was reached as JSON
+  --checkpoint=FILE        save the training there after each epoch, and go on from it where it exists: started again,
+                           by --max-restarts or by hand, a killed training ends with the same parameters
+  --checkpoint-steps=N     save after every N steps and at the end instead
   --shuffle-test-labels    take all meaning from the test labels: the accuracy is then about 0.1
   --perturb-rank=R         add 1 to one element of rank R's first gradient: every rank's parameters change alike
   --help                   this text
@@ -83,7 +88,7 @@ struct Flag {
   void (*set)(Options& options, std::string_view name, std::string_view value);
 };
 
-inline constexpr std::array<Flag, 11> flags{{
+inline constexpr std::array<Flag, 13> flags{{
     {"--epochs", true,
      [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
     {"--global-batch", true,
@@ -100,6 +105,9 @@ inline constexpr std::array<Flag, 11> flags{{
     {"--progress", true, [](Options& o, auto, auto value) { o.progress = dtrain::stream::host::progress_from(value); }},
     {"--save-parameters", true, [](Options& o, auto, auto value) { o.save_parameters = value; }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
+    {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
+    {"--checkpoint-steps", true,
+     [](Options& o, auto name, auto value) { o.checkpoint_steps = number<std::int64_t>(name, value, 1, 1000000000); }},
     {"--shuffle-test-labels", false, [](Options& o, auto, auto) { o.shuffle_test_labels = true; }},
     {"--perturb-rank", true,
      [](Options& o, auto name, auto value) { o.perturb_rank = number<int>(name, value, 0, 9999); }},

@@ -27,6 +27,7 @@
 #include "progress.hpp"
 #include "sgd.hpp"
 #include "summary.hpp"
+#include "training_state.hpp"
 
 namespace fashion_mnist {
 
@@ -40,23 +41,26 @@ struct Epochs {
   std::uint64_t samples = 0;
 };
 
-/// Trains `model` for all epochs. Collective, blocking.
+/// Trains `model` for the steps that `state` has not done yet. Collective, blocking.
 template <class Ddp>
-Epochs train_epochs(Ddp& ddp, Mlp& model, const Dataset& dataset, const dtrain::DistributedSampler& sampler,
-                    const Options& options, Progress& progress) {
+Epochs train_epochs(Ddp& ddp, Mlp& model, Sgd& sgd, TrainingState& state, const Dataset& dataset,
+                    const dtrain::DistributedSampler& sampler, const Options& options, Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const auto steps = static_cast<std::int64_t>(sampler.steps_per_epoch());
-  Sgd sgd(momentum);
+  const std::int64_t last_step = steps * options.epochs;
+  const std::int64_t save_after = options.checkpoint_steps > 0 ? options.checkpoint_steps : steps;
   Batch<float> batch;
   Epochs total;
-  std::int64_t step = 0;
   bool perturb = options.perturb_rank == group.rank();
   group.barrier_blocking();
   const auto begin = Clock::now();
-  for (std::int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
+  while (state.step() < last_step) {
+    const std::int64_t epoch = state.step() / steps + 1;
+    const dtrain::ddp::SampleBatches batches = sampler.batches(static_cast<std::uint64_t>(epoch));
     Score seen;
-    for (const std::span<const std::size_t> samples : sampler.batches(static_cast<std::uint64_t>(epoch))) {
+    for (std::int64_t done = state.step() % steps; done < steps; ++done) {
+      const std::span<const std::size_t> samples = batches[static_cast<std::size_t>(done)];
       gather(dataset, samples, batch);
       const Score part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
       ddp.backward([&](dtrain::Ready ready) {
@@ -66,16 +70,17 @@ Epochs train_epochs(Ddp& ddp, Mlp& model, const Dataset& dataset, const dtrain::
         Perturbation perturbation(parameters, ready);
         model.backward(batch, dtrain::Ready(perturbation));
       });
-      sgd.step(model.parameters(), learning_rate(step, steps * options.epochs, peak_learning_rate));
+      sgd.step(model.parameters(), learning_rate(state.step(), last_step, peak_learning_rate));
+      state.advance();
+      if (state.step() % save_after == 0 || state.step() == last_step) state.save(group);
 
-      ++step;
       seen.cross_entropy += part.cross_entropy;
       seen.count += part.count;
       total.samples += samples.size();
       total.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       progress.update({.epoch = epoch,
                        .epochs = options.epochs,
-                       .step = step - (epoch - 1) * steps,
+                       .step = done + 1,
                        .steps = steps,
                        .loss = seen.cross_entropy / seen.count,
                        .samples_per_second = static_cast<double>(total.samples) * group.world_size() / total.seconds});
@@ -122,6 +127,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   if (options.shuffle_test_labels) shuffle_labels(test, options.seed);
 
   Mlp model(layer_widths, options.seed);
+  Sgd sgd(momentum);
+  TrainingState state(options, model, sgd);
+  state.load(group);
   dtrain::DdpOptions ddp_options{.progress = options.progress};
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
   dtrain::DistributedDataParallel ddp{model, group, ddp_options};
@@ -134,7 +142,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
                 grouped(static_cast<double>(test.size())) +
                 " test images, ranks: " + std::to_string(group.world_size()));
 
-  const Epochs epochs = train_epochs(ddp, model, training, sampler, options, progress);
+  if (state.step() > 0)
+    progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
+  const Epochs epochs = train_epochs(ddp, model, sgd, state, training, sampler, options, progress);
   Summary summary;
   summary.world_size = group.world_size();
   summary.epochs = options.epochs;
@@ -154,7 +164,8 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   }
   const auto all_samples =
       std::accumulate(summary.samples_per_rank.begin(), summary.samples_per_rank.end(), std::uint64_t{0});
-  summary.samples_per_second = static_cast<double>(all_samples) / summary.seconds;
+  // None where all steps were in the checkpoint already.
+  if (all_samples > 0) summary.samples_per_second = static_cast<double>(all_samples) / summary.seconds;
   summary.overlap_percent = probe_overlap(ddp, model, training, sampler.batches(0));
 
   if (group.rank() == 0) {

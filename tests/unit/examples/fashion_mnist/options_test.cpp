@@ -41,6 +41,7 @@ TEST_CASE("without flags the training is the demo's") {
   CHECK_FALSE(options.shuffle_test_labels);
   CHECK_FALSE(options.perturb_rank.has_value());
   CHECK(options.summary.empty());
+  CHECK(options.checkpoint.empty());
   CHECK(options.save_parameters.empty());
   CHECK_FALSE(options.help);
 }
@@ -49,7 +50,7 @@ TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   const fashion_mnist::Options options =
       parse({"--epochs=7", "--global-batch", "64", "--seed=18446744073709551615", "--data=/a=b", "--bucket-mib=0.25",
              "--progress", "inline", "--save-parameters=p", "--summary", "s", "--shuffle-test-labels",
-             "--perturb-rank=3", "--help"});
+             "--perturb-rank=3", "--checkpoint=c", "--checkpoint-steps=9", "--help"});
   CHECK(options.epochs == 7);
   CHECK(options.global_batch == 64);
   CHECK(options.seed == 18446744073709551615U);
@@ -58,6 +59,8 @@ TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   CHECK(options.progress == Progress::inline_);
   CHECK(options.save_parameters == "p");
   CHECK(options.summary == "s");
+  CHECK(options.checkpoint == "c");
+  CHECK(options.checkpoint_steps == 9);
   CHECK(options.shuffle_test_labels);
   CHECK(options.perturb_rank == 3);
   CHECK(options.help);

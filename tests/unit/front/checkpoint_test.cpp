@@ -1,0 +1,160 @@
+// ctest: TIMEOUT 120
+// Checkpoints of a whole job, whose ranks are threads.
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/ddp/checkpoint.hpp"
+#include "dtrain/policy.hpp"
+#include "dtrain/topology/flat.hpp"
+#include "support/summary_file.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/thread_group.hpp"
+
+namespace {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+
+struct Training {
+  std::vector<float> weights = std::vector<float>(1000);
+  std::int64_t steps = 0;
+
+  std::vector<dtrain::NamedTensor> state() {
+    return {{"weights", dtrain::tensor_view(weights.data(), {10, 100})},
+            {"none", dtrain::tensor_view(weights.data(), {0})},
+            {"steps", dtrain::tensor_view(&steps, {})}};
+  }
+};
+
+Training trained(int rank, std::int64_t steps) {
+  Training training;
+  for (std::size_t i = 0; i < training.weights.size(); ++i) {
+    training.weights[i] = static_cast<float>(rank) * 1e6F + static_cast<float>(i);
+  }
+  training.steps = steps;
+  return training;
+}
+
+/// What a call throws, of each rank.
+class Sentences {
+ public:
+  template <class Call>
+  void note(Call call) {
+    std::string text = "nothing";
+    try {
+      call();
+    } catch (const dtrain::Error& error) {
+      text = error.code().message() + ": " + error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    texts_.push_back(text);
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+bool all_ended_well(const std::vector<support::RankEnd>& ends) {
+  return ends == std::vector<support::RankEnd>(ends.size());
+}
+
+}  // namespace
+
+TEST_CASE("one to four ranks have rank 0's values after they have loaded what they saved, also in a part of the job") {
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    const support::TemporaryDirectory folder;
+    const std::string path = folder.path + "/checkpoint";
+    const auto ends = support::run_groups<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& whole) {
+      const auto check = [&](const dtrain::ProcessGroup<Policy>& group, const std::string& file) {
+        Training training = trained(group.rank(), 5);
+        if (dtrain::load_checkpoint_blocking(group, file, training.state())) throw std::logic_error("there is no file");
+        if (training.weights != trained(group.rank(), 5).weights) throw std::logic_error("values without a file");
+        for (const std::int64_t steps : {6, 7}) {
+          training.steps = steps + group.rank();
+          dtrain::save_checkpoint_blocking(group, file, training.state());
+        }
+        Training again = trained(group.rank() + 9, 0);
+        if (!dtrain::load_checkpoint_blocking(group, file, again.state())) throw std::logic_error("there is a file");
+        if (again.weights != trained(0, 7).weights || again.steps != 7) throw std::logic_error("other values");
+      };
+      check(whole, path);
+      const auto part = whole.split_blocking(whole.rank() % 2);
+      check(part, path + std::to_string(whole.rank() % 2));
+    });
+    CHECK(all_ended_well(ends));
+  }
+}
+
+TEST_CASE("a checkpoint that cannot be written is the same Error on every rank, and who catches it goes on") {
+  Sentences sentences;
+  const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
+    Training training = trained(group.rank(), 1);
+    sentences.note([&] { dtrain::save_checkpoint_blocking(group, "/nowhere/checkpoint", training.state()); });
+    group.barrier_blocking();
+  });
+  CHECK(all_ended_well(ends));
+  CHECK(sentences.texts() ==
+        std::vector<std::string>(3,
+                                 "No such file or directory: writing the file /nowhere/checkpoint failed: No such file "
+                                 "or directory; what was there is unchanged; name a file in a folder that can be "
+                                 "written and has room"));
+}
+
+TEST_CASE("a damaged checkpoint is the same Error on every rank, and leaves the values as they were") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  std::ofstream(path) << "dtrain checkpoint 1\nand no more";
+  Sentences sentences;
+  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    Training training = trained(group.rank(), 1);
+    sentences.note([&] { dtrain::load_checkpoint_blocking(group, path, training.state()); });
+    if (training.weights != trained(group.rank(), 1).weights) throw std::logic_error("values have changed");
+  });
+  CHECK(all_ended_well(ends));
+  CHECK(sentences.texts() ==
+        std::vector<std::string>(2, "protocol violation: the checkpoint " + path +
+                                        " cannot be loaded: its length, 31 bytes, is not what it "
+                                        "says; name another file, or remove this one to begin anew"));
+}
+
+TEST_CASE("ranks that load other tensors end with the first difference and both ranks, before a value changes") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = trained(0, 3);
+  dtrain::ddp::write_checkpoint_file(path, saved.state());
+  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    Training training = trained(group.rank(), 1);
+    std::vector<dtrain::NamedTensor> state = training.state();
+    if (group.rank() == 1) state[0].value.shape = {20, 50};
+    dtrain::load_checkpoint_blocking(group, path, state);
+  });
+  for (const support::RankEnd& end : ends) {
+    CHECK(end.text.find("'weights' is f32 [20, 50], rank 0's is f32 [10, 100]") != std::string::npos);
+  }
+}
+
+TEST_CASE("once a rank has failed no checkpoint is written") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = trained(0, 3);
+  dtrain::ddp::write_checkpoint_file(path, saved.state());
+  const std::string before = support::file_content(path);
+  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    if (group.rank() == 1) throw std::runtime_error("its data is bad");
+    Training training = trained(0, 4);
+    dtrain::save_checkpoint_blocking(group, path, training.state());
+  });
+  CHECK(ends[0].job_failed);
+  CHECK(ends[0].text.find("its data is bad") != std::string::npos);
+  CHECK(support::file_content(path) == before);
+}
