@@ -1,0 +1,80 @@
+#pragma once
+/// @file
+/// backend::Nccl: ranks with a GPU each exchange data over NCCL.
+
+#include <string_view>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/cuda/devices.hpp"
+#include "dtrain/backend/entering.hpp"
+#include "dtrain/backend/nccl/communicator.hpp"
+#include "dtrain/backend/nccl/options.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/identity/environment.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/stream/cuda/communication_stream.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// NCCL with options of its own: `NcclWith<NcclOptions{.max_ctas = 8}>`; the communication stream has high priority.
+/// Every call to NCCL returns at once and ends by a deadline; a rank that fails ends the others. Each channel has a
+/// communicator and a thread that watches it. An average is NCCL's own, of floating-point elements; f16 and bf16 are
+/// added up in their own precision, and a NaN need not survive min and max.
+///
+/// Order: on a device NCCL's channels share the processors, hence operations of all channels of a job are enqueued in
+/// one order on all ranks, which a program does that runs one thread. With NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26)
+/// that suffices under any load, and NCCL_LAUNCH_RACE_FATAL=1 makes an error of threads that race. What differs ends by
+/// the timeout, with an error that says what each rank called.
+template <NcclOptions options>
+struct NcclWith {
+  using Communicator = nccl::Communicator;
+  using StreamOwner = stream::cuda::CommunicationStream;
+
+  static constexpr std::string_view name() noexcept { return "Nccl"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// Chooses the rank's device, before anything else of CUDA. Blocking: no. @throws Error (unsupported, usage, cuda)
+  static Entry enter_blocking(const Newcomer& newcomer, Deadline /*deadline*/) {
+    cuda::take_device(newcomer, may_share());
+    return {nullptr, newcomer.secret};
+  }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_tell_blocking<Opened>(context, deadline);
+  }
+
+ private:
+  /// The communicator, opened with the options.
+  struct Opened : nccl::Communicator {
+    static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
+      cuda::compare_devices_blocking(context, may_share(), deadline);
+      return {nccl::Communicator::open_blocking(context, options, deadline)};
+    }
+  };
+
+  /// Since 2.30.3 NCCL lets ranks share a device where this variable says so. Where it does not, its own error follows.
+  static bool may_share() {
+    const identity::Environment environment = identity::snapshot_environment();
+    return cuda::shares_devices(environment) ||
+           identity::Variables(environment).text("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
+  }
+};
+
+using Nccl = NcclWith<NcclOptions{}>;
+
+static_assert(Backend<Nccl>);
+static_assert(Enters<Nccl>);
+static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
+static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_NCCL

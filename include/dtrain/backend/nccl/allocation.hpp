@@ -1,0 +1,92 @@
+#pragma once
+/// @file
+/// Zeroed device memory that NCCL knows.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Blocking: until it is done. @throws Error (timeout, cuda)
+inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline deadline) {
+  const stream::cuda::Stream stream(stream::cuda::Priority::normal, device);
+  stream::cuda::Event done;
+  stream::cuda::check(cudaMemsetAsync(data, 0, bytes, stream.ref().native()), "cudaMemsetAsync");
+  stream.ref().record(done);
+  if (done.block_until_complete(deadline) != stream::WaitResult::complete) {
+    throw Error(Errc::timeout, "filling " + std::to_string(bytes) +
+                                   " bytes of device memory with zeros had not ended in time; is the device busy?");
+  }
+}
+
+/// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator, not the work on it.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+
+  /// Collective, blocking. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause
+  Allocation(std::shared_ptr<Channel> channel, std::size_t bytes, Deadline deadline)
+      : memory_(new Memory{std::move(channel), bytes}) {
+    Memory& memory = *memory_;
+    memory.channel->fate.check();
+    const stream::cuda::DeviceGuard guard(memory.channel->device());
+    const std::size_t length = std::max<std::size_t>(bytes, 1);
+    const ncclResult_t code = allocate(&memory.data, length);
+    if (code != ncclSuccess) {
+      memory.data = nullptr;
+      stream::cuda::quiet(cudaGetLastError());
+      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory of device " +
+                                           std::to_string(memory.channel->device()) +
+                                           " could be had: ncclMemAlloc says " + name_of(code) + ", " +
+                                           nccl_category().message(static_cast<int>(code)))
+          .with_rank(memory.channel->context.reporting_rank());
+    }
+    fill_with_zeros(memory.data, length, memory.channel->device(), deadline);
+    memory.place = memory.channel->enlist(data(), length, deadline);
+    memory.enlisted = true;
+  }
+
+  std::byte* data() const noexcept { return memory_ ? static_cast<std::byte*>(memory_->data) : nullptr; }
+  std::size_t bytes() const noexcept { return memory_ ? memory_->bytes : 0; }
+
+ private:
+  struct Memory {
+    Memory(std::shared_ptr<Channel> of, std::size_t count) : channel(std::move(of)), bytes(count) {}
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    ~Memory() {
+      if (enlisted) {
+        channel->strike(place);
+      }
+      if (data != nullptr) {
+        static_cast<void>(release(data));
+      }
+    }
+
+    const std::shared_ptr<Channel> channel;
+    const std::size_t bytes;
+    void* data = nullptr;
+    Channel::Place place{};
+    bool enlisted = false;
+  };
+
+  std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

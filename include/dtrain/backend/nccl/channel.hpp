@@ -1,0 +1,212 @@
+#pragma once
+/// @file
+/// One rank's end of an NCCL channel: enqueuing operations, and giving up when one fails.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/nccl/error.hpp"
+#include "dtrain/backend/nccl/fate.hpp"
+#include "dtrain/backend/nccl/gate.hpp"
+#include "dtrain/backend/nccl/late_ranks.hpp"
+#include "dtrain/backend/nccl/settling.hpp"
+#include "dtrain/backend/nccl/watch_ring.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Shared by the Communicator, the thread that watches and the Allocations. Threads: issue and close from one at a
+/// time, the rest from any.
+class Channel {
+ public:
+  /// @param communicator is usable @throws Error (cuda)
+  Channel(const ChannelContext& of, const NcclOptions& with, int device)
+      : context(limited(of)), options(with), fate(context), device_(device), ring_(device) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  ~Channel() {
+    for (const ncclComm_t nobodys : split_off_) {
+      if (nobodys != nullptr) {
+        static_cast<void>(ncclCommAbort(nobodys));
+      }
+    }
+  }
+
+  const ChannelContext context;
+  const NcclOptions options;
+  Fate fate;
+  Gate gate;
+
+  int device() const noexcept { return device_; }
+  Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
+
+  /// Enqueues what `call(ncclComm_t)` enqueues on `stream`. Blocking: until NCCL has launched it, microseconds; the
+  /// first operations of a channel connect ranks and take longer, `timeout` at most.
+  /// @throws the job's first cause; Error (timeout, nccl, cuda)
+  template <class Call>
+  void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
+    const bool watched = !stream.is_capturing();  // a graph must not record these events, nor anybody query its own
+    Gate::Turn turn = enter_or_throw();
+    if (watched) {
+      ring_.begin(operation, stream);
+    }
+    const Settled settled = settle_blocking(turn, call(turn.communicator()), Deadline::after(context.timeout),
+                                            [this] { return fate.aborted(); });
+    if (watched) {
+      ring_.end(stream);
+    }
+    if (settled.code != ncclSuccess) {
+      explain(settled, shared_memory::to_string(operation) + " by " + function, &operation, std::move(turn));
+    }
+  }
+
+  /// The same for calls without a stream. @param doing for messages
+  template <class Call>
+  void manage(const std::string& doing, Deadline deadline, Call call) {
+    Gate::Turn turn = enter_or_throw();
+    const stream::cuda::DeviceGuard guard(device_);
+    const Settled settled =
+        settle_blocking(turn, call(turn.communicator()), deadline, [this] { return fate.aborted(); });
+    if (settled.code != ncclSuccess) {
+      explain(settled, doing, nullptr, std::move(turn));
+    }
+  }
+
+  /// A look by the watching thread. Blocking: no; nothing while another thread is at the gate.
+  struct Sight {
+    ncclResult_t state = ncclSuccess;
+    std::string words{};
+    cudaError_t device = cudaSuccess;
+    std::optional<Operation> overdue{};
+  };
+  Sight look() {
+    Sight sight;
+    const Gate::Turn turn = gate.try_enter();
+    if (!turn.is_granted() || turn.communicator() == nullptr) {
+      return sight;
+    }
+    sight.state = state_of(turn);
+    if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
+      sight.words = last_words(turn.communicator());
+    }
+    const WatchRing::View view = ring_.look();
+    sight.device = view.failure;
+    if (view.running != nullptr && Deadline::Clock::now() - view.since > context.timeout) {
+      sight.overdue = *view.running;
+    }
+    return sight;
+  }
+
+  /// Whether all operations that are watched are complete. Blocking: while another thread is at the gate.
+  bool idle() {
+    const Gate::Turn turn = gate.enter();
+    return ring_.look().idle;
+  }
+
+  /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
+  /// channel's communicator is aborted.
+  ncclComm_t& room_for_split() { return split_off_.emplace_back(nullptr); }
+
+  /// @name Registered memory
+  /// @{
+  using Place = std::list<Registration>::iterator;
+
+  /// Collective. Blocking: until NCCL knows the memory. @throws as issue
+  Place enlist(std::byte* memory, std::size_t bytes, Deadline deadline) {
+    const Place place = [this] {
+      const Gate::Turn turn = gate.enter();
+      return known_.emplace(known_.end());
+    }();
+    try {
+      manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
+        return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
+      });
+    } catch (...) {
+      const Gate::Turn turn = gate.enter();
+      if (turn.communicator() != nullptr) {  // else NCCL may still have been writing there
+        known_.erase(place);
+      }
+      throw;
+    }
+    return place;
+  }
+
+  void strike(Place place) noexcept {
+    const Gate::Turn turn = gate.enter();
+    if (turn.communicator() != nullptr) {
+      static_cast<void>(nccl::strike(turn.communicator(), *place));
+      known_.erase(place);
+    }
+  }
+
+  void strike_all(const Gate::Turn& turn) noexcept {
+    for (const Registration& known : known_) {
+      static_cast<void>(nccl::strike(turn.communicator(), known));
+    }
+  }
+  /// @}
+
+ private:
+  static ChannelContext limited(ChannelContext context) {
+    context.timeout = std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365));
+    return context;
+  }
+
+  Gate::Turn enter_or_throw() {
+    fate.check();
+    Gate::Turn turn = gate.enter();
+    if (turn.communicator() == nullptr) {
+      turn.leave();
+      fate.check();
+      throw Error(Errc::closed, "an operation was called on channel '" + context.name + "', which is closed");
+    }
+    return turn;
+  }
+
+  /// Fails the channel: whatever goes wrong in a call, NCCL leaves nothing that is usable.
+  [[noreturn]] void explain(const Settled& settled, const std::string& doing, const Operation* operation,
+                            Gate::Turn turn) {
+    const std::string words = turn.communicator() != nullptr ? last_words(turn.communicator()) : std::string();
+    turn.leave();
+    fate.check();
+    const bool waited = settled.code == ncclInProgress;
+    if (waited && operation != nullptr) {
+      if (const std::optional<Cause> cause = why_late_blocking(context, *operation)) {
+        fate.fail(*cause);
+      }
+    } else if (waited) {
+      fate.fail(CauseKind::timeout,
+                doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
+    } else {
+      fate.block_for_job();  // another rank may have gone
+      fate.check();
+      const Error error = nccl_error(settled.code, doing + " on channel '" + context.name + "'", caller(), words);
+      fate.fail(CauseKind::exception, error.what());
+      throw error;
+    }
+    fate.block_for_job();
+    fate.check();
+    throw Error(Errc::timeout, doing + " was given up");
+  }
+
+  const int device_;
+  WatchRing ring_;
+  std::list<Registration> known_;
+  std::list<ncclComm_t> split_off_;  ///< null once somebody owns it
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

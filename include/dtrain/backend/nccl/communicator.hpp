@@ -1,0 +1,244 @@
+#pragma once
+/// @file
+/// The communicator of ranks with a CUDA device each, over NCCL.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/nccl/allocation.hpp"
+#include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/closing.hpp"
+#include "dtrain/backend/nccl/element.hpp"
+#include "dtrain/backend/nccl/opening.hpp"
+#include "dtrain/backend/nccl/watcher.hpp"
+#include "dtrain/backend/split.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Owns one rank's end of a channel. Buffers and streams are those of the device that was the thread's current one when
+/// it was opened. Operations run on the stream; the host waits only until NCCL has launched them. Once the channel has
+/// failed they are refused with its cause. They can be captured in CUDA graphs, alike on all ranks; how long a graph
+/// runs is not watched, and the graph goes before the communicator. Threads: one at a time, abort() and failure() from
+/// any. Destruction, blocking: until the work enqueued has run or failed.
+class Communicator {
+ public:
+  using Stream = stream::cuda::StreamRef;
+  using Allocation = nccl::Allocation;
+
+  /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
+  static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
+    require_library();
+    auto end = std::make_unique<End>(context, options, stream::cuda::current_device(), deadline);
+    connect_blocking(*end->channel, deadline);
+    end->serve();
+    return Communicator(std::move(end));
+  }
+
+  int rank() const noexcept { return end_->channel->context.members.rank; }
+  int size() const noexcept { return end_->channel->context.members.world_size; }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_all_reduce(input, output);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
+      return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
+    });
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_broadcast(buffer, root, size());
+    collective(OperationKind::broadcast, "ncclBroadcast", buffer, buffer, {.root = root}, stream, [&](ncclComm_t to) {
+      return ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.dtype), root, to, stream.native());
+    });
+  }
+
+  /// See CanReduceScatter. `output` may be this rank's block of `input`.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_reduce_scatter(input, output, rank(), size());
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
+               [&](ncclComm_t to) {
+                 return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
+                                          stream.native());
+               });
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_all_gather(input, output, rank(), size());
+    collective(OperationKind::all_gather, "ncclAllGather", input, output, {}, stream, [&](ncclComm_t to) {
+      return ncclAllGather(input.data, output.data, input.count, type_of(input.dtype), to, stream.native());
+    });
+  }
+
+  /// See CanSendRecv. A message, however small, may wait for its receiver.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    message(OperationKind::send, "ncclSend", input, input, peer, stream, [&](ncclComm_t to) {
+      return ncclSend(input.data, input.count, type_of(input.dtype), peer, to, stream.native());
+    });
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    message(OperationKind::recv, "ncclRecv", output, output, peer, stream, [&](ncclComm_t to) {
+      return ncclRecv(output.data, output.count, type_of(output.dtype), peer, to, stream.native());
+    });
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    const ncclDataType_t sent = type_of(input.dtype);
+    const ncclDataType_t received = type_of(output.dtype);
+    message(OperationKind::send_recv, "ncclSend and ncclRecv", input, output, to, stream, [&](ncclComm_t by) {
+      ncclResult_t code = ncclGroupStart();
+      if (code != ncclSuccess) {
+        return code;
+      }
+      const ncclResult_t one = ncclSend(input.data, input.count, sent, to, by, stream.native());
+      const ncclResult_t other = ncclRecv(output.data, output.count, received, from, by, stream.native());
+      code = ncclGroupEnd();  // says what was wrong in the group, too
+      for (const ncclResult_t earlier : {other, one}) {
+        code = earlier != ncclSuccess && earlier != ncclInProgress ? earlier : code;
+      }
+      return code;
+    });
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) {
+    std::byte* const token = end_->token.data();
+    const BufferView view{token, 1, DType::i32, {DeviceKind::cuda, end_->channel->device()}};
+    collective(OperationKind::barrier, "ncclAllReduce", view, view, {}, stream,
+               [&](ncclComm_t to) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, to, stream.native()); });
+  }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    Channel& whole = *end_->channel;
+    whole.fate.check();
+    const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    auto end = std::make_unique<End>(part, whole.options, whole.device(), deadline);
+    nccl::split_blocking(whole, *end->channel, color, key, deadline);
+    end->serve();
+    return Communicator(std::move(end));
+  }
+
+  /// See CanAllocate. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) { return {end_->channel, bytes, deadline}; }
+
+  /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
+  void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }
+  std::optional<Cause> failure() const { return end_->channel->fate.failure(); }
+
+ private:
+  /// What stays at its address when the communicator moves.
+  struct End {
+    End(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
+        : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
+      fill_with_zeros(token.data(), token.bytes(), device, deadline);
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+    /// The channel has its communicator.
+    void serve() {
+      watcher.emplace(channel);
+      subscription = channel->context.failure->subscribe([to = channel](const Cause& cause) { to->fate.abort(cause); });
+    }
+
+    ~End() {
+      try {
+        const stream::cuda::DeviceGuard guard(channel->device());
+        if (watcher) {
+          say_left(channel->context);
+          block_until_idle(*channel);
+          watcher.reset();
+          finalize_blocking(*channel);
+        } else {
+          Gate::Turn turn = channel->gate.enter();
+          channel->gate.abort(turn);
+        }
+      } catch (...) {
+        // The runtime is unloading; the communicator ends with the process.
+      }
+      subscription.reset();
+    }
+
+    const std::shared_ptr<Channel> channel;
+    const stream::cuda::DeviceBuffer token;  ///< a barrier's
+    std::uint64_t collectives = 0;           ///< those that every rank takes part in
+    std::uint64_t splits = 0;
+    std::optional<Watcher> watcher;
+    FailureLatch::Subscription subscription;
+  };
+
+  /// Of an operation, beside its buffer.
+  struct Details {
+    int root = 0;
+    ReduceOp op = ReduceOp::sum;
+  };
+
+  explicit Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+
+  /// The next collective; nothing is counted before it is enqueued. @param shown tells its count and type
+  template <class Call>
+  void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
+                  Details details, Stream stream, Call call) {
+    Operation operation = operation_of(kind, shown, details);
+    operation.sequence = end_->collectives + 1;
+    check_device(shown, other, stream);
+    end_->channel->issue(operation, function, stream, call);
+    ++end_->collectives;
+  }
+
+  template <class Call>
+  void message(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
+               int peer, Stream stream, Call call) {
+    check_device(shown, other, stream);
+    end_->channel->issue(operation_of(kind, shown, {.root = peer}), function, stream, call);
+  }
+
+  static Operation operation_of(OperationKind kind, const ConstBufferView& shown, Details details) noexcept {
+    Operation operation;
+    operation.kind = kind;
+    operation.count = shown.count;
+    operation.dtype = shown.dtype;
+    operation.root = details.root;
+    operation.op = details.op;
+    return operation;
+  }
+
+  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
+    const Device own{DeviceKind::cuda, end_->channel->device()};
+    for (const Device device : {one.device, other.device}) {
+      if (device != own) {
+        throw Error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
+                    "NCCL's channel '" + end_->channel->context.name + "' takes memory of " + to_string(own) +
+                        ", not memory of " + to_string(device) + "; give the view the device that its memory is on");
+      }
+    }
+    if (stream.device() != own) {
+      throw Error(Errc::invalid_argument, "NCCL's channel '" + end_->channel->context.name + "' takes streams of " +
+                                              to_string(own) + ", not one of " + to_string(stream.device()));
+    }
+  }
+
+  std::unique_ptr<End> end_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,82 @@
+#pragma once
+/// @file
+/// NCCL's errors as dtrain's.
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "dtrain/backend/nccl/version.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The category of ncclResult_t, named "nccl".
+inline const std::error_category& nccl_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "nccl"; }
+    std::string message(int code) const override {
+      const char* const text = ncclGetErrorString(static_cast<ncclResult_t>(code));
+      return text != nullptr ? text : "NCCL error " + std::to_string(code);
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+inline std::string name_of(ncclResult_t code) {
+  switch (code) {
+    case ncclSuccess: return "ncclSuccess";
+    case ncclUnhandledCudaError: return "ncclUnhandledCudaError";
+    case ncclSystemError: return "ncclSystemError";
+    case ncclInternalError: return "ncclInternalError";
+    case ncclInvalidArgument: return "ncclInvalidArgument";
+    case ncclInvalidUsage: return "ncclInvalidUsage";
+    case ncclRemoteError: return "ncclRemoteError";
+    case ncclInProgress: return "ncclInProgress";
+    default: return "ncclResult_t " + std::to_string(static_cast<int>(code));
+  }
+}
+
+/// What NCCL said of the last error in this process, a line at most; empty where it said nothing. The caller is at the
+/// gate of `communicator`, or has none.
+inline std::string last_words(ncclComm_t communicator) {
+  constexpr std::size_t longest = 300;
+  const char* const text = ncclGetLastError(communicator);
+  if (text == nullptr) {
+    return {};
+  }
+  std::string_view words(text, ::strnlen(text, longest));
+  while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) {
+    words.remove_suffix(1);
+  }
+  return printable(words);
+}
+
+/// Who calls NCCL, for its errors.
+struct Caller {
+  int rank = 0;  ///< in the job
+  int device = 0;
+};
+
+/// "ncclAllReduce on rank 1, device 0: ncclSystemError, unhandled system error (its last words: ...); REMEDY".
+inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& words,
+                        const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
+                        SourceLocation where = SourceLocation::current()) {
+  Error error(std::error_code(static_cast<int>(code), nccl_category()),
+              call + " on rank " + std::to_string(caller.rank) + ", device " + std::to_string(caller.device) + ": " +
+                  name_of(code) + ", " + nccl_category().message(static_cast<int>(code)) +
+                  (words.empty() ? "" : " (its last words: " + words + ")") + "; " + remedy,
+              where);
+  error.with_rank(caller.rank);
+  return error;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,127 @@
+#pragma once
+/// @file
+/// Whether a channel still serves, why not, and waking the thread that watches it.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/block_until.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/failure_latch.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The first cause stays. Threads: any.
+class Fate {
+ public:
+  explicit Fate(const ChannelContext& context)
+      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
+  Fate(const Fate&) = delete;
+  Fate& operator=(const Fate&) = delete;
+
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+
+  std::optional<Cause> failure() const {
+    if (!aborted()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// The channel is out of service; whoever watches it is woken. Blocking: no.
+  void abort(const Cause& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) {
+        return;
+      }
+      try {
+        cause_ = cause;
+      } catch (...) {
+        cause_ = Cause{cause.kind, cause.rank, {}, {}};
+      }
+      aborted_.store(true, std::memory_order_release);
+    }
+    changed_.notify_all();
+  }
+
+  /// Aborts, and tells the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    try {
+      job_->report(cause);
+    } catch (...) {
+      // failure() has it; the job learns of it from whoever looks there.
+    }
+  }
+
+  /// fail() with a cause that this rank is the origin of.
+  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
+
+  /// Where another rank may have gone the job knows better: gives it half a second to say so. Blocking.
+  bool block_for_job() const { return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500))); }
+
+  /// @throws the job's first cause, or this channel's; Error where it is this rank's own
+  void check() const {
+    if (!aborted() && !job_->failed()) {
+      return;
+    }
+    block_for_job();
+    job_->throw_if_failed(job_rank_);
+    throw_cause(*failure());
+  }
+
+  /// @name The watching thread
+  /// @{
+  void stop_watching() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+  }
+  void say_ended() noexcept {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();  // with the lock: nothing of this is touched afterwards
+  }
+  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
+  bool block_while_watching(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || cause_.has_value(); });
+  }
+  /// Blocking. @returns whether the thread has ended
+  bool block_until_ended(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return ended_; });
+  }
+  /// @}
+
+  int job_rank() const noexcept { return job_rank_; }
+
+ private:
+  const int job_rank_;
+  const std::string host_;
+  const std::shared_ptr<FailureLatch> job_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> aborted_{false};
+  std::optional<Cause> cause_;
+  bool stopping_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,88 @@
+#pragma once
+/// @file
+/// Finding out, once an operation has run too long, whether the ranks called different things.
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/shared_memory/operation.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
+#include "dtrain/core/seconds_text.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+/// NCCL itself compares nothing: ranks that call different things wait for each other. Each rank that has waited too
+/// long writes what it is in under its number, and reads what the next rank is in. Where all ranks are not in the same
+/// operation some rank differs from the next.
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+using shared_memory::Operation;
+
+/// What stands under the number of a rank that has closed its end.
+inline constexpr const char* has_left = "has left the channel";
+
+inline std::string late_key(const ChannelContext& context, int rank) {
+  return context.name + "/late/" + std::to_string(rank);
+}
+
+/// How long the ranks may be apart in giving up.
+inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
+  return std::min<std::chrono::nanoseconds>(timeout / 4, std::chrono::seconds(5));
+}
+
+/// Blocking: grace_of(timeout) twice at most. @returns why `operation` has not ended; nothing where the job has failed
+/// meanwhile
+inline std::optional<Cause> why_late_blocking(const ChannelContext& context, const Operation& operation) {
+  const auto own_rank = std::to_string(context.reporting_rank());
+  const std::string called = "called " + shared_memory::to_string(operation) +
+                             (operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence));
+  const int size = context.members.world_size;
+  std::string detail = "does every rank call it, and the operations of all channels in the same order?";
+  try {
+    const Deadline deadline = Deadline::after(grace_of(context.timeout));
+    context.store.set_blocking(late_key(context, context.members.rank), "rank " + own_rank + " " + called, deadline);
+    const int next = (context.members.rank + 1) % size;
+    const std::string other = printable(context.store.get_blocking(late_key(context, next), deadline).substr(0, 300));
+    if (other.ends_with(has_left)) {
+      detail = other;
+    } else if (operation.sequence != 0 && !other.ends_with(" " + called)) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   "on channel '" + context.name + "', rank " + own_rank + " " + called + " and " + other +
+                       "; every rank calls the same collectives in the same order"};
+    } else if (context.failure->block_until_failed(Deadline::after(grace_of(context.timeout)))) {
+      return std::nullopt;  // other ranks differ
+    }
+  } catch (const JobFailed&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
+  }
+  return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
+               shared_memory::to_string(operation) + ", " + shared_memory::place_of(operation, context.name) +
+                   ": it had not ended after " + seconds_text(context.timeout) + "; " + detail +
+                   " DTRAIN_TIMEOUT_SECONDS is how long it may take"};
+}
+
+/// A rank that waits for this one in vain will read it. Blocking: a second at most.
+inline void say_left(const ChannelContext& context) noexcept {
+  try {
+    if (context.members.world_size > 1 && !context.failure->failed()) {
+      context.store.set_blocking(late_key(context, context.members.rank),
+                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left,
+                                 Deadline::after(std::chrono::seconds(1)));
+    }
+  } catch (...) {
+    // The others find out without it, later.
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

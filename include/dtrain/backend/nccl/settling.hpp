@@ -1,0 +1,64 @@
+#pragma once
+/// @file
+/// Waiting until NCCL has done what a call began: its calls here return at once and finish in threads of NCCL's own.
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "dtrain/backend/nccl/gate.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// How it ended: `code` is NCCL's; ncclInProgress where the deadline passed, or the waiting was given up.
+struct Settled {
+  ncclResult_t code = ncclSuccess;
+  bool given_up = false;
+};
+
+/// Whether an error that NCCL found in its own threads has put the communicator out of service.
+inline ncclResult_t state_of(const Gate::Turn& turn) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t code = ncclCommGetAsyncError(turn.communicator(), &state);
+  return code != ncclSuccess ? code : state;
+}
+
+/// After a call that returned `code`. Before it has settled no other call may be made, and no CUDA work enqueued on the
+/// stream concerned. Blocking: to launch an operation takes tens of microseconds, in which the turn is kept; then
+/// others, who may abort, get theirs in between. @param give_up is asked with the turn left
+template <class GiveUp>
+Settled settle_blocking(Gate::Turn& turn, ncclResult_t code, Deadline deadline, GiveUp give_up) {
+  constexpr std::chrono::microseconds longest_sleep{2000};
+  constexpr std::chrono::microseconds kept{300};
+  const auto began = Deadline::Clock::now();
+  std::chrono::microseconds sleep{20};
+  for (; code == ncclInProgress; code = state_of(turn)) {
+    if (Deadline::Clock::now() - began < kept) {
+      std::this_thread::yield();
+      continue;
+    }
+    turn.leave();
+    const bool gives_up = give_up();
+    if (!gives_up) {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(2 * sleep, longest_sleep);
+    }
+    turn.enter();
+    if (gives_up || turn.communicator() == nullptr) {
+      return {ncclInProgress, true};
+    }
+    if (deadline.passed()) {
+      code = state_of(turn);
+      return {code, false};
+    }
+  }
+  return {code, false};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

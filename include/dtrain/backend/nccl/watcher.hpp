@@ -1,0 +1,104 @@
+#pragma once
+/// @file
+/// The thread that notices what goes wrong in a channel's running work, and aborts the communicator then.
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/late_ranks.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread calls ncclCommAbort, so
+/// that whoever aborts does not block. It shares the channel: one that hangs in NCCL is left behind.
+class Watcher {
+ public:
+  /// @throws Error where the system gives no more threads
+  explicit Watcher(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
+    // The user's signal handlers run in the user's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([shared = channel_] { main(*shared); });
+    } catch (const std::system_error& failure) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(failure.code(), std::string("starting the thread that watches NCCL: ") + failure.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  /// Blocking: until the thread has ended, which an abort that runs may hold up; ten seconds at most.
+  ~Watcher() {
+    channel_->fate.stop_watching();
+    if (channel_->fate.block_until_ended(Deadline::after(std::chrono::seconds(10)))) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+
+ private:
+  static void main(Channel& channel) noexcept {
+    try {
+      // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
+      stream::cuda::quiet(cudaSetDevice(channel.device()));
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      stream::cuda::quiet(cudaThreadExchangeStreamCaptureMode(&mode));
+      while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
+        look(channel);
+      }
+    } catch (...) {
+      channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
+    }
+    if (channel.fate.aborted()) {
+      Gate::Turn turn = channel.gate.enter();
+      channel.gate.abort(turn);
+    }
+    channel.fate.say_ended();
+  }
+
+  static void look(Channel& channel) {
+    const Channel::Sight sight = channel.look();
+    const std::string on_channel = " on channel '" + channel.context.name + "'";
+    if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
+      channel.fate.block_for_job();  // another rank may have gone
+      if (!channel.fate.aborted()) {
+        channel.fate.fail(
+            CauseKind::exception,
+            nccl_error(sight.state, "an operation" + on_channel + " that ran", channel.caller(), sight.words).what());
+      }
+    } else if (sight.device != cudaSuccess) {
+      channel.fate.fail(CauseKind::exception,
+                        stream::cuda::cuda_error(sight.device, "an operation" + on_channel + " that ran").what());
+    } else if (sight.overdue) {
+      const std::optional<Cause> cause = why_late_blocking(channel.context, *sight.overdue);
+      if (cause && channel.look().overdue) {  // it may have ended meanwhile
+        channel.fate.fail(*cause);
+      }
+    }
+  }
+
+  const std::shared_ptr<Channel> channel_;
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

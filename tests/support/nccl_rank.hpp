@@ -1,0 +1,85 @@
+#pragma once
+/// @file
+/// A rank with a device, a channel over NCCL and a stream, for ranks that are threads.
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/nccl.hpp"
+#include "support/channel_context.hpp"
+#include "support/cuda_memory.hpp"
+#include "support/skip.hpp"
+#include "support/thread_ranks.hpp"
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
+
+namespace support {
+
+/// Whether so many ranks can have a device each; the emulation makes them.
+inline bool enough_devices(int ranks) {
+#if DTRAIN_EMULATED_CUDA
+  emulation::set_device_count(ranks);
+#endif
+  int devices = 0;
+  return dtrain::stream::cuda::quiet(cudaGetDeviceCount(&devices)) && devices >= ranks;
+}
+
+/// Those of 1, 2, 3, 4 and 8 that have a device for each rank.
+inline std::vector<int> nccl_rank_counts() {
+  std::vector<int> counts;
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    if (enough_devices(ranks)) {
+      counts.push_back(ranks);
+    } else {
+      dtrain_test::skip("there is no device for each of " + std::to_string(ranks) + " ranks");
+    }
+  }
+  return counts;
+}
+
+/// The stream outlives the communicator, as it does in a ProcessGroup.
+struct NcclRank {
+  using Communicator = dtrain::backend::Nccl::Communicator;
+
+  NcclRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const std::string& name = "group",
+           std::chrono::nanoseconds timeout = std::chrono::seconds(10),
+           std::chrono::nanoseconds opening = std::chrono::seconds(10))
+      : device(taken(rank)),
+        latch(job->latch(rank)),
+        communicator(dtrain::backend::Nccl::open_blocking(channel_context(job, rank, size, name, timeout),
+                                                          dtrain::Deadline::after(opening))) {}
+
+  NcclRank(std::shared_ptr<dtrain::FailureLatch> of, Communicator channel)
+      : device(dtrain::stream::cuda::current_device()), latch(std::move(of)), communicator(std::move(channel)) {}
+
+  /// Of this rank's device.
+  dtrain::BufferView view(const DeviceBuffer& memory, std::size_t count, dtrain::DType dtype) const {
+    return {memory.data(), count, dtype, {dtrain::DeviceKind::cuda, device}};
+  }
+
+  /// Blocking: until the stream has run what is enqueued. @returns whether the communicator still serves
+  bool wait() {
+    dtrain::stream::cuda::Event event;
+    stream.ref().record(event);
+    const auto result = event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(30)));
+    return result == dtrain::stream::WaitResult::complete && !communicator.failure();
+  }
+
+  const int device;
+  std::shared_ptr<dtrain::FailureLatch> latch;
+  dtrain::backend::Nccl::StreamOwner stream;
+  Communicator communicator;
+
+ private:
+  static int taken(int rank) {
+    check(cudaSetDevice(rank), "cudaSetDevice");
+    return rank;
+  }
+};
+
+}  // namespace support

@@ -1,0 +1,345 @@
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+#include <doctest/doctest.h>
+
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/kernels/reduction.hpp"
+#include "support/nccl_rank.hpp"
+
+namespace {
+
+using dtrain::Deadline;
+using dtrain::DeviceKind;
+using dtrain::DType;
+using dtrain::Errc;
+using dtrain::Error;
+using dtrain::ReduceOp;
+using support::DeviceBuffer;
+using support::FakeJob;
+using support::NcclRank;
+using support::on_device;
+using support::on_host;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
+constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+
+/// 1 and 2 in turns, other turns on each rank: no reduction of them rounds but an average of three.
+template <class T>
+std::vector<std::byte> ones_and_twos(std::size_t count, int rank, T one, T two) {
+  std::vector<std::byte> bytes(count * sizeof(T));
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = (i + static_cast<std::size_t>(rank)) % 3 == 0 ? two : one;
+    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+  }
+  return bytes;
+}
+
+std::vector<std::byte> exact_values(DType dtype, std::size_t count, int rank) {
+  switch (dtype) {
+    case DType::f64: return ones_and_twos(count, rank, 1.0, 2.0);
+    case DType::f32: return ones_and_twos(count, rank, 1.0F, 2.0F);
+    case DType::f16: return ones_and_twos<std::uint16_t>(count, rank, 0x3c00, 0x4000);
+    case DType::bf16: return ones_and_twos<std::uint16_t>(count, rank, 0x3f80, 0x4000);
+    case DType::i64: return ones_and_twos<std::int64_t>(count, rank, 1, 2);
+    case DType::i32: return ones_and_twos<std::int32_t>(count, rank, 1, 2);
+    default: return ones_and_twos<std::uint8_t>(count, rank, 1, 2);
+  }
+}
+
+bool is_integer(DType dtype) {
+  return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;
+}
+
+std::vector<std::byte> expected_bits(DType dtype, ReduceOp op, std::size_t count, int ranks) {
+  std::vector<std::vector<std::byte>> inputs;
+  std::vector<const std::byte*> sources;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(exact_values(dtype, count, rank));
+    sources.push_back(inputs.back().data());
+  }
+  std::vector<std::byte> result(inputs[0].size());
+  std::byte* const target = result.data();
+  dtrain::kernels::Reduction::of(dtype, op, dtrain::kernels::Isa::baseline)(sources, std::span(&target, 1), count);
+  return result;
+}
+
+std::vector<std::int32_t> numbers(std::size_t count, int from) {
+  std::vector<std::int32_t> made(count);
+  std::iota(made.begin(), made.end(), from);
+  return made;
+}
+
+/// The code and sentence of the Error that `call` throws.
+template <class Call>
+std::optional<Error> thrown_by(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("NCCL reduces every element type by every operation, among 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : support::nccl_rank_counts()) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      thread.doing("opening");
+      NcclRank self(job, thread.rank(), ranks);
+      thread.doing("reducing");
+      for (const std::size_t count : {std::size_t{1}, std::size_t{4099}}) {
+        for (const DType dtype : dtypes) {
+          for (const ReduceOp op : operations) {
+            if (op == ReduceOp::average && (ranks == 3 || is_integer(dtype))) {
+              continue;
+            }
+            const DeviceBuffer memory = on_device(exact_values(dtype, count, thread.rank()));
+            const auto view = self.view(memory, count, dtype);
+            self.communicator.all_reduce(view, view, op, self.stream.ref());
+            const bool right = self.wait() && on_host<std::byte>(memory.data(), memory.bytes()) ==
+                                                  expected_bits(dtype, op, count, ranks);
+            CHECK_MESSAGE(right, dtrain::name(op) << " of " << count << " " << dtrain::name(dtype));
+          }
+        }
+      }
+      thread.doing("closing");
+    });
+  }
+}
+
+TEST_CASE("every other collective and every message goes over NCCL, among 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : support::nccl_rank_counts()) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      NcclRank self(job, thread.rank(), ranks);
+      const auto stream = self.stream.ref();
+      const int rank = thread.rank();
+      for (const std::size_t count : {std::size_t{7}, std::size_t{10'003}}) {
+        const std::size_t all = count * static_cast<std::size_t>(ranks);
+        const DeviceBuffer own = on_device(numbers(count, rank));
+        const DeviceBuffer whole(all * 4);
+        const DeviceBuffer part(count * 4);
+        const DeviceBuffer from_root = on_device(numbers(count, rank == ranks - 1 ? 5 : 0));
+        const DeviceBuffer from_left(count * 4);
+        const auto of = [&](const DeviceBuffer& memory, std::size_t n) { return self.view(memory, n, DType::i32); };
+        thread.doing("gathering, scattering, broadcasting");
+        self.communicator.all_gather(of(own, count), of(whole, all), stream);
+        self.communicator.reduce_scatter(of(whole, all), of(part, count), ReduceOp::sum, stream);
+        self.communicator.broadcast(of(from_root, count), ranks - 1, stream);
+        self.communicator.barrier(stream);
+        self.communicator.broadcast(of(from_root, 0), 0, stream);
+        thread.doing("sending");
+        self.communicator.send_recv(of(own, count), (rank + 1) % ranks, of(from_left, count),
+                                    (rank + ranks - 1) % ranks, stream);
+        if (ranks > 1 && rank == 0) {
+          self.communicator.send(of(own, count), 1, stream);
+        } else if (rank == 1) {
+          self.communicator.recv(of(own, count), 0, stream);
+        }
+        CHECK(self.wait());
+        std::vector<std::int32_t> gathered;
+        for (int other = 0; other < ranks; ++other) {
+          const std::vector<std::int32_t> block = numbers(count, other);
+          gathered.insert(gathered.end(), block.begin(), block.end());
+        }
+        std::vector<std::int32_t> summed = numbers(count, rank);
+        for (std::int32_t& value : summed) {
+          value *= ranks;
+        }
+        CHECK(on_host<std::int32_t>(whole.data(), all) == gathered);
+        CHECK(on_host<std::int32_t>(part.data(), count) == summed);
+        CHECK(on_host<std::int32_t>(from_root.data(), count) == numbers(count, 5));
+        CHECK(on_host<std::int32_t>(from_left.data(), count) == numbers(count, (rank + ranks - 1) % ranks));
+        CHECK(on_host<std::int32_t>(own.data(), count) == numbers(count, rank == 1 ? 0 : rank));
+      }
+    });
+  }
+}
+
+TEST_CASE("a part of NCCL's channel has its own ranks, and both work on") {
+  for (const int ranks : support::nccl_rank_counts()) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      NcclRank self(job, thread.rank(), ranks);
+      thread.doing("splitting");
+      const int color = thread.rank() % 2;
+      NcclRank part(self.latch, self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s)));
+      const int members = (ranks + 1 - color) / 2;
+      CHECK(part.communicator.size() == members);
+      CHECK(part.communicator.rank() == members - 1 - thread.rank() / 2);  // the key turns the order round
+      thread.doing("reducing in the part and in the whole");
+      for (NcclRank* const of : {&part, &self, &part}) {
+        const DeviceBuffer one = on_device(std::vector<float>{1});
+        const auto view = of->view(one, 1, DType::f32);
+        of->communicator.all_reduce(view, view, ReduceOp::sum, of->stream.ref());
+        CHECK(of->wait());
+        CHECK(on_host<float>(one.data(), 1)[0] == static_cast<float>(of->communicator.size()));
+      }
+      thread.doing("splitting the part");
+      NcclRank alone(part.latch, part.communicator.split_blocking(part.communicator.rank(), 0, Deadline::after(10s)));
+      CHECK(alone.communicator.size() == 1);
+    });
+  }
+}
+
+TEST_CASE("NCCL's arenas are zeroed, are reduced in, and may outlive the communicator") {
+  for (const int ranks : support::nccl_rank_counts()) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      NcclRank::Communicator::Allocation outlives;
+      NcclRank self(job, thread.rank(), ranks);
+      thread.doing("allocating");
+      auto arena = self.communicator.allocate_blocking(4096, Deadline::after(10s));
+      auto empty = self.communicator.allocate_blocking(0, Deadline::after(10s));
+      CHECK(arena.bytes() == 4096);
+      CHECK(empty.bytes() == 0);
+      CHECK(on_host<std::uint8_t>(arena.data(), 4096) == std::vector<std::uint8_t>(4096));
+      const std::vector<float> ones(1024, 1);
+      support::check(cudaMemcpy(arena.data(), ones.data(), 4096, cudaMemcpyHostToDevice), "cudaMemcpy");
+      const dtrain::BufferView view{arena.data(), 1024, DType::f32, {DeviceKind::cuda, self.device}};
+      self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+      CHECK(self.wait());
+      CHECK(on_host<float>(arena.data(), 1024) == ones);
+      outlives = std::move(arena);
+    });
+  }
+}
+
+TEST_CASE("what NCCL cannot do is refused in a sentence, and the communicator serves on") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const auto job = std::make_shared<FakeJob>(1);
+  NcclRank self(job, 0, 1);
+  const auto stream = self.stream.ref();
+  const DeviceBuffer memory = on_device(std::vector<std::int32_t>{1, 2, 3});
+  const auto view = self.view(memory, 3, DType::i32);
+  const auto average = thrown_by([&] { self.communicator.all_reduce(view, view, ReduceOp::average, stream); });
+  REQUIRE(average);
+  CHECK(average->code() == make_error_code(Errc::unsupported));
+  CHECK(std::string(average->what()).find("average of i32 by NCCL would be wrong") != std::string::npos);
+  auto host = view;
+  host.device = {};
+  const auto of_host = thrown_by([&] { self.communicator.broadcast(host, 0, stream); });
+  REQUIRE(of_host);
+  CHECK(std::string(of_host->what()).find("takes memory of cuda:0, not memory of host") != std::string::npos);
+  const auto elsewhere = dtrain::stream::cuda::StreamRef(stream.native(), 7);
+  const auto of_other = thrown_by([&] { self.communicator.barrier(elsewhere); });
+  REQUIRE(of_other);
+  CHECK(std::string(of_other->what()).find("takes streams of cuda:0, not one of cuda:7") != std::string::npos);
+  CHECK(thrown_by([&] { static_cast<void>(self.communicator.split_blocking(-1, 0, Deadline::after(1s))); }));
+  self.communicator.all_reduce(view, view, ReduceOp::sum, stream);
+  CHECK(self.wait());
+}
+
+TEST_CASE("more operations than are watched one by one go through, of which the host waits for none") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2);
+    const DeviceBuffer memory = on_device(std::vector<double>{1});
+    const auto view = self.view(memory, 1, DType::f64);
+    support::enqueue_delay(self.stream.ref(), 20ms);
+    for (int i = 0; i < 200; ++i) {
+      self.communicator.all_reduce(view, view, i % 2 == 0 ? ReduceOp::sum : ReduceOp::average, self.stream.ref());
+    }
+    CHECK(self.wait());
+    CHECK(on_host<double>(memory.data(), 1)[0] == std::ldexp(1.0, 100));
+  });
+}
+
+TEST_CASE("a collective that is captured in a CUDA graph runs with each launch of it") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
+  const auto job = std::make_shared<FakeJob>(2);
+  std::barrier both(2);  // while one captures in the global mode, the other must not ask events
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2);
+    const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
+    const auto view = self.view(memory, 2, DType::f32);
+    const cudaStream_t stream = self.stream.ref().native();
+    self.communicator.barrier(self.stream.ref());
+    CHECK(self.wait());
+    thread.doing("capturing");
+    const dtrain::stream::cuda::Stream other;
+    support::enqueue_delay(other.ref(), 300ms);
+    self.communicator.barrier(other.ref());  // in flight meanwhile, and watched
+    both.arrive_and_wait();
+    support::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    std::this_thread::sleep_for(120ms);  // the watching threads look meanwhile
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t runnable = nullptr;
+    support::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    both.arrive_and_wait();
+    support::check(cudaGraphInstantiate(&runnable, graph, 0), "cudaGraphInstantiate");
+    CHECK(on_host<float>(memory.data(), 2) == std::vector<float>{1, 1});
+    thread.doing("launching");
+    for (int i = 0; i < 3; ++i) {
+      support::check(cudaGraphLaunch(runnable, stream), "cudaGraphLaunch");
+    }
+    CHECK(self.wait());
+    CHECK(on_host<float>(memory.data(), 2) == std::vector<float>{8, 8});
+    support::check(cudaGraphExecDestroy(runnable), "cudaGraphExecDestroy");
+    support::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  });
+}
+
+TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
+  using dtrain::backend::NcclOptions;
+  const ncclConfig_t plain = dtrain::backend::nccl::config_of({});
+  CHECK(plain.blocking == 0);
+  CHECK(plain.splitShare == 0);
+  CHECK(plain.maxCTAs == NCCL_CONFIG_UNDEF_INT);
+  const ncclConfig_t chosen = dtrain::backend::nccl::config_of(
+      {.min_ctas = 2, .max_ctas = 8, .cga_cluster_size = 0, .traffic_class = 3, .share_splits = true});
+  CHECK(chosen.minCTAs == 2);
+  CHECK(chosen.maxCTAs == 8);
+  CHECK(chosen.cgaClusterSize == 0);
+  CHECK(chosen.splitShare == 1);
+#if NCCL_VERSION_CODE >= 22602
+  CHECK(chosen.trafficClass == 3);
+#endif
+  using Custom = dtrain::backend::NcclWith<NcclOptions{.max_ctas = 4, .symmetric_arenas = true}>;
+  static_assert(dtrain::backend::Backend<Custom>);
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  support::check(cudaSetDevice(0), "cudaSetDevice");
+  const auto job = std::make_shared<FakeJob>(1);
+  Custom::Communicator communicator =
+      Custom::open_blocking(support::channel_context(job, 0, 1, "group", 10s), Deadline::after(10s));
+  const auto window = communicator.allocate_blocking(1 << 20, Deadline::after(10s));
+  CHECK(window.bytes() == 1 << 20);
+}
+
+TEST_CASE("NCCL's unique id goes through text, and text that is none is refused") {
+  using dtrain::backend::nccl::to_hexadecimal;
+  using dtrain::backend::nccl::unique_id_from;
+  ncclUniqueId id{};
+  for (std::size_t i = 0; i < sizeof id.internal; ++i) {
+    id.internal[i] = static_cast<char>(i * 7);
+  }
+  const std::string text = to_hexadecimal(id);
+  CHECK(std::memcmp(unique_id_from(text).internal, id.internal, sizeof id.internal) == 0);
+  CHECK_THROWS_AS(unique_id_from(text.substr(2)), Error);
+  CHECK_THROWS_AS(unique_id_from(text + "00"), Error);
+  CHECK_THROWS_AS(unique_id_from("-1" + text.substr(2)), Error);
+  CHECK_THROWS_AS(unique_id_from("x0" + text.substr(2)), Error);
+}
+
+#endif  // DTRAIN_WITH_NCCL

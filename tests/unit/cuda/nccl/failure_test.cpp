@@ -1,0 +1,343 @@
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_NCCL && DTRAIN_EMULATED_CUDA
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/nccl_rank.hpp"
+
+namespace {
+
+using dtrain::Cause;
+using dtrain::CauseKind;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::Errc;
+using dtrain::Error;
+using dtrain::JobFailed;
+using dtrain::PeerLost;
+using dtrain::ReduceOp;
+using emulation::Fault;
+using support::DeviceBuffer;
+using support::FakeJob;
+using support::NcclRank;
+using support::on_device;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+/// A sanitizer and a busy machine may need ten times what is promised.
+constexpr auto slack = DTRAIN_THREAD_SANITIZER ? 20s : 2s;
+
+/// Faults end with the test, which also shows that nobody called NCCL on one communicator from two threads.
+struct Faults {
+  explicit Faults(int devices) {
+    emulation::reset();
+    emulation::set_device_count(devices);
+  }
+  ~Faults() {
+    CHECK(emulation::concurrent_calls() == 0);
+    emulation::reset();
+  }
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// What `call` throws.
+template <class Call>
+std::optional<Error> thrown_by(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+/// Reduces until that fails. @param delay what each operation waits for in the stream, the host elsewhere
+/// @returns why
+std::string reduce_until_failure(NcclRank& self, std::size_t count = 8, std::chrono::milliseconds delay = 0ms) {
+  const DeviceBuffer memory = on_device(std::vector<float>(count, 1));
+  const auto view = self.view(memory, count, DType::f32);
+  const Deadline deadline = Deadline::after(20s);
+  while (!deadline.passed()) {
+    try {
+      if (delay > 0ms) {
+        support::enqueue_delay(self.stream.ref(), delay);
+      }
+      self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+      if (!self.wait()) {
+        return self.communicator.failure() ? self.communicator.failure()->sentence() : "the stream does not drain";
+      }
+    } catch (const Error& error) {
+      CHECK_MESSAGE(self.communicator.failure(), error.what());
+      CHECK_MESSAGE(!self.wait(), "the stream drains, and says that the channel has failed");
+      return error.what();
+    }
+  }
+  return "nothing failed";
+}
+
+}  // namespace
+
+TEST_CASE("an initialisation that never completes ends by its deadline, and says what to check") {
+  const Faults faults(2);
+  emulation::init_never_completes(true);
+  const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<int> timed_out{0};
+  run_thread_ranks(2, [&](RankThread& thread) {
+    const auto began = Deadline::Clock::now();
+    const auto error = thrown_by([&] { NcclRank(job, thread.rank(), 2, "group", 10s, 300ms); });
+    REQUIRE(error);
+    CAPTURE(error->what());
+    CHECK(contains(error->what(), "ncclCommInitRankConfig for channel 'group' had not connected rank"));
+    CHECK(contains(error->what(), "NCCL_SOCKET_IFNAME"));
+    timed_out += error->code() == make_error_code(Errc::timeout) ? 1 : 0;
+    CHECK(Deadline::Clock::now() - began < 300ms + slack);
+  });
+  CHECK(timed_out.load() >= 1);  // the other may hear of it from the job first
+}
+
+TEST_CASE("an initialisation ends at once when the job fails, with the job's cause") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  std::thread control([&] {
+    std::this_thread::sleep_for(200ms);
+    job->fail({CauseKind::lost, 1, "host-1", "killed by signal 9"});
+  });
+  const auto began = Deadline::Clock::now();
+  CHECK_THROWS_AS(NcclRank(job, 0, 2), PeerLost);
+  CHECK(Deadline::Clock::now() - began < 200ms + slack);
+  control.join();
+}
+
+TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, device and rank") {
+  const Faults faults(1);
+  emulation::fail("ncclCommInitRankConfig", 1, ncclInvalidUsage);
+  const auto job = std::make_shared<FakeJob>(1);
+  const auto error = thrown_by([&] { NcclRank(job, 0, 1); });
+  REQUIRE(error);
+  CAPTURE(error->what());
+  CHECK(std::string(error->code().category().name()) == "nccl");
+  CHECK(error->code().value() == ncclInvalidUsage);
+  CHECK(contains(error->what(), "ncclCommInitRankConfig for channel 'group' on rank 0, device 0: ncclInvalidUsage"));
+  CHECK(job->latch(0)->failed());
+  emulation::fail("ncclGetUniqueId", 1, ncclSystemError);
+  const auto no_id = thrown_by([&] { NcclRank(std::make_shared<FakeJob>(1), 0, 1); });
+  REQUIRE(no_id);
+  CHECK(contains(no_id->what(), "ncclGetUniqueId on rank 0, device 0: ncclSystemError"));
+}
+
+TEST_CASE("an error that NCCL finds while an operation runs ends all ranks within 2 s, and names it") {
+  for (const int ranks : {2, 4}) {
+    const Faults faults(ranks);
+    const auto job = std::make_shared<FakeJob>(ranks);
+    std::atomic<int> named{0};
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      NcclRank self(job, thread.rank(), ranks);
+      self.communicator.barrier(self.stream.ref());
+      CHECK(self.wait());
+      if (thread.rank() == 0) {
+        emulation::fault_in_operation(Fault::async_error, 5, 1);
+      }
+      const auto began = Deadline::Clock::now();
+      const std::string why = reduce_until_failure(self, 8, 30ms);
+      CAPTURE(why);
+      CHECK(contains(why, "on channel 'group' that ran on rank 1, device 1: ncclRemoteError"));
+      named += contains(why, "its last words") || contains(why, "remote process exited") ? 1 : 0;
+      CHECK(Deadline::Clock::now() - began < slack);
+    });
+    CHECK(named.load() == ranks);
+  }
+}
+
+TEST_CASE("an operation that never ends is given up after the timeout, and the streams drain") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2, "group", 1s);
+    if (thread.rank() == 0) {
+      emulation::fault_in_operation(Fault::hang, 3, 1);
+    }
+    const auto began = Deadline::Clock::now();
+    const std::string why = reduce_until_failure(self);
+    CAPTURE(why);
+    CHECK(contains(why, "waited in vain: all_reduce (average) of 8 f32, operation "));
+    CHECK(contains(why, "of channel 'group': it had not ended after 1.0 s"));
+    CHECK(contains(why, "DTRAIN_TIMEOUT_SECONDS"));
+    CHECK(Deadline::Clock::now() - began < 2s + slack);
+  });
+}
+
+TEST_CASE("ranks that call different collectives learn what each called") {
+  const Faults faults(3);
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 3, "group", 1s);
+    const std::string why = reduce_until_failure(self, thread.rank() == 1 ? 9 : 8);
+    CAPTURE(why);
+    CHECK(contains(why, "ranks disagree: on channel 'group', rank "));
+    CHECK(contains(why, "rank 1 called all_reduce (average) of 9 f32 as operation 1"));
+    CHECK(contains(why, "called all_reduce (average) of 8 f32 as operation 1"));
+  });
+}
+
+TEST_CASE("a rank that does not come, or that has left, is named") {
+  for (const bool leaves : {false, true}) {
+    const Faults faults(2);
+    const auto job = std::make_shared<FakeJob>(2);
+    run_thread_ranks(2, [&](RankThread& thread) {
+      std::optional<NcclRank> self(std::in_place, job, thread.rank(), 2, "group", 1s);
+      if (thread.rank() == 1) {
+        if (leaves) {
+          self.reset();
+        }
+        CHECK(job->latch(1)->block_until_failed(Deadline::after(10s)));
+        return;
+      }
+      const std::string why = reduce_until_failure(*self);
+      CAPTURE(why);
+      CHECK(contains(why, "had not ended after 1.0 s"));
+      CHECK(contains(why, leaves ? "rank 1 has left the channel" : "rank 1 of the channel is in none"));
+    });
+  }
+}
+
+TEST_CASE("the job's failure ends running work at once, and later work is refused with its cause") {
+  const Faults faults(3);
+  const auto job = std::make_shared<FakeJob>(3);
+  std::atomic<int> ready{0};
+  Deadline::Clock::time_point failed;
+  run_thread_ranks(3, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 3);
+    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+    const auto view = self.view(memory, 8, DType::f32);
+    ++ready;
+    if (thread.rank() == 1) {
+      while (ready.load() < 3) {
+        std::this_thread::yield();
+      }
+      std::this_thread::sleep_for(50ms);
+      failed = Deadline::Clock::now();
+      job->fail({CauseKind::lost, 1, "host-1", "killed by signal 9"});
+      return;
+    }
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    CHECK(!self.wait());
+    CHECK(Deadline::Clock::now() - failed < slack);
+    CHECK_THROWS_AS(self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()), PeerLost);
+    CHECK_THROWS_AS(self.communicator.barrier(self.stream.ref()), PeerLost);
+    CHECK_THROWS_AS(static_cast<void>(self.communicator.allocate_blocking(8, Deadline::after(1s))), PeerLost);
+    CHECK_THROWS_AS(static_cast<void>(self.communicator.split_blocking(0, 0, Deadline::after(1s))), PeerLost);
+  });
+}
+
+TEST_CASE("an abort that races with operations ends them, whenever it comes") {
+  const Faults faults(2);
+  for (int round = 0; round < 30; ++round) {
+    const auto job = std::make_shared<FakeJob>(2);
+    emulation::set_polls_in_progress(round % 5 * 20);
+    run_thread_ranks(2, [&](RankThread& thread) {
+      NcclRank self(job, thread.rank(), 2);
+      std::thread other([&] {
+        std::this_thread::sleep_for(std::chrono::microseconds(200 * (round % 7)));
+        self.communicator.abort({CauseKind::exception, thread.rank(), "host", "given up by the test"});
+        job->fail({CauseKind::exception, 0, "host-0", "given up by the test"});
+      });
+      const std::string why = reduce_until_failure(self);
+      other.join();
+      CHECK_MESSAGE(contains(why, "given up by the test"), why);
+    });
+  }
+}
+
+TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device and rank") {
+  const Faults faults(1);
+  const auto job = std::make_shared<FakeJob>(1);
+  NcclRank self(job, 0, 1);
+  const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+  const auto view = self.view(memory, 8, DType::f32);
+  emulation::fail("ncclAllReduce", 1, ncclInternalError);
+  const auto error = thrown_by([&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); });
+  REQUIRE(error);
+  CAPTURE(error->what());
+  CHECK(error->code().value() == ncclInternalError);
+  CHECK(std::string(error->code().category().name()) == "nccl");
+  CHECK(contains(error->what(), "all_reduce (sum) of 8 f32 by ncclAllReduce on channel 'group' on rank 0, device 0"));
+  CHECK(self.communicator.failure());
+  CHECK(job->latch(0)->failed());
+  CHECK_THROWS_AS(self.communicator.barrier(self.stream.ref()), Error);
+}
+
+TEST_CASE("memory that cannot be had is an error that leaves the channel as it is") {
+  const Faults faults(1);
+  const auto job = std::make_shared<FakeJob>(1);
+  const std::size_t before = emulation::allocated_device_bytes();
+  {
+    NcclRank self(job, 0, 1);
+    emulation::fail("ncclMemAlloc", 1, ncclUnhandledCudaError);
+    const auto error =
+        thrown_by([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(1s))); });
+    REQUIRE(error);
+    CAPTURE(error->what());
+    CHECK(error->code() == make_error_code(Errc::out_of_memory));
+    CHECK(contains(error->what(), "no 64 bytes of memory of device 0 could be had"));
+    CHECK(self.communicator.allocate_blocking(64, Deadline::after(1s)).bytes() == 64);
+    emulation::fail("ncclCommRegister", 1, ncclSystemError);
+    CHECK_THROWS_AS(static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(1s))), Error);
+    CHECK(self.communicator.failure());
+  }
+  CHECK(emulation::allocated_device_bytes() == before);
+}
+
+TEST_CASE("a split that never completes ends by its deadline") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<int> open{0};
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2);
+    if (++open == 2) {
+      emulation::init_never_completes(true);
+    }
+    while (open.load() < 2) {
+      std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(10ms);
+    const auto began = Deadline::Clock::now();
+    const auto error =
+        thrown_by([&] { static_cast<void>(self.communicator.split_blocking(0, 0, Deadline::after(500ms))); });
+    REQUIRE(error);
+    CAPTURE(error->what());
+    CHECK(Deadline::Clock::now() - began < 500ms + slack);
+  });
+}
+
+TEST_CASE("a communicator that is destroyed lets the work that is in flight end") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    const dtrain::stream::cuda::CommunicationStream stream;
+    std::optional<NcclRank> self(std::in_place, job, thread.rank(), 2);
+    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+    const auto view = self->view(memory, 8, DType::f32);
+    support::enqueue_delay(stream.ref(), 100ms);
+    self->communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+    self.reset();
+    CHECK(support::on_host<float>(memory.data(), 8) == std::vector<float>(8, 2));
+    CHECK(!job->latch(thread.rank())->failed());
+  });
+}
+
+#endif  // DTRAIN_WITH_NCCL && DTRAIN_EMULATED_CUDA
