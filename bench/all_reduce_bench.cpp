@@ -1,7 +1,6 @@
 // How long an all-reduce of one host's ranks takes: dtrain in arena memory and in foreign memory, Open MPI, Gloo
 // (through PyTorch), and the limit, which is the same loads and stores without synchronisation. All ranks of all
 // systems are started once; then the systems take turns, a few samples each.
-//   all_reduce_bench [--ranks=2,4] [--bytes=4,65536] [--samples=N] [--json=FILE]
 // With --backend=mpi: dtrain over MPI beside MPI_Allreduce; with --backend=gloo: dtrain over Gloo beside Gloo's own.
 
 #include <unistd.h>
@@ -34,6 +33,8 @@ using bench::SizeResult;
 using bench::Team;
 
 constexpr const char* bench_name = "all_reduce_bench";
+constexpr const char* usage_line =
+    "[--ranks=2,4] [--bytes=4,65536] [--backend=shared_memory|mpi|gloo] [--samples=N] [--json=FILE]";
 constexpr int rounds = 5;
 
 /// With two ranks and from 2 MiB on 128 MiB, more than a last-level cache holds.
@@ -241,7 +242,7 @@ int main(int argc, char** argv) {
   if (bench::is_launched(argc, argv)) {
     return bench::run_rank<bench::Policy>(argc, argv);
   }
-  return bench::run_benchmark(bench_name, [&] {
+  return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     const bench::Options options = bench::Options::parse(argc, argv, {2, 4}, {"--bytes", "--backend"});
     if (options.backend.empty() || options.backend == "shared_memory") {
       AllReduceBench(options).run();

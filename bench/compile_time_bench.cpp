@@ -1,7 +1,6 @@
 // What including dtrain costs: an empty file with the umbrella beside one with the std headers that the umbrella
 // includes, by the compiler that built this program, in turns. Seconds are of the processor, which another program on
 // the machine changes less than those of a clock.
-//   compile_time_bench [--samples=N] [--json=FILE]
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@
 namespace {
 
 constexpr const char* bench_name = "compile_time_bench";
+constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
 constexpr double allowed_seconds = 0.5;
 
 /// The fixed set: what dtrain's headers include of the standard library.
@@ -208,5 +208,6 @@ void measure(const bench::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return bench::run_benchmark(bench_name, [&] { measure(bench::Options::parse(argc, argv, {1})); });
+  return bench::run_benchmark(bench_name, usage_line, argc, argv,
+                              [&] { measure(bench::Options::parse(argc, argv, {1})); });
 }

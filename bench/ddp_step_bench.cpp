@@ -1,6 +1,5 @@
 // What a step adds to the reduction of its bytes: the backward pass only announces the gradients of a published model,
 // so nothing overlaps; beside it one all-reduce of as many bytes in one arena, in turns.
-//   ddp_step_bench [--ranks=2,4] [--samples=N] [--json=FILE]
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +21,7 @@
 namespace {
 
 constexpr const char* bench_name = "ddp_step_bench";
+constexpr const char* usage_line = "[--ranks=2,4] [--samples=N] [--json=FILE]";
 constexpr int usual_samples = 15;
 
 /// One rank: its lines go to the benchmark.
@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
           return 0;
         });
   }
-  return bench::run_benchmark(bench_name, [&] {
+  return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     const bench::Options options = bench::Options::parse(argc, argv, {2, 4});
     const int samples = options.samples > 0 ? options.samples : usual_samples;
     bench::ResultRows rows;

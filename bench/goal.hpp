@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "dtrain/core/error.hpp"
 
@@ -32,15 +33,26 @@ inline void print_goal(const std::string& goal, bool met, const std::string& mea
   std::printf("         goal: %s: %s (%s)\n", goal.c_str(), met ? "met" : "missed", measured.c_str());
 }
 
-/// Runs a benchmark. @returns main's exit code: a missed goal is none of its business
+/// Runs a benchmark, or says how to with --help. @param usage its flags, in one line
+/// @returns main's exit code: a missed goal is none of its business
 template <class Body>
-int run_benchmark(const char* name, Body body) {
+int run_benchmark(const char* name, const char* usage, int argc, char** argv, Body body) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--help") {
+      std::printf("usage: %s %s\n", name, usage);
+      return 0;
+    }
+  }
   try {
     body();
     return 0;
   } catch (const dtrain::Error& error) {
     std::fprintf(stderr, "%s: %s\n", name, error.what());
-    return error.code() == dtrain::make_error_code(dtrain::Errc::usage) ? 2 : 1;
+    if (error.code() != dtrain::make_error_code(dtrain::Errc::usage)) {
+      return 1;
+    }
+    std::fprintf(stderr, "usage: %s %s\n", name, usage);
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", name, error.what());
     return 1;

@@ -70,11 +70,7 @@ struct Options {
       } else if (taken("--trace", flag)) {
         options.trace = true;
       } else {
-        std::string known = "--ranks=2,4 --samples=5 --json=FILE";
-        for (const std::string_view name : further) {
-          known += " " + std::string(name);
-        }
-        throw dtrain::Error(dtrain::Errc::usage, "unknown argument '" + std::string(argument) + "'; " + known);
+        throw dtrain::Error(dtrain::Errc::usage, "unknown argument '" + std::string(argument) + "'");
       }
     }
     return options;

@@ -1,6 +1,5 @@
 // How much of the communication a backward pass hides: 50 layers of 2 MiB that take 18 ms each without using the core,
 // on two virtual hosts joined at 1 Gbit/s; PyTorch's DDP on gloo does the same beside it.
-//   overlap_bench [--samples=N] [--json=FILE]
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +27,7 @@
 namespace {
 
 constexpr const char* bench_name = "overlap_bench";
+constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
 constexpr int layers = 50;
 constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
 constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   if (bench::is_launched(argc, argv)) {
     return run_launched(argc, argv);
   }
-  return bench::run_benchmark(bench_name, [&] {
+  return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     const bench::Options options = bench::Options::parse(argc, argv, {2});
     const std::string samples = std::to_string(options.samples > 0 ? options.samples : 5);
     if (!bench::VirtualJob::possible()) {

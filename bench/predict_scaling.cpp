@@ -1,6 +1,4 @@
 // What a model of a step (bench/scaling) predicts for data-parallel training on up to 1,024 ranks: no measurement.
-//   predict_scaling [--link-gbit=100] [--latency-us=20] [--efficiency=0.93] [--ranks-per-host=8]
-//                   [--inside-gbytes=100] [--svg=FILE]
 
 #include <algorithm>
 #include <charconv>
@@ -19,6 +17,8 @@
 
 namespace {
 
+constexpr const char* usage_line =
+    "[--link-gbit=100] [--latency-us=20] [--efficiency=0.93] [--ranks-per-host=8] [--inside-gbytes=100] [--svg=FILE]";
 constexpr int most_ranks = 1024;
 
 /// What is assumed, each a flag.
@@ -46,8 +46,7 @@ struct Assumptions {
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
       const auto known = given.values.find(flag);
       if (known == given.values.end() || error != std::errc() || end != value.data() + value.size() || !(number > 0)) {
-        throw dtrain::Error(dtrain::Errc::usage, "'" + std::string(argument) + "' is no flag with a positive number; " +
-                                                     "see the first lines of bench/predict_scaling.cpp");
+        throw dtrain::Error(dtrain::Errc::usage, "'" + std::string(argument) + "' is no flag with a positive number");
       }
       known->second = number;
     }
@@ -94,7 +93,7 @@ double efficiency(const Training& training, const bench::Cluster& cluster, const
 }  // namespace
 
 int main(int argc, char** argv) {
-  return bench::run_benchmark("predict_scaling", [&] {
+  return bench::run_benchmark("predict_scaling", usage_line, argc, argv, [&] {
     const Assumptions assumptions = Assumptions::parse(argc, argv);
     const std::vector<Training> trainings{{bench::resnet50(), 0.1}, {bench::gpt2(), 0.1}};
     const std::vector<Paths> all_paths{{"Hierarchical", bench::hierarchical_seconds}, {"Ring", bench::ring_seconds}};

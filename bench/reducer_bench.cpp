@@ -1,6 +1,5 @@
 // What a step costs beside the bytes: ready(i) on a bound gradient, and how often a rank's process allocates in steps
 // 10 to 110, in all its threads (the heartbeats to the store come ten times as often as usual).
-//   reducer_bench [--ranks=1,2] [--json=FILE] [--trace: print where allocations came from]
 
 #include <chrono>
 #include <cmath>
@@ -22,6 +21,7 @@
 namespace {
 
 constexpr const char* bench_name = "reducer_bench";
+constexpr const char* usage_line = "[--ranks=1,2] [--trace: print where allocations came from] [--json=FILE]";
 constexpr std::size_t gradients = 2000;
 constexpr std::int64_t elements = 512;
 constexpr int first_watched_step = 10;
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
                                         return measure_rank(std::move(group), arguments.size() > 2);
                                       });
   }
-  return bench::run_benchmark(bench_name, [&] {
+  return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     const bench::Options options = bench::Options::parse(argc, argv, {1, 2}, {"--trace"});
     ::setenv("DTRAIN_LIVENESS_SECONDS", "0.5", 0);
     bench::ResultRows rows;

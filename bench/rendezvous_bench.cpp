@@ -1,7 +1,6 @@
 // How long a job takes to form: many ranks over TCP on the loopback, each proving the job's secret; the store in one
 // process, the ranks in others. Beside it PyTorch's TCPStore, real ranks from their launcher's start on, and both with
 // a thousand strangers at the door.
-//   rendezvous_bench [--ranks=4,64,1000,10000] [--samples=N] [--json=FILE]
 
 #include <algorithm>
 #include <chrono>
@@ -27,6 +26,7 @@ using bench::Row;
 using bench::text_of;
 
 constexpr const char* bench_name = "rendezvous_bench";
+constexpr const char* usage_line = "[--ranks=4,64,1000,10000] [--samples=N] [--json=FILE]";
 constexpr int stranger_count = 1000;
 constexpr std::chrono::milliseconds strangers_moment{100};
 constexpr int ranks_among_strangers = 8;
@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
   if (bench::is_launched(argc, argv)) {
     return bench::run_launched(argc, argv);
   }
-  return bench::run_benchmark(bench_name, [&] {
+  return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     RendezvousBench(bench::Options::parse(argc, argv, {4, 64, 1000, 10000})).run();
   });
 }

@@ -1,6 +1,5 @@
 // One all-reduce of 100 MiB between two virtual hosts of two ranks, joined at 1 Gbit/s, along each topology; MPI's own
 // beside them. S / B is what its bytes take on the link.
-//   topology_bench [--samples=N] [--json=FILE]
 
 #include <algorithm>
 #include <chrono>
@@ -24,6 +23,7 @@
 namespace {
 
 constexpr const char* bench_name = "topology_bench";
+constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
 constexpr std::size_t elements = std::size_t{25} << 20;
 constexpr std::size_t bytes = elements * sizeof(float);
 
@@ -190,7 +190,7 @@ int main(int argc, char** argv) {
   if (bench::is_launched(argc, argv)) {
     return run_launched(argc, argv);
   }
-  return bench::run_benchmark(bench_name, [&] {
+  return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     const bench::Options options = bench::Options::parse(argc, argv, {4});
     if (!bench::VirtualJob::possible()) {
       std::printf("virtual hosts cannot be made here: nothing was measured\n");
