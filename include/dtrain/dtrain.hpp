@@ -7,6 +7,7 @@
 #include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/gloo.hpp"
 #include "dtrain/backend/mpi.hpp"
+#include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/core/bfloat16.hpp"
 #include "dtrain/core/config.hpp"
