@@ -2,29 +2,40 @@
 /// @file
 /// DistributedDataParallel: wraps a model and averages its gradients over the ranks while the backward pass runs.
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/ddp/accumulation.hpp"
 #include "dtrain/ddp/agreement.hpp"
+#include "dtrain/ddp/backend_checks.hpp"
+#include "dtrain/ddp/binding_claim.hpp"
 #include "dtrain/ddp/broadcast_values.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/capture.hpp"
+#include "dtrain/ddp/claims.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/options.hpp"
+#include "dtrain/ddp/order_agreement.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reducer.hpp"
+#include "dtrain/ddp/slowest_rank.hpp"
+#include "dtrain/ddp/statistics.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_record.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
@@ -34,19 +45,32 @@ namespace DTRAIN_NAMESPACE {
 ///
 /// Lifetime: borrows the model, whose parameters stay at their addresses; keeps the group. Gradients that the model let
 /// be placed (bind_gradient) live in memory of this object: after its destruction the model must not touch them, unless
-/// gradient_memory() is kept. Threads: one drives the steps; a step's `ready` may be called from any.
+/// gradient_memory() is kept; such a model is in one wrapper at a time. Threads: one drives the steps; a step's `ready`
+/// may be called from any.
+///
+/// On CUDA every `ready` names the stream that produces the gradient; finish() lets that stream wait for the reduction
+/// and returns, so that what is enqueued on it next (the optimizer) reads reduced gradients, and the host is free. From
+/// its ready() to finish() a gradient's memory is not touched. A step may be captured in a graph from begin() to
+/// finish(); the graph is destroyed before this object.
 template <class M, class P>
 class DistributedDataParallel {
  public:
   static_assert(ddp::Model<M>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter (see dtrain/ddp/model.hpp)");
+  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::Channels::supports(DeviceKind::host),
+                "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
+                "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' (see "
+                "dtrain/ddp/model.hpp)");
+  static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::Channels::supports(DeviceKind::cuda),
+                "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
+                "or backend::Staged around this backend");
 
   /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
   /// values, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
-  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits; the
-  /// job's first cause.
+  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits;
+  /// (invalid_argument) for a model that another wrapper has bound; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
@@ -96,10 +120,38 @@ class DistributedDataParallel {
   /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
   Step begin() {
     group_.require_may_block();
+    if (driver_->without_sync > 0) {
+      driver_->reducer->throw_if_unusable();
+      return Step(*driver_->accumulation);
+    }
     return driver_->reducer->begin();
   }
 
+  /// While the result lives, steps reduce nothing and gradients stay this rank's own: a backward pass adds to them, the
+  /// next one without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of ranks:
+  /// for the mean over k passes scale each loss by 1/k.
+  ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->without_sync)); }
+
+  /// Of this rank; ddp::to_string makes a line of it.
   ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
+
+  /// Collective, blocking: whom the others wait for. @throws the job's first cause.
+  ddp::SlowestRank slowest_rank_blocking() {
+    group_.require_may_block();
+    group_.run_enqueued();
+    return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
+                                           statistics(), group_.rank(), group_.world_size(),
+                                           Deadline::after(group_.timeout()));
+  }
+
+  /// Collective, blocking: the line of statistics() and who is slowest. @throws the job's first cause.
+  std::string summary_blocking() { return to_string(statistics()) + "; " + to_string(slowest_rank_blocking()); }
+
+  /// What happened in the latest steps, from `first_step` on (they count from 1), in the order in which it was noted.
+  /// DdpOptions::timeline makes it complete. Threads: any.
+  std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
+    return driver_->reducer->recorder().records(first_step);
+  }
 
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
 
@@ -116,13 +168,16 @@ class DistributedDataParallel {
   struct Driver {
     explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
+    std::unique_ptr<ddp::Claim> claim;
     std::unique_ptr<Reducer> reducer;
+    std::optional<ddp::Accumulation> accumulation;
+    int without_sync = 0;  ///< NoSync objects that live
   };
 
   /// The group keeps the channel, so the channel must not keep the group.
   void leave_to_group() noexcept {
     if (driver_->reducer) {
-      driver_->reducer->forget_hook();
+      driver_->reducer->forget_hooks();
     }
     group_.outlive(std::move(driver_));
   }
@@ -130,24 +185,58 @@ class DistributedDataParallel {
   void construct(M& model, const DdpOptions& options) {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
+    const std::vector<TensorView> buffers = ddp::capture_buffers(model);
     check_options(options);
-    check_deterministic(options);
-    check_reducible(parameters);
+    ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
+    if constexpr (ddp::BindsGradients<M>) {
+      driver_->claim = ddp::claim_bindings(group_.claims(), parameters);
+    }
+    prefix_ = instance_prefix();
     group_.run_enqueued();  // other ranks may wait for it before they come here
-    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
+    ddp::agree_blocking(group_.store(), prefix_, ddp::describe(parameters, options, buffers), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 
     auto communicator = group_.open_channel("ddp");
-    ddp::broadcast_values(communicator, driver_->stream.ref(), parameters, context);
+    const auto stream = driver_->stream.ref();
+    ddp::flow_for<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
+    ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), driver_->stream.ref(), parameters,
-                                                 std::move(plan), options.reduce_op, context);
+    driver_->reducer =
+        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options.reduce_op,
+                                  context, reducer_options(model, options, parameters.size(), buffers));
+    driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         model.bind_gradient(i, driver_->reducer->bind(i));
       }
     }
     start_progress(options.progress);
+  }
+
+  /// With what is called back after the first step. It holds the group until leave_to_group.
+  ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
+                                      const std::vector<TensorView>& buffers) const {
+    ddp::ReducerOptions wanted;
+    wanted.allow_unused_parameters = options.allow_unused_parameters;
+    wanted.records_every_ready = options.timeline;
+    wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
+    if (options.broadcast_buffers) {
+      wanted.buffers = buffers;
+    }
+    if (options.reorder_gradients && !options.deterministic) {
+      wanted.replanning.caps = options.caps();
+      wanted.replanning.agree = [group = group_, prefix = prefix_,
+                                 context = failure_context()](const std::vector<std::size_t>& order) {
+        return ddp::agree_on_order_blocking(group.store(), prefix, order, group.rank(), context,
+                                            Deadline::after(group.timeout()));
+      };
+      wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) {
+        if constexpr (ddp::BindsGradients<M>) {
+          model.bind_gradient(i, view);
+        }
+      };
+    }
+    return wanted;
   }
 
   /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.
@@ -157,31 +246,6 @@ class DistributedDataParallel {
       const int cores = stream::host::cores_by_affinity();
       if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
-      }
-    }
-  }
-
-  static void check_deterministic(const DdpOptions& options) {
-    if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
-      throw Error(Errc::unsupported,
-                  "DdpOptions::deterministic is set, but backend " + std::string(std::string_view(Backend::name())) +
-                      " does not promise the same bits in every run; use topology::Ring, whose order "
-                      "of summation is fixed, or another backend");
-    }
-  }
-
-  static void check_reducible(std::span<const Parameter> parameters) {
-    const auto refuse = [&](std::size_t i, const std::string& what) {
-      throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' " + what +
-                                         ", which backend " + std::string(std::string_view(Backend::name())) +
-                                         " does not reduce");
-    };
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!Backend::supports(parameters[i].value.device.kind)) {
-        refuse(i, "is on " + to_string(parameters[i].value.device));
-      }
-      if (!Backend::reduces(parameters[i].gradient.dtype)) {
-        refuse(i, std::string("has a gradient of ") + name(parameters[i].gradient.dtype));
       }
     }
   }
@@ -205,8 +269,13 @@ class DistributedDataParallel {
     }
   }
 
+  static constexpr std::size_t untimed_records = 1024;
+  static constexpr std::size_t timeline_records = std::size_t{1} << 16;
+
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
+  std::string prefix_;  ///< of this instance's keys in the store
+  int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
 

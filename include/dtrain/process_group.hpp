@@ -124,6 +124,9 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// the same order; `purpose` appears in messages.
   Communicator open_channel(const std::string& purpose) const { return circle_->open_channel(purpose); }
 
+  /// What this rank's wrappers have taken, in all its groups. For DistributedDataParallel.
+  const std::shared_ptr<ddp::Claims>& claims() const noexcept { return job().claims; }
+
   /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
   /// Blocking: until the job knows, 2 s at most.
   void report_exception(const std::string& text) const noexcept { job().report_exception(text); }

@@ -45,6 +45,7 @@ struct FakeGroupState {
   std::vector<std::string> reported;
   std::vector<bool> abandoned;
   std::vector<std::shared_ptr<void>> kept;
+  std::shared_ptr<dtrain::ddp::Claims> claims = std::make_shared<dtrain::ddp::Claims>();
 };
 
 }  // namespace support
@@ -77,6 +78,7 @@ class ProcessGroup<support::FakePolicy> {
     failure()->report({CauseKind::exception, rank(), members().host, text});
   }
   void outlive(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
+  const std::shared_ptr<ddp::Claims>& claims() const noexcept { return state_->claims; }
   void require_may_block() const noexcept {}
   void run_enqueued() const noexcept {}
   void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }

@@ -11,6 +11,8 @@ namespace DTRAIN_NAMESPACE {
 struct StreamHandle {
   Device device{};
   void* native = nullptr;
+
+  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
 };
 
 }  // namespace DTRAIN_NAMESPACE

@@ -99,6 +99,23 @@ std::vector<Parameter> capture_parameters(M& model) {
   return parameters;
 }
 
+/// The buffers as they are now; none where the model has none. @throws Error (invalid_argument)
+template <Model M>
+std::vector<TensorView> capture_buffers(M& model) {
+  std::vector<TensorView> buffers;
+  if constexpr (HasBuffers<M>) {
+    for (const TensorView& buffer : model.buffers()) {
+      if (buffer.data == nullptr && buffer.bytes() != 0) {
+        throw Error(Errc::invalid_argument, "buffer " + std::to_string(buffers.size()) +
+                                                " of the model has no memory; allocate it before "
+                                                "DistributedDataParallel");
+      }
+      buffers.push_back(buffer);
+    }
+  }
+  return buffers;
+}
+
 /// What a bucket plan needs to know of them.
 inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
   std::vector<GradientSize> sizes;

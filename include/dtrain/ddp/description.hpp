@@ -30,13 +30,22 @@ struct ModelDescription {
   ReduceOp reduce_op = ReduceOp::average;
   std::vector<ParameterDescription> parameters;
   bool deterministic = false;
+  bool reorder_gradients = false;
+  bool allow_unused_parameters = false;
+  bool broadcast_buffers = false;
+  std::uint64_t buffer_bytes = 0;  ///< of all buffers together
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
-inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options) {
+inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
+                                 std::span<const TensorView> buffers = {}) {
   ModelDescription description{
-      options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}, options.deterministic};
+      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,         {}, options.deterministic,
+      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers, 0};
+  for (const TensorView& buffer : buffers) {
+    description.buffer_bytes += buffer.bytes();
+  }
   description.parameters.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(

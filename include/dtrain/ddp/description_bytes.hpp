@@ -66,8 +66,24 @@ class DescriptionReader {
   std::string_view rest_;
 };
 
-inline constexpr std::string_view description_format = "dtrain ddp 1\n";
+inline constexpr std::string_view description_format = "dtrain ddp 2\n";
 inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
+
+/// The options that are yes or no, as bits.
+inline std::uint64_t flags_of(const ModelDescription& description) {
+  return (description.deterministic ? 1u : 0u) | (description.reorder_gradients ? 2u : 0u) |
+         (description.allow_unused_parameters ? 4u : 0u) | (description.broadcast_buffers ? 8u : 0u);
+}
+
+inline bool parse_flags(DescriptionReader& reader, ModelDescription& description) {
+  std::uint64_t flags = 0;
+  if (!reader.number(flags, 1) || flags > 15) return false;
+  description.deterministic = (flags & 1) != 0;
+  description.reorder_gradients = (flags & 2) != 0;
+  description.allow_unused_parameters = (flags & 4) != 0;
+  description.broadcast_buffers = (flags & 8) != 0;
+  return true;
+}
 
 inline bool parse_parameter(DescriptionReader& reader, ParameterDescription& parameter) {
   std::uint64_t name_bytes = 0;
@@ -101,7 +117,8 @@ inline std::string serialise(const ModelDescription& description) {
   detail::append(bytes, description.bucket_bytes);
   detail::append(bytes, description.first_bucket_bytes);
   detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
-  detail::append(bytes, description.deterministic ? 1 : 0, 1);
+  detail::append(bytes, detail::flags_of(description), 1);
+  detail::append(bytes, description.buffer_bytes);
   detail::append(bytes, description.parameters.size());
   for (const ParameterDescription& parameter : description.parameters) {
     detail::append(bytes, parameter.name.size(), 4);
@@ -122,16 +139,14 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
   detail::DescriptionReader reader(bytes);
   ModelDescription description;
   std::string_view format;
-  std::uint64_t deterministic = 0;
   std::uint64_t count = 0;
   if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
       format != detail::description_format || !reader.number(description.bucket_bytes) ||
       !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !reader.number(deterministic, 1) || deterministic > 1 || !reader.number(count) ||
+      !detail::parse_flags(reader, description) || !reader.number(description.buffer_bytes) || !reader.number(count) ||
       count > reader.left() / detail::smallest_parameter_bytes) {
     return std::nullopt;
   }
-  description.deterministic = deterministic == 1;
   for (std::uint64_t i = 0; i < count; ++i) {
     ParameterDescription parameter;
     if (!detail::parse_parameter(reader, parameter)) return std::nullopt;

@@ -35,6 +35,25 @@ std::string option_difference(const char* option, int rank, const Value& mine, i
   return whose(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + whose(other_rank, "is ") + theirs;
 }
 
+/// The first of the options that are yes or no.
+inline std::optional<std::string> switch_difference(const ModelDescription& mine, int rank,
+                                                    const ModelDescription& theirs, int other_rank) {
+  struct Switch {
+    const char* option;
+    bool ModelDescription::*value;
+  };
+  for (const Switch& one : {Switch{"deterministic", &ModelDescription::deterministic},
+                            Switch{"reorder_gradients", &ModelDescription::reorder_gradients},
+                            Switch{"allow_unused_parameters", &ModelDescription::allow_unused_parameters},
+                            Switch{"broadcast_buffers", &ModelDescription::broadcast_buffers}}) {
+    if (mine.*one.value != theirs.*one.value) {
+      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
+                               std::string(theirs.*one.value ? "true" : "false"));
+    }
+  }
+  return std::nullopt;
+}
+
 inline std::string extra_parameter(int rank, const ModelDescription& longer, int other_rank, std::size_t count) {
   return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
          std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
@@ -59,9 +78,8 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
   }
-  if (mine.deterministic != theirs.deterministic) {
-    return detail::option_difference("deterministic", rank, std::string(mine.deterministic ? "true" : "false"),
-                                     other_rank, std::string(theirs.deterministic ? "true" : "false"));
+  if (const auto difference = detail::switch_difference(mine, rank, theirs, other_rank)) {
+    return difference;
   }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
@@ -77,6 +95,10 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
   }
   if (theirs.parameters.size() > common) {
     return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  if (mine.buffer_bytes != theirs.buffer_bytes) {
+    return detail::whose(rank, "buffers are ") + std::to_string(mine.buffer_bytes) + " bytes, " +
+           detail::whose(other_rank, "are ") + std::to_string(theirs.buffer_bytes);
   }
   return std::nullopt;
 }

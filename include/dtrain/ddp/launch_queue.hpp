@@ -18,10 +18,16 @@ namespace DTRAIN_NAMESPACE::ddp {
 class LaunchQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit LaunchQueue(std::span<const std::size_t> sizes) : entries_(sizes.size()) {
+  explicit LaunchQueue(std::span<const std::size_t> sizes) { plan(sizes); }
+
+  /// The buckets are others from the next step on.
+  void plan(std::span<const std::size_t> sizes) {
+    entries_ = std::vector<Entry>(sizes.size());
     for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
       entries_[bucket].size = sizes[bucket];
     }
+    next_ = 0;  // none of these is launched
+    complete_ = 0;
   }
 
   void begin_step() noexcept {
@@ -30,29 +36,37 @@ class LaunchQueue {
       entry.complete = false;
     }
     next_ = 0;
+    complete_ = 0;
     failure_ = nullptr;
   }
 
-  /// A gradient of `bucket` is in its place. The last of a bucket takes the gate, once, and calls `launch(b)` for every
-  /// complete bucket whose predecessors are launched. An exception of `launch` passes through; nothing is launched
-  /// after.
-  template <class Launch>
-  void arrived(std::size_t bucket, Launch&& launch) {
+  /// A gradient of `bucket` is in its place. The last of a bucket takes the gate, once, calls `complete(bucket)`, then
+  /// `launch(b)` for every complete bucket whose predecessors are launched, until one says that there is no room for it
+  /// now (false). An exception of the two passes through; nothing is launched after.
+  template <class Complete, class Launch>
+  void arrived(std::size_t bucket, Complete&& complete, Launch&& launch) {
     // Releases this thread's writes to the bucket, and acquires those of the threads that came before.
     if (entries_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
       return;
     }
     const std::lock_guard gate(gate_);
+    or_fail([&] { complete(bucket); });
     entries_[bucket].complete = true;
-    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
-      try {
-        launch(next_);
-      } catch (...) {
-        failure_ = std::current_exception();
-        throw;
-      }
-      ++next_;
-    }
+    ++complete_;
+    launch_what_can(launch);
+  }
+
+  /// Launches what had no room when it became complete.
+  template <class Launch>
+  void resume(Launch&& launch) {
+    const std::lock_guard gate(gate_);
+    launch_what_can(launch);
+  }
+
+  /// Whether every gradient of this step is in its place, and not only announced.
+  bool all_complete() const {
+    const std::lock_guard gate(gate_);
+    return complete_ == entries_.size();
   }
 
   /// How many buckets of this step are launched.
@@ -77,9 +91,33 @@ class LaunchQueue {
     bool complete = false;  // guarded by the gate
   };
 
+  /// Under the gate, as what follows.
+  template <class Launch>
+  void launch_what_can(Launch& launch) {
+    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
+      bool launched = false;
+      or_fail([&] { launched = launch(next_); });
+      if (!launched) {
+        return;
+      }
+      ++next_;
+    }
+  }
+
+  template <class F>
+  void or_fail(F&& act) {
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
   std::vector<Entry> entries_;
   mutable std::mutex gate_;
   std::size_t next_ = 0;
+  std::size_t complete_ = 0;
   std::exception_ptr failure_;
 };
 

@@ -8,12 +8,13 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The same on every rank, `progress` excepted; a difference is an error on all of them.
+/// The same on every rank, what is recorded and who runs things excepted; a difference is an error on all of them.
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
@@ -21,6 +22,18 @@ struct DdpOptions {
   /// The buckets stay as they were planned at the start, so that every run with the same model, options, ranks and
   /// nodes gives the same bits; a backend that does not promise that (backend::Determinism) is refused.
   bool deterministic = false;
+  /// At the end of the first step the buckets are planned once more, in the order in which rank 0's gradients were
+  /// ready; gradients that were bound may move then, with what they hold. Not with `deterministic`, nor where the first
+  /// step became part of a CUDA graph.
+  bool reorder_gradients = true;
+  /// A parameter that is not announced in a step counts as zeros on that rank; else finish() names it in an error.
+  bool allow_unused_parameters = false;
+  /// Each step gives every rank rank 0's buffers, where the model has buffers().
+  bool broadcast_buffers = true;
+  bool timeline = false;  ///< every ready() is recorded, too, and records are kept of many steps
+  /// On CUDA: the stream that values, gradients and buffers were written on before the construction. Without one, the
+  /// device's default stream, which also stands for all streams that are not made non-blocking.
+  StreamHandle written_on{};
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< who runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }

@@ -2,10 +2,12 @@
 /// @file
 /// The ready ledger: which parameters were announced in the step that is under way.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/error.hpp"
@@ -16,7 +18,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Threads: `enter` concurrently, for any parameters; everything else between steps.
 class ReadyLedger {
  public:
-  explicit ReadyLedger(std::vector<std::string> names) : names_(std::move(names)), entered_(names_.size()) {}
+  explicit ReadyLedger(std::vector<std::string> names)
+      : names_(std::move(names)), entered_(names_.size()), place_(names_.size()) {}
 
   void begin_step() noexcept {
     step_.fetch_add(1, std::memory_order_relaxed);
@@ -41,6 +44,36 @@ class ReadyLedger {
                                               " came twice in step " + std::to_string(step) +
                                               "; call it once, when the gradient is final");
     }
+    if (observes_) {
+      place_[parameter].store(1 + next_place_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+  }
+
+  /// From now on, between steps: whether the order of the announcements is remembered.
+  void observe_order(bool wanted) {
+    observes_ = wanted;
+    next_place_.store(0, std::memory_order_relaxed);
+    for (std::atomic<std::size_t>& place : place_) {
+      place.store(0, std::memory_order_relaxed);
+    }
+  }
+
+  /// All parameters in the order in which they were announced; those that were not come last, the last one first.
+  std::vector<std::size_t> observed_order() const {
+    std::vector<std::size_t> order;
+    for (std::size_t parameter = names_.size(); parameter-- > 0;) {
+      order.push_back(parameter);
+    }
+    const auto rank = [this](std::size_t parameter) {
+      return place_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+    return order;
+  }
+
+  /// Whether it was announced in this step.
+  bool was_ready(std::size_t parameter) const noexcept {
+    return entered_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }
 
   /// @throws Error (invalid_argument) for an index out of range.
@@ -58,7 +91,7 @@ class ReadyLedger {
     std::string listed;
     std::size_t count = 0;
     for (std::size_t parameter = 0; parameter < entered_.size(); ++parameter) {
-      if (entered_[parameter].load(std::memory_order_relaxed) == step) continue;
+      if (was_ready(parameter)) continue;
       if (++count <= most_named) {
         listed += (count > 1 ? ", " : "") + describe(parameter);
       }
@@ -68,7 +101,8 @@ class ReadyLedger {
     }
     const std::string more = count > most_named ? " and " + std::to_string(count - most_named) + " more" : "";
     return "in step " + std::to_string(step) + " these parameters got no gradient: " + listed + more +
-           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part";
+           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part (or set "
+           "DdpOptions::allow_unused_parameters)";
   }
 
   /// "parameter 3 'fc1.weight'".
@@ -84,6 +118,9 @@ class ReadyLedger {
 
   std::vector<std::string> names_;
   std::vector<std::atomic<std::uint64_t>> entered_;
+  std::vector<std::atomic<std::size_t>> place_;  ///< in the observed order, from 1
+  std::atomic<std::size_t> next_place_{0};
+  bool observes_ = false;  ///< changed between steps
   std::atomic<std::uint64_t> step_{0};
   std::atomic<bool> open_{false};
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The reducer: turns "gradient i is ready" into collectives on buckets, in one order on all ranks.
+/// The reducer: steps in which every gradient is announced once and reduced, or the job is told why not.
 
 #include <chrono>
 #include <cstddef>
@@ -15,25 +15,21 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/reduce_op.hpp"
-#include "dtrain/ddp/bucket.hpp"
+#include "dtrain/ddp/accumulation.hpp"
 #include "dtrain/ddp/failure_context.hpp"
-#include "dtrain/ddp/gradient_table.hpp"
-#include "dtrain/ddp/launch_queue.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/pipeline.hpp"
 #include "dtrain/ddp/ready_ledger.hpp"
+#include "dtrain/ddp/reducer_options.hpp"
+#include "dtrain/ddp/statistics.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_recorder.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What was reduced so far. A step that failed is not counted.
-struct ReducerStatistics {
-  std::uint64_t steps = 0;
-  std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
-  std::size_t buckets = 0;          ///< in the plan
-};
-
 /// Owns a channel and an arena that all gradients are reduced in. A bound gradient lives there; any other is copied in
-/// when it is ready and out when the step finishes. Steady state: nothing is allocated; one gate for each bucket.
+/// when it is ready and back once it is reduced: by the host or by streams, as the Flow of the communicator's stream
+/// says. Steady state: nothing is allocated; one gate for each bucket.
 /// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
 /// parameters' memory outlive it; it is pinned, because steps point to it.
 template <backend::Communicator Communicator>
@@ -42,106 +38,96 @@ class Reducer final : public Step::Target {
   using Stream = typename Communicator::Stream;
 
   /// Collective, blocking: allocates the arena. `plan` was made of `parameters`' gradients, in the same order; both are
-  /// the same on every rank. @throws Error (unsupported) for gradients that are not in host memory.
+  /// the same on every rank. @throws Error (unsupported) for gradients that are not where the stream runs.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
-          FailureContext context)
-      : communicator_(std::move(communicator)),
-        stream_(stream),
-        op_(op),
-        context_(std::move(context)),
-        plan_(std::move(plan)),
-        arena_(allocate()),
-        gradients_(parameters, plan_, arena_base()),
-        ledger_(gradients_.names()),
-        queue_(sizes_of(plan_)),
-        buckets_(plan_.buckets.size()) {
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      buckets_[bucket].range = range_of(plan_.buckets[bucket], arena_base());
-    }
+          FailureContext context, ReducerOptions options = {})
+      : context_(std::move(context)),
+        options_(std::move(options)),
+        pipeline_(std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
+                  options_.records),
+        ledger_(pipeline_.gradients().names()) {
+    ledger_.observe_order(options_.replanning.agree != nullptr);
   }
 
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Work of a step that was not finished still points into the arena: it is ended first.
+  /// Blocking: until the work that points into the arena has ended; that of a step that was not finished is aborted.
   ~Reducer() {
-    if (!under_way_) {
-      return;
-    }
     try {
-      communicator_.abort(
-          {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"});
-      const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-      for (std::size_t bucket = 0; bucket < queue_.launched(); ++bucket) {
-        static_cast<void>(buckets_[bucket].reduced.block_until_complete(deadline));
-      }
+      pipeline_.end(under_way_,
+                    {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+                    Deadline::after(context_.timeout));
     } catch (...) {
       // Nothing more can be done here, and nobody is left to be told.
     }
   }
 
-  /// Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
+  /// Blocking. Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
   /// @returns where: the view to hand to the model's bind_gradient.
-  TensorView bind(std::size_t parameter) { return gradients_.bind(parameter); }
+  TensorView bind(std::size_t parameter) {
+    ledger_.check_index(parameter);
+    return pipeline_.bind(parameter, context_);
+  }
 
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
   Step begin() {
+    throw_if_unusable();
+    pipeline_.begin_step();
+    ledger_.begin_step();
+    under_way_ = true;
+    return Step(*this);
+  }
+
+  /// What begin() throws.
+  void throw_if_unusable() const {
     if (under_way_ && !ledger_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
-    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
+    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
                   ledger_.is_open()
                       ? "begin() came while a step was under way; finish() it first"
                       : "begin() came after a step that failed; gradients are no longer the same on all ranks");
     }
-    queue_.begin_step();
-    ledger_.begin_step();
-    under_way_ = true;
-    return Step(*this);
   }
 
   /// See Step; the reducer is what its calls arrive at.
   void ready(std::size_t parameter) override {
-    enter(parameter);
-    gradients_[parameter].pack();
-    arrived(parameter);
+    ledger_.check_index(parameter);
+    pipeline_.flow().require_no_stream(parameter);
+    announce(parameter, pipeline_.gradients()[parameter].own, {});
   }
 
   void ready(std::size_t parameter, StreamHandle stream) override {
     ledger_.check_index(parameter);
-    gradients_.require_host(parameter, stream);
-    ready(parameter);
+    pipeline_.flow().require_stream(parameter, stream);
+    announce(parameter, pipeline_.gradients()[parameter].own, stream);
   }
 
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
     ledger_.check_index(parameter);
-    gradients_.require_host(parameter, stream);
-    gradients_.require_same_kind(parameter, gradient);
-    enter(parameter);
-    gradients_[parameter].pack_from(gradient.data);
-    arrived(parameter);
+    pipeline_.flow().require_stream(parameter, stream);
+    pipeline_.gradients().require_same_kind(parameter, gradient);
+    announce(parameter, gradient.data, stream);
   }
 
   void finish() override {
     if (!ledger_.end_step()) {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
-    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
-    throw_if_not_launched();
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      auto& reduced = buckets_[bucket].reduced;
-      backend::block_until_complete(reduced, communicator_, *context_.latch, context_.timeout, context_.rank);
-      for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
-        gradients_[parameter].unpack();
-      }
+    pipeline_.meter().waiting();
+    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    complete_or_throw();
+    pipeline_.finish(context_);
+    for (const PlannedBucket& bucket : plan().buckets) {
+      bytes_reduced_ += bucket.payload_bytes;
     }
-    for (const PlannedBucket& bucket : plan_.buckets) {
-      statistics_.bytes_reduced += bucket.payload_bytes;
+    if (++steps_ == 1) {
+      replan();
     }
-    ++statistics_.steps;
     under_way_ = false;
   }
 
@@ -158,96 +144,87 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Drops FailureContext::step_abandoned, and with it what that holds. After the last step.
-  void forget_hook() noexcept { context_.step_abandoned = nullptr; }
-
-  ReducerStatistics statistics() const noexcept {
-    ReducerStatistics now = statistics_;
-    now.buckets = buckets_.size();
-    return now;
+  /// Drops what was given for calling back, and with it what that holds. After the last step.
+  void forget_hooks() noexcept {
+    context_.step_abandoned = nullptr;
+    options_.replanning = {};
   }
 
-  const BucketPlan& plan() const noexcept { return plan_; }
+  ReducerStatistics statistics() const noexcept {
+    return {steps_, bytes_reduced_, plan().buckets.size(), pipeline_.meter().times(),
+            Pipeline<Communicator>::Flow::is_measured};
+  }
+
+  /// The latest step records. Threads: any.
+  const StepRecorder& recorder() const noexcept { return pipeline_.meter().recorder(); }
+
+  /// Another one after the first step, where replanning was wanted.
+  const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
+
+  /// Target of a step that reduces nothing. Lifetime: the reducer's.
+  Accumulation accumulation() const noexcept { return {ledger_, pipeline_.gradients(), context_}; }
 
   /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
-  std::shared_ptr<const void> gradient_memory() const noexcept { return arena_; }
+  std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
 
  private:
-  using Allocation = typename Communicator::Allocation;
-
   /// How long the news that a step was abandoned may be on its way: it says more than what comes after.
   static constexpr std::chrono::milliseconds cause_grace{500};
 
-  std::shared_ptr<Allocation> allocate() {
-    if (plan_.arena_bytes == 0) {
-      return nullptr;
-    }
-    return std::make_shared<Allocation>(
-        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context_.timeout)));
-  }
-
-  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
-
-  static std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
-    std::vector<std::size_t> sizes;
-    for (const PlannedBucket& bucket : plan.buckets) {
-      sizes.push_back(bucket.parameters.size());
-    }
-    return sizes;
-  }
-
-  /// The others wait for this rank's buckets: whatever keeps them back is told to the job. A bucket that was not
-  /// launched has the event of the step before, which is complete.
-  void throw_if_not_launched() {
-    try {
-      queue_.throw_if_launch_failed();
-    } catch (const std::exception& error) {
-      context_.report_exception(error.what());
-      throw;
-    }
-    if (const std::string missing = ledger_.missing(); !missing.empty()) {
-      context_.report_exception(missing);
-      throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
-    }
-    if (queue_.launched() < buckets_.size()) {
-      const std::string early =
-          "finish() came while a ready() of its step was still running; wait for its return first";
-      context_.report_exception(early);
-      throw Error(Errc::invalid_argument, early).with_rank(context_.rank);
-    }
-  }
-
-  void enter(std::size_t parameter) {
+  void announce(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     if (context_.latch->failed()) {
       context_.latch->throw_if_failed(context_.rank);
     }
     ledger_.enter(parameter);
-  }
-
-  void arrived(std::size_t parameter) {
-    queue_.arrived(plan_.bucket_of[parameter], [this](std::size_t next) { launch(next); });
-  }
-
-  /// Under the queue's gate, which makes it the one thread that enqueues.
-  void launch(std::size_t next) {
-    Bucket<typename Stream::Event>& bucket = buckets_[next];
-    if (bucket.range.count != 0) {
-      communicator_.all_reduce(bucket.range, bucket.range, op_, stream_);
+    if (options_.records_every_ready) {
+      pipeline_.meter().ready(parameter);
     }
-    stream_.record(bucket.reduced);
+    pipeline_.arrive(parameter, gradient, stream);
   }
 
-  Communicator communicator_;
-  Stream stream_;
-  ReduceOp op_;
+  /// Calls `act`; the others, who wait for this rank, learn what it throws.
+  template <class F>
+  void or_tell(F&& act) {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      context_.report_exception(error.what());
+      throw;
+    }
+  }
+
+  void complete_or_throw() {
+    or_tell([&] {
+      pipeline_.throw_if_launch_failed();
+      if (const std::string missing = ledger_.missing(); !missing.empty()) {
+        if (!options_.allow_unused_parameters) {
+          throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
+        }
+        pipeline_.leave_out_others([this](std::size_t parameter) { return ledger_.was_ready(parameter); });
+      }
+      if (!pipeline_.all_complete()) {
+        throw Error(Errc::invalid_argument,
+                    "finish() came while a ready() of its step was still running; wait for its return first")
+            .with_rank(context_.rank);
+      }
+    });
+  }
+
+  /// Once, where it is wanted and no graph holds addresses.
+  void replan() {
+    if (Replanning& replanning = options_.replanning; replanning.agree && pipeline_.flow().may_move()) {
+      or_tell([&] { pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_); });
+      replanning = {};
+    }
+    ledger_.observe_order(false);
+  }
+
   FailureContext context_;
-  BucketPlan plan_;
-  std::shared_ptr<Allocation> arena_;
-  GradientTable gradients_;
+  ReducerOptions options_;
+  Pipeline<Communicator> pipeline_;
   ReadyLedger ledger_;
-  LaunchQueue queue_;
-  std::vector<Bucket<typename Stream::Event>> buckets_;
-  ReducerStatistics statistics_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 

@@ -15,6 +15,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/ddp/claims.hpp"
 #include "dtrain/launch/participation.hpp"
 #include "dtrain/rendezvous/control_tasks.hpp"
 #include "dtrain/rendezvous/participant.hpp"
@@ -138,6 +139,7 @@ class Job {
   rendezvous::Participant participant;
   rendezvous::ControlTasks tasks;
   const std::shared_ptr<stream::host::StreamSet> streams;  ///< of this rank, all groups and wrappers
+  const std::shared_ptr<ddp::Claims> claims = std::make_shared<ddp::Claims>();  ///< of this rank's wrappers
 
  private:
   Cause exception_cause(std::string text) const {

@@ -1,0 +1,68 @@
+#pragma once
+/// @file
+/// Accumulation: backward passes whose gradients stay on this rank, to be added to.
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/ddp/ready_ledger.hpp"
+#include "dtrain/ddp/step.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// While it lives, steps of the DistributedDataParallel that gave it reduce nothing. Movable. Threads: the one that
+/// drives the steps.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (depth_) {
+      --*depth_;
+    }
+  }
+
+ private:
+  std::shared_ptr<int> depth_;
+};
+
+/// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
+class Accumulation final : public Step::Target {
+ public:
+  Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, const FailureContext& context) noexcept
+      : ledger_(&ledger), gradients_(&gradients), context_(&context) {}
+
+  void ready(std::size_t parameter) override {
+    ledger_->check_index(parameter);
+    context_->latch->throw_if_failed(context_->rank);
+  }
+
+  void ready(std::size_t parameter, StreamHandle) override { ready(parameter); }
+
+  /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
+  /// would not know of it.
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle) override {
+    ready(parameter);
+    if (gradient.data != (*gradients_)[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
+                      " came with other memory while no_sync() was held; add the gradient to the parameter's own, "
+                      "which the next step without no_sync() reduces");
+    }
+  }
+
+  void finish() override { context_->latch->throw_if_failed(context_->rank); }
+  void abandon(bool) noexcept override {}  // nobody waits for it
+
+ private:
+  const ReadyLedger* ledger_;
+  const GradientTable* gradients_;
+  const FailureContext* context_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

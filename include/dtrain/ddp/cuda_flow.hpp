@@ -1,0 +1,196 @@
+#pragma once
+/// @file
+/// How gradients on a CUDA device come into their bucket and back: streams wait for streams, the host for none.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/stream_handle.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/ddp/producer_lanes.hpp"
+#include "dtrain/ddp/step_meter.hpp"
+#include "dtrain/stream/cuda/copy_batch.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A Flow as HostFlow is. `ready` only notes the stream; when a bucket is complete, one event is recorded on each
+/// stream that produced a gradient of it, and the communication stream waits for those, packs what is not bound,
+/// reduces, and copies back. Nothing here waits on the host or asks an event within a step, so that a step can be
+/// captured in a CUDA graph.
+class CudaFlow {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  static constexpr bool copies_on_stream = true;
+  static constexpr bool is_measured = false;  // the host does not learn when
+
+  CudaFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter&)
+      : stream_(stream), gradients_(&gradients), plan_(&plan), arrivals_(gradients.size()) {
+    replan();
+  }
+
+  Stream stream() const noexcept { return stream_; }
+
+  /// Work of `stream` from now on comes after what `producer` holds now; one of the host stands for the default stream.
+  static void order_behind(Stream stream, StreamHandle producer) {
+    stream::cuda::Event written;
+    Stream::of(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr})
+        .record(written);
+    stream.wait(written);
+  }
+
+  void replan() {
+    lanes_ = std::vector<ProducerLanes>(plan_->buckets.size());
+    std::size_t most = 0;
+    for (const PlannedBucket& bucket : plan_->buckets) {
+      most = std::max(most, bucket.parameters.size());
+    }
+    copies_.reserve(most);
+  }
+
+  void begin_step() noexcept { producers_.clear(); }
+
+  [[noreturn]] void require_no_stream(std::size_t parameter) const { gradients_->refuse_without_stream(parameter); }
+  void require_stream(std::size_t parameter, StreamHandle stream) const {
+    gradients_->require_same_device(parameter, stream);
+  }
+
+  void arrive(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
+    arrivals_[parameter] = {gradient, stream, false};
+  }
+
+  /// The stream of an announced parameter is one that finish() orders, and that zeros have to wait for.
+  void note_producer(std::size_t parameter) { note(arrivals_[parameter].stream); }
+  void leave_out(std::size_t parameter) noexcept { arrivals_[parameter] = {nullptr, {}, true}; }
+
+  void complete(std::size_t bucket) {
+    ProducerLanes& lanes = lanes_[bucket];
+    lanes.clear();
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      if (!arrivals_[parameter].is_left_out) {
+        lanes.add(arrivals_[parameter].stream);
+        note(arrivals_[parameter].stream);
+        continue;
+      }
+      for (const StreamHandle producer : producers_) {
+        lanes.add(producer);  // a gradient's owner may still be writing what zeros are to replace
+      }
+    }
+    lanes.record();
+  }
+
+  bool can_launch(std::size_t) const noexcept { return true; }
+
+  void before(std::size_t bucket) {
+    lanes_[bucket].make_wait(stream_);
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
+      const Arrival& arrival = arrivals_[parameter];
+      if (arrival.is_left_out) {
+        clear(slot.place, slot.bytes);
+      } else if (arrival.gradient != slot.place) {
+        copies_.add(slot.place, arrival.gradient, slot.bytes);
+      }
+    }
+    copies_.enqueue(stream_);
+  }
+
+  void after(std::size_t bucket) {
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
+      if (!slot.is_bound()) {
+        copies_.add(slot.own, slot.place, slot.bytes);
+      }
+    }
+    copies_.enqueue(stream_);
+  }
+
+  /// Later work of every stream that produced a gradient of this step comes after the last bucket. Blocking: no, unless
+  /// no gradient was announced at all: then there is no stream that could wait.
+  template <class Wait, class Resume>
+  void finish(Wait&& wait, Resume&&) {
+    stream_.record(done_);
+    for (const StreamHandle producer : producers_) {
+      Stream::of(producer).wait(done_);
+    }
+    if (producers_.empty()) {
+      wait(done_);
+    }
+  }
+
+  void gather(std::span<const GradientSlot> slots) {
+    for (const GradientSlot& slot : slots) {
+      copies_.add(slot.place, slot.own, slot.bytes);
+    }
+    copies_.enqueue(stream_);
+  }
+  void scatter(std::span<const GradientSlot> slots) {
+    for (const GradientSlot& slot : slots) {
+      copies_.add(slot.own, slot.place, slot.bytes);
+    }
+    copies_.enqueue(stream_);
+  }
+
+  /// Blocking. Between steps.
+  template <class Wait>
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&& wait) {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+      stream_.record(done_);
+      wait(done_);
+    }
+  }
+
+  void clear(std::byte* memory, std::size_t bytes) const {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemsetAsync(memory, 0, bytes, stream_.native()), "cudaMemsetAsync");
+    }
+  }
+
+  /// Whether addresses may change: not where the step became part of a graph, which holds them.
+  bool may_move() const { return !stream_.is_capturing(); }
+
+  /// Blocking. @returns whether the stream is done with all that is enqueued, at the deadline at the latest. What is
+  /// being captured does not run and cannot be waited for.
+  bool block_until_idle(std::size_t, Deadline deadline) {
+    if (stream_.is_capturing()) {
+      return true;
+    }
+    stream_.record(done_);
+    return done_.block_until_complete(deadline) == stream::WaitResult::complete;
+  }
+
+ private:
+  struct Arrival {
+    const std::byte* gradient = nullptr;
+    StreamHandle stream{};
+    bool is_left_out = false;
+  };
+
+  void note(StreamHandle stream) {
+    if (std::find(producers_.begin(), producers_.end(), stream) == producers_.end()) {
+      producers_.push_back(stream);
+    }
+  }
+
+  Stream stream_;
+  GradientTable* gradients_;
+  const BucketPlan* plan_;
+  std::vector<Arrival> arrivals_;
+  std::vector<ProducerLanes> lanes_;     ///< of each bucket
+  std::vector<StreamHandle> producers_;  ///< of the step so far
+  stream::cuda::CopyBatch copies_;
+  stream::cuda::Event done_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,148 @@
+#pragma once
+/// @file
+/// How gradients in host memory come into their bucket and back: the announcing thread copies, finish() waits.
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/stream_handle.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/ddp/step_meter.hpp"
+#include "dtrain/stream/stream.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A Flow is what differs between streams in a reducer: every member is called by Reducer, with indices in range.
+/// Threads: `arrive` concurrently, for different parameters; `complete`, `can_launch`, `before` and `after` under the
+/// launch queue's gate; everything else between steps. Lifetime: table, plan and meter outlive it.
+template <stream::Stream Stream>
+class HostFlow {
+ public:
+  static constexpr bool copies_on_stream = false;  ///< else a thread of the host copies
+
+  /// Whether the meter knows when the stream came to a bucket and was done with it.
+  static constexpr bool is_measured = requires(Stream stream, StepMeter::Stamp stamp) { stream.enqueue(stamp); };
+
+  HostFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
+      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), reduced_(plan.buckets.size()) {}
+
+  Stream stream() const noexcept { return stream_; }
+
+  /// Work of `stream` from now on comes after what `producer` holds now: on the host that has run.
+  static void order_behind(Stream, StreamHandle) noexcept {}
+
+  /// The plan is another one of as many bytes. Between steps, while nothing is on its way.
+  void replan() { reduced_ = std::vector<Event>(plan_->buckets.size()); }
+
+  void begin_step() noexcept { done_ = 0; }
+
+  /// The gradient is final now. Nothing to check for `ready(i)`.
+  void require_no_stream(std::size_t) const noexcept {}
+  void require_stream(std::size_t parameter, StreamHandle stream) const {
+    gradients_->require_same_device(parameter, stream);
+  }
+
+  /// It is at `gradient`, its own memory or other.
+  void arrive(std::size_t parameter, const std::byte* gradient, StreamHandle) const noexcept {
+    (*gradients_)[parameter].pack_from(gradient);
+  }
+
+  /// It takes part with zeros.
+  void leave_out(std::size_t parameter) const noexcept {
+    clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+  }
+  void note_producer(std::size_t) const noexcept {}  // whoever announced has also finished
+
+  void complete(std::size_t) const noexcept {}
+
+  /// A host stream holds so much work and then runs it in the thread that enqueues: ready() is not to meet that.
+  bool can_launch(std::size_t bucket) noexcept {
+    while (bucket - done_ >= most_under_way && reduced_[done_].is_complete()) {
+      ++done_;
+    }
+    return bucket - done_ < most_under_way;
+  }
+
+  /// Enqueued before and after the collective of a bucket.
+  void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
+  void after(std::size_t bucket) {
+    stamp(bucket, StepEvent::reduced);
+    stream_.record(reduced_[bucket]);
+  }
+
+  /// Blocking: until all is reduced and in its own memory. `wait(event)` throws where the job has failed, and
+  /// `resume()` launches what had no room.
+  template <class Wait, class Resume>
+  void finish(Wait&& wait, Resume&& resume) {
+    for (std::size_t bucket = 0; bucket < reduced_.size(); ++bucket) {
+      resume(bucket);
+      wait(reduced_[bucket]);
+      for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+        (*gradients_)[parameter].unpack();
+      }
+    }
+  }
+
+  /// Blocking. @returns whether the stream is done with the first `launched` buckets, at the deadline at the latest
+  bool block_until_idle(std::size_t launched, Deadline deadline) {
+    bool idle = true;
+    for (std::size_t bucket = 0; bucket < launched; ++bucket) {
+      idle = reduced_[bucket].block_until_complete(deadline) == stream::WaitResult::complete && idle;
+    }
+    return idle;
+  }
+
+  /// Between own memory and places that hold no gradients.
+  void gather(std::span<const GradientSlot> slots) const noexcept {
+    for (const GradientSlot& slot : slots) {
+      slot.pack();
+    }
+  }
+  void scatter(std::span<const GradientSlot> slots) const noexcept {
+    for (const GradientSlot& slot : slots) {
+      slot.unpack();
+    }
+  }
+
+  /// Blocking. Between steps.
+  template <class Wait>
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&&) const noexcept {
+    if (bytes != 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  void clear(std::byte* memory, std::size_t bytes) const noexcept {
+    if (bytes != 0) {
+      std::memset(memory, 0, bytes);
+    }
+  }
+
+  /// Whether addresses may change: no graph holds them.
+  bool may_move() const noexcept { return true; }
+
+ private:
+  using Event = typename Stream::Event;
+
+  /// Buckets under way at once: a bucket takes a few of the 256 places of stream::host::Queue.
+  static constexpr std::size_t most_under_way = 48;
+
+  void stamp(std::size_t bucket, StepEvent event) const {
+    if constexpr (is_measured) {
+      stream_.enqueue(meter_->stamp(bucket, event));
+    }
+  }
+
+  Stream stream_;
+  GradientTable* gradients_;
+  const BucketPlan* plan_;
+  StepMeter* meter_;
+  std::vector<Event> reduced_;
+  std::size_t done_ = 0;  ///< buckets that were seen reduced
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,61 @@
+#pragma once
+/// @file
+/// Producer lanes: the streams that produced the gradients of one bucket, with an event on each.
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/stream_handle.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Events are made once and reused, so that a step with the same streams as an earlier one allocates nothing.
+class ProducerLanes {
+ public:
+  void clear() noexcept { used_ = 0; }
+
+  /// A stream that is there already is not added again.
+  void add(StreamHandle stream) {
+    const auto end = lanes_.begin() + static_cast<std::ptrdiff_t>(used_);
+    if (std::any_of(lanes_.begin(), end, [&](const Lane& lane) { return lane.stream == stream; })) {
+      return;
+    }
+    if (used_ == lanes_.size()) {
+      lanes_.emplace_back();
+    }
+    lanes_[used_++].stream = stream;
+  }
+
+  /// Marks the present end of every stream.
+  void record() {
+    for (std::size_t i = 0; i < used_; ++i) {
+      stream::cuda::StreamRef::of(lanes_[i].stream).record(lanes_[i].produced);
+    }
+  }
+
+  /// Later work of `waiting` comes after the marks.
+  void make_wait(stream::cuda::StreamRef waiting) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      waiting.wait(lanes_[i].produced);
+    }
+  }
+
+ private:
+  struct Lane {
+    StreamHandle stream{};
+    stream::cuda::Event produced;
+  };
+
+  std::vector<Lane> lanes_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA

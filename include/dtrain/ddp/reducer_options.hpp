@@ -1,0 +1,22 @@
+#pragma once
+/// @file
+/// What a reducer may be asked for besides reducing.
+
+#include <cstddef>
+#include <vector>
+
+#include "dtrain/core/tensor_view.hpp"
+#include "dtrain/ddp/replanning.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The same on every rank, what is recorded excepted.
+struct ReducerOptions {
+  bool allow_unused_parameters = false;  ///< what is not announced takes part with zeros
+  bool records_every_ready = false;      ///< and not only what happens once for each bucket
+  std::size_t records = 1024;            ///< kept of the latest steps
+  std::vector<TensorView> buffers{};     ///< that every rank gets rank 0's of, in each step
+  Replanning replanning{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,55 @@
+#pragma once
+/// @file
+/// Statistics: what was reduced and how long it took, as a struct and as a line.
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "dtrain/ddp/step_meter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What was reduced so far on this rank. A step that failed is not counted.
+struct ReducerStatistics {
+  std::uint64_t steps = 0;
+  std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
+  std::size_t buckets = 0;          ///< in the plan
+  StepTimes times;                  ///< sums over the steps
+  bool is_measured = false;         ///< whether times.communication and times.hidden are known: on host streams
+};
+
+namespace detail {
+
+/// "12.3 ms": the mean over `steps`.
+inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.3g ms",
+                steps == 0 ? 0.0 : static_cast<double>(sum.count()) / 1e6 / static_cast<double>(steps));
+  return text;
+}
+
+}  // namespace detail
+
+/// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
+/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out.
+inline std::string to_string(const ReducerStatistics& statistics) {
+  const StepTimes& times = statistics.times;
+  const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
+    return what + detail::milliseconds_text(sum, statistics.steps);
+  };
+  char bytes[48];
+  std::snprintf(bytes, sizeof(bytes), "%.3g MB",
+                statistics.steps == 0
+                    ? 0.0
+                    : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
+  return "a step of " + std::to_string(statistics.steps) + ": " + part("forward ", times.forward) +
+         part(", backward ", times.backward) +
+         (statistics.is_measured ? part(", communication ", times.communication) + part(" (hidden ", times.hidden) + ")"
+                                 : "") +
+         part(statistics.is_measured ? ", exposed " : ", finish ", times.exposed) + ", " + bytes + " in " +
+         std::to_string(statistics.buckets) + (statistics.buckets == 1 ? " bucket" : " buckets");
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
