@@ -1,0 +1,44 @@
+#pragma once
+/// @file
+/// What every emulated call passes through: faults, the last error, the devices that there are.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace emulation {
+
+constexpr int most_devices = 16;
+
+/// cudaSuccess, or why the call of that name is not done: a fault that a test asked for, a call from a host function
+/// (which may make none), a process forked after its parent used CUDA. A hit of a fault for NCCL comes as that number.
+int admitted(const char* function) noexcept;
+
+/// Keeps an error for cudaGetLastError and returns it.
+cudaError_t remembered(cudaError_t error) noexcept;
+
+template <class Body>
+cudaError_t call(const char* function, Body body) noexcept {
+  const auto refused = static_cast<cudaError_t>(admitted(function));
+  return remembered(refused != cudaSuccess ? refused : body());
+}
+
+/// The devices that the calling process sees.
+int device_count() noexcept;
+/// The number that a device has on the machine, whatever CUDA_VISIBLE_DEVICES is.
+int physical_device(int device) noexcept;
+/// Of the calling thread.
+int current_device() noexcept;
+void set_current_device(int device) noexcept;
+
+bool has_stream_memory_operations() noexcept;
+
+/// Counters of events: whether this wait or record is one that a test wants to be lost.
+bool wait_is_ignored() noexcept;
+bool record_is_ignored() noexcept;
+void count_host_wait() noexcept;
+
+/// Sets NCCL's faults and settings back.
+void reset_nccl() noexcept;
+
+}  // namespace emulation

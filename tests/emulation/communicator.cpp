@@ -1,0 +1,118 @@
+/// @file
+/// The life of a communicator: its state, the order of its operations, its end.
+
+#include "communicator.hpp"
+
+#include <cstdio>
+
+namespace emulation {
+
+Communicator::Communicator(int rank, int size, int device, bool blocking)
+    : rank_(rank), size_(size), device_(device), blocking_(blocking), never_completes_(init_is_to_hang(device)) {}
+
+Communicator::~Communicator() {
+  if (segment_ != nullptr) unmap_segment(segment_);
+}
+
+ncclResult_t Communicator::state() const noexcept {
+  return static_cast<ncclResult_t>(state_.load(std::memory_order_acquire));
+}
+
+void Communicator::set_state(ncclResult_t state) noexcept {
+  state_.store(state, std::memory_order_release);
+  ring(bell_);
+}
+
+void Communicator::fail(ncclResult_t error, const std::string& text) {
+  std::snprintf(text_.data(), text_.size(), "%s", text.c_str());
+  set_state(error);
+}
+
+void Communicator::block_while_in_progress() const noexcept {
+  wait_until(bell_,
+             [this] { return state() != ncclInProgress && helpers_running_.load(std::memory_order_acquire) == 0; });
+}
+
+ncclResult_t Communicator::in_progress_for_a_while() noexcept {
+  if (blocking_) return state();
+  polls_left_.store(polls_in_progress(), std::memory_order_relaxed);
+  if (state() != ncclSuccess) return state();
+  return polls_in_progress() > 0 ? ncclInProgress : ncclSuccess;
+}
+
+ncclResult_t Communicator::polled() noexcept {
+  const ncclResult_t now = state();
+  if (now != ncclSuccess) return now;
+  if (helpers_running_.load(std::memory_order_acquire) > 0) return ncclInProgress;
+  if (polls_left_.load(std::memory_order_relaxed) > 0) {
+    polls_left_.fetch_sub(1, std::memory_order_relaxed);
+    return ncclInProgress;
+  }
+  return ncclSuccess;
+}
+
+std::uint64_t Communicator::issue() noexcept {
+  references_.fetch_add(1, std::memory_order_relaxed);
+  return issued_.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool Communicator::start(std::uint64_t place) noexcept {
+  running_.fetch_add(1);
+  wait_until(bell_, [&] { return is_aborted() || finished_.load(std::memory_order_acquire) == place; });
+  return !is_aborted();
+}
+
+void Communicator::finish(std::uint64_t place) noexcept {
+  finished_.store(place + 1, std::memory_order_release);
+  running_.fetch_sub(1);
+  ring(bell_);
+  unreference();
+}
+
+void Communicator::hang() noexcept {
+  wait_until(bell_, [this] { return is_aborted(); });
+}
+
+bool Communicator::reports_dead_rank() noexcept {
+  if (!dead_ranks_are_reported()) return false;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (cell(rank).joined.load() != 2 || !has_ended(cell(rank).process)) continue;
+    fail(ncclRemoteError, "rank " + std::to_string(rank) + " has died");
+    return true;
+  }
+  return false;
+}
+
+void Communicator::abort() {
+  aborted_.store(true);
+  ring(bell_);  // who waits for other ranks looks every 2 ms
+  wait_until(bell_, [this] { return running_.load() == 0; });
+}
+
+void Communicator::release() {
+  for (std::thread& helper : helpers_)
+    helper.join();
+  unreference();
+}
+
+void Communicator::unreference() noexcept {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void Communicator::begin_finalize() {
+  finalized_ = true;
+  set_state(ncclInProgress);
+  helpers_.emplace_back([this] { finalize(); });
+  if (blocking_) block_while_in_progress();
+}
+
+void Communicator::finalize() {
+  wait_until(bell_, [this] {
+    return is_aborted() || finished_.load(std::memory_order_acquire) == issued_.load(std::memory_order_relaxed);
+  });
+  own().finalized.store(1);
+  ring_ranks();
+  if (wait_for_all([](RankCell& cell) { return cell.finalized.load() != 0; })) set_state(ncclSuccess);
+}
+
+}  // namespace emulation

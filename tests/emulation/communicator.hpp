@@ -1,0 +1,143 @@
+#pragma once
+/// @file
+/// A rank's end of an emulated communicator.
+
+#include <nccl.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "reduction.hpp"
+#include "segment.hpp"
+#include "stream.hpp"
+
+namespace emulation {
+
+/// An operator that a program made (ncclRedOpCreatePreMulSum).
+struct UserOperator {
+  bool is_used = false;
+  ncclDataType_t type = ncclFloat32;
+  double scalar = 1;
+  const void* scalar_address = nullptr;  // read when the operation runs, where it is not null
+};
+
+/// Lives until it has been destroyed or aborted and the last operation that was issued has come to its place.
+class Communicator {
+ public:
+  Communicator(int rank, int size, int device, bool blocking);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  int device() const noexcept { return device_; }
+  bool is_blocking() const noexcept { return blocking_; }
+
+  /// Joins the other ranks on a thread of its own; state() tells how it ended.
+  void begin_init(const ncclUniqueId& id);
+  /// Agrees on the parts of a split with the parent's other ranks on a thread of its own, then joins those of its part;
+  /// without a `child` it only tells the others that this rank has none.
+  static void begin_split(Communicator& parent, Communicator* child, int color, int key);
+  /// Waits on a thread of its own for what was issued, and for the other ranks to come here.
+  void begin_finalize();
+  void abort();
+  /// Lets go of the handle; nobody may use it any more.
+  void release();
+
+  ncclResult_t state() const noexcept;
+  void fail(ncclResult_t error, const std::string& text);
+  const char* last_error() const noexcept { return text_.data(); }
+  /// Blocking: until the thread that initialises, splits or finalises has come to an end.
+  void block_while_in_progress() const noexcept;
+  bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool is_finalized() const noexcept { return finalized_; }
+
+  /// After a call on a non-blocking communicator: what it returns, and that the next polls say so too.
+  ncclResult_t in_progress_for_a_while() noexcept;
+  /// What a poll says.
+  ncclResult_t polled() noexcept;
+
+  /// The place of an operation among all of the communicator; held until finish().
+  std::uint64_t issue() noexcept;
+  /// Blocking: until all operations issued before have ended. False where the communicator was aborted.
+  bool start(std::uint64_t place) noexcept;
+  void finish(std::uint64_t place) noexcept;
+
+  /// Waits at the segment's bell. False where the communicator was aborted or, if asked for, a rank has died.
+  template <class IsDone>
+  bool wait_for_ranks(IsDone is_done) noexcept {
+    for (int tries = 0; tries < 100; ++tries) {
+      if (is_done()) return true;
+    }
+    for (;;) {
+      const std::uint32_t seen = segment_->bell.load(std::memory_order_relaxed);
+      if (is_done()) return true;
+      if (is_aborted() || reports_dead_rank()) return false;
+      park(segment_->bell, seen);
+    }
+  }
+  template <class Condition>
+  bool wait_for_all(Condition condition) noexcept {
+    return wait_for_ranks([&] {
+      for (int rank = 0; rank < size_; ++rank) {
+        if (!condition(cell(rank))) return false;
+      }
+      return true;
+    });
+  }
+  /// Blocking: until the communicator is aborted.
+  void hang() noexcept;
+  void ring_ranks() noexcept { ring(segment_->bell); }
+
+  Segment& segment() noexcept { return *segment_; }
+  RankCell& cell(int rank) noexcept { return segment_->cells[static_cast<std::size_t>(rank)]; }
+  RankCell& own() noexcept { return cell(rank_); }
+  std::byte* chunk(int rank) noexcept { return segment_->chunks[static_cast<std::size_t>(rank)].data(); }
+  std::uint64_t steps = 0;  // of collectives so far; the operation's that runs
+
+  std::array<UserOperator, 16> operators;
+  std::atomic<int> calls_inside{0};
+
+ private:
+  ~Communicator();
+  void join(const ncclUniqueId& id);
+  bool agree_on_split(Communicator* child, int color, int key, std::uint32_t round, ncclUniqueId& id);
+  void finalize();
+  bool reports_dead_rank() noexcept;
+  void unreference() noexcept;
+  void set_state(ncclResult_t state) noexcept;
+
+  int rank_;  // of a split's part: known when the ranks have agreed
+  int size_;
+  const int device_;
+  const bool blocking_;
+  bool finalized_ = false;
+  bool never_completes_ = false;
+  std::uint32_t splits_ = 0;
+  Segment* segment_ = nullptr;
+  std::vector<std::thread> helpers_;
+  std::array<char, 256> text_{};
+  std::atomic<int> state_{ncclInProgress};
+  std::atomic<int> helpers_running_{0};
+  std::atomic<int> polls_left_{0};
+  std::atomic<bool> aborted_{false};
+  std::atomic<int> references_{1};
+  std::atomic<int> running_{0};
+  std::atomic<std::uint64_t> issued_{0};
+  std::atomic<std::uint64_t> finished_{0};
+  mutable std::atomic<std::uint32_t> bell_{0};
+};
+
+/// NCCL's faults and settings, as tests set them.
+bool init_is_to_hang(int device) noexcept;
+/// The fault that the operation starting now is to have; -1 for none.
+int fault_of_next_operation(int device) noexcept;
+bool mismatches_are_reported() noexcept;
+bool dead_ranks_are_reported() noexcept;
+int polls_in_progress() noexcept;
+
+}  // namespace emulation

@@ -1,0 +1,74 @@
+/// @file
+/// The two functions of the CUDA driver that streams' memory operations are, found as the runtime finds them.
+
+#include <cuda.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "api.hpp"
+#include "copy.hpp"
+#include "emulation.hpp"
+#include "stream.hpp"
+
+using namespace emulation;
+
+namespace {
+
+bool is_met(std::uint32_t seen, std::uint32_t value, unsigned int flags) {
+  switch (flags) {
+    case CU_STREAM_WAIT_VALUE_GEQ: return static_cast<std::int32_t>(seen - value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ: return seen == value;
+    case CU_STREAM_WAIT_VALUE_AND: return (seen & value) != 0;
+    default: return ~(seen | value) != 0;
+  }
+}
+
+/// Null where the address is not the device's to use. Host memory must be pinned.
+std::uint32_t* word_at(CUdeviceptr address) {
+  const End end = end_of(reinterpret_cast<const void*>(address), sizeof(std::uint32_t));
+  return end.kind == End::Kind::pageable || address % 4 != 0 ? nullptr : static_cast<std::uint32_t*>(end.address);
+}
+
+CUresult CUDAAPI wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  const int refused = admitted("cuStreamWaitValue32");
+  if (refused != 0) return static_cast<CUresult>(refused);
+  if (!has_stream_memory_operations()) return CUDA_ERROR_NOT_SUPPORTED;
+  std::uint32_t* const word = word_at(address);
+  if (stream_of(stream) == nullptr || word == nullptr || flags > CU_STREAM_WAIT_VALUE_NOR)
+    return CUDA_ERROR_INVALID_VALUE;
+  stream_of(stream)->submit([word, value, flags] {
+    return [word, value, flags] {
+      while (!is_met(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, flags)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    };
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int) {
+  const int refused = admitted("cuStreamWriteValue32");
+  if (refused != 0) return static_cast<CUresult>(refused);
+  if (!has_stream_memory_operations()) return CUDA_ERROR_NOT_SUPPORTED;
+  std::uint32_t* const word = word_at(address);
+  if (stream_of(stream) == nullptr || word == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream_of(stream)->submit(
+      [word, value] { return [word, value] { __atomic_store_n(word, value, __ATOMIC_RELEASE); }; });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  return call("cudaGetDriverEntryPointByVersion", [&] {
+    *function = nullptr;
+    if (std::strcmp(symbol, "cuStreamWaitValue32") == 0) *function = reinterpret_cast<void*>(&wait_value);
+    if (std::strcmp(symbol, "cuStreamWriteValue32") == 0) *function = reinterpret_cast<void*>(&write_value);
+    const bool found = *function != nullptr;
+    if (result != nullptr) *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return found || result != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;
+  });
+}

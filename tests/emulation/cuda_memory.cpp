@@ -1,0 +1,96 @@
+/// @file
+/// Calls that allocate memory and tell what a pointer is.
+
+#include <cstring>
+
+#include "api.hpp"
+#include "capture.hpp"
+#include "device_memory.hpp"
+#include "pinned_memory.hpp"
+
+using namespace emulation;
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  return call("cudaMalloc", [&] {
+    if (pointer == nullptr) return cudaErrorInvalidValue;
+    if (device_count() == 0) return cudaErrorNoDevice;
+    if (const cudaError_t refused = refused_while_capturing()) return refused;
+    *pointer = bytes == 0 ? nullptr : allocate_device_memory(bytes, current_device());
+    return bytes != 0 && *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+cudaError_t cudaFree(void* pointer) {
+  return call("cudaFree", [&] {
+    if (const cudaError_t refused = refused_while_capturing()) return refused;
+    return pointer == nullptr || free_device_memory(pointer) ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return call("cudaMemGetInfo", [&] {
+    *free = free_device_memory_bytes(current_device());
+    *total = device_memory_bytes();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int) {
+  return call("cudaHostAlloc", [&] {
+    if (pointer == nullptr) return cudaErrorInvalidValue;
+    if (device_count() == 0) return cudaErrorNoDevice;
+    if (const cudaError_t refused = refused_while_capturing()) return refused;
+    *pointer = bytes == 0 ? nullptr : allocate_pinned_memory(bytes);
+    return bytes != 0 && *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  return call("cudaFreeHost",
+              [&] { return pointer == nullptr || free_pinned_memory(pointer) ? cudaSuccess : cudaErrorInvalidValue; });
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int) {
+  return call("cudaHostRegister", [&] {
+    if (pointer == nullptr || bytes == 0 || is_device_address(pointer)) return cudaErrorInvalidValue;
+    return register_pinned_memory(pointer, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+  });
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  return call("cudaHostUnregister",
+              [&] { return unregister_pinned_memory(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered; });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned int) {
+  return call("cudaHostGetDevicePointer", [&] {
+    *device = host;
+    return is_pinned(host) ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  return call("cudaPointerGetAttributes", [&] {
+    if (attributes == nullptr) return cudaErrorInvalidValue;
+    *attributes = cudaPointerAttributes{};
+    attributes->type = cudaMemoryTypeUnregistered;
+    attributes->device = -2;  // cudaInvalidDeviceId
+    void* const address = const_cast<void*>(pointer);
+    if (is_device_address(pointer) && shadow_of(pointer, 0) != nullptr) {
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->device = device_of(pointer);
+      attributes->devicePointer = address;
+    } else if (is_pinned(pointer)) {
+      attributes->type = cudaMemoryTypeHost;
+      attributes->device = current_device();
+      attributes->devicePointer = attributes->hostPointer = address;
+    } else {
+      attributes->hostPointer = address;
+    }
+    return cudaSuccess;
+  });
+}

@@ -1,0 +1,93 @@
+/// @file
+/// Calls about streams, host functions among them.
+
+#include "api.hpp"
+#include "capture.hpp"
+#include "stream.hpp"
+
+using namespace emulation;
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  return call("cudaStreamCreateWithPriority", [&] {
+    // A stream that synchronises with the default stream needs one, which the emulation does not have.
+    if (flags != cudaStreamNonBlocking) return cudaErrorNotSupported;
+    if (device_count() == 0) return cudaErrorNoDevice;
+    *stream = handle_of(new Stream(current_device(), flags, priority));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return call("cudaStreamDestroy", [&] {
+    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    stream_of(stream)->end();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return call("cudaStreamQuery", [&] {
+    const Stream* const where = stream_of(stream);
+    if (where == nullptr) return cudaErrorInvalidResourceHandle;
+    if (Capture* const capture = where->capture()) {
+      capture->invalidate();
+      return cudaErrorStreamCaptureUnsupported;
+    }
+    return where->is_complete() ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return call("cudaStreamSynchronize", [&] {
+    const Stream* const where = stream_of(stream);
+    if (where == nullptr) return cudaErrorInvalidResourceHandle;
+    if (Capture* const capture = where->capture()) {
+      capture->invalidate();
+      return cudaErrorStreamCaptureUnsupported;
+    }
+    count_host_wait();
+    where->block_until_complete();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  return call("cudaStreamGetDevice", [&] {
+    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    *device = stream_of(stream)->device();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return call("cudaStreamGetPriority", [&] {
+    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    *priority = stream_of(stream)->priority();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
+  return call("cudaStreamGetFlags", [&] {
+    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    *flags = stream_of(stream)->flags();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return call("cudaLaunchHostFunc", [&] {
+    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    if (function == nullptr) return cudaErrorInvalidValue;
+    stream_of(stream)->submit([function, data] { return [function, data] { function(data); }; });
+    return cudaSuccess;
+  });
+}

@@ -1,0 +1,77 @@
+/// @file
+/// The emulated devices and the calling thread's choice among them.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "api.hpp"
+#include "emulation.hpp"
+
+namespace emulation {
+namespace {
+
+std::atomic<int> wanted_count{0};
+std::atomic<bool> memory_operations{true};
+thread_local int chosen_device = 0;
+
+int machine_devices() noexcept {
+  const int wanted = wanted_count.load(std::memory_order_relaxed);
+  if (wanted > 0) return std::min(wanted, most_devices);
+  const char* text = std::getenv("DTRAIN_EMULATED_DEVICES");
+  return text == nullptr ? 1 : std::clamp(std::atoi(text), 0, most_devices);
+}
+
+/// The devices' numbers on the machine; as with CUDA, the list ends at the first that there is not.
+std::vector<int> visible_devices() {
+  std::vector<int> visible;
+  const int there = machine_devices();
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (list == nullptr) {
+    for (int device = 0; device < there; ++device)
+      visible.push_back(device);
+    return visible;
+  }
+  while (*list != '\0') {
+    char* end = nullptr;
+    const long device = std::strtol(list, &end, 10);
+    if (end == list || device < 0 || device >= there) break;
+    visible.push_back(static_cast<int>(device));
+    list = *end == ',' ? end + 1 : end;
+  }
+  return visible;
+}
+
+}  // namespace
+
+int device_count() noexcept {
+  return static_cast<int>(visible_devices().size());
+}
+
+int physical_device(int device) noexcept {
+  const std::vector<int> visible = visible_devices();
+  const auto index = static_cast<std::size_t>(device);
+  return index < visible.size() ? visible[index] : device;
+}
+
+int current_device() noexcept {
+  return chosen_device;
+}
+void set_current_device(int device) noexcept {
+  chosen_device = device;
+}
+
+void set_device_count(int devices) {
+  wanted_count.store(devices, std::memory_order_relaxed);
+}
+
+bool has_stream_memory_operations() noexcept {
+  return memory_operations.load(std::memory_order_relaxed);
+}
+void set_stream_memory_operations(bool there) {
+  memory_operations.store(there, std::memory_order_relaxed);
+}
+
+}  // namespace emulation

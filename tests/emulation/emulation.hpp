@@ -1,0 +1,86 @@
+#pragma once
+/// @file
+/// What a test may do with the emulated CUDA runtime and NCCL that a real one would not let it.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace emulation {
+
+/// What this is, for whoever asks; the emulated devices have it as their name.
+inline constexpr char description[] = "emulated device (dtrain tests; no GPU)";
+
+/// Every device, where a fault can be tied to one.
+inline constexpr int any_device = -1;
+
+/// Emulated devices of this process: 1, or what the environment variable DTRAIN_EMULATED_DEVICES says, up to 16, of
+/// which CUDA_VISIBLE_DEVICES leaves those that it lists.
+void set_device_count(int devices);
+
+/// A kernel: `work` runs at its place in the stream, on the stream's thread. It reaches device memory by host_address.
+void launch(cudaStream_t stream, std::function<void()> work);
+
+/// Where a kernel finds the memory that a device pointer names; pointers to host memory are returned as they are.
+/// Threads: any; no lock is taken, so that ThreadSanitizer sees no order that a GPU would not give.
+void* host_address(const void* pointer);
+template <class T>
+T* host_address(T* pointer) {
+  return static_cast<T*>(host_address(static_cast<const void*>(pointer)));
+}
+
+/// The nth call of a function from now on (1: the next) returns `error`, a cudaError_t or ncclResult_t, and does
+/// nothing. `device` restricts it to calls of threads whose current device that is, and only those are counted.
+void fail(const std::string& function, int nth, int error, int device = any_device);
+
+/// The nth cudaStreamWaitEvent from now on waits for nothing (0: none).
+void ignore_wait(int nth);
+/// The nth cudaEventRecord from now on records nothing (0: none).
+void ignore_record(int nth);
+/// Calls of cudaStreamWaitEvent since the last call of ignore_wait or reset.
+int waits();
+/// Calls of cudaEventRecord since the last call of ignore_record or reset.
+int records();
+/// Calls that block the host until a device has done something: synchronisations, and copies of pageable memory.
+int host_waits();
+
+/// Whether devices can wait for a value in memory (cuStreamWaitValue32); they can unless told otherwise.
+void set_stream_memory_operations(bool there);
+
+/// Bytes of device and pinned memory that are allocated.
+std::size_t allocated_device_bytes();
+std::size_t allocated_pinned_bytes();
+
+/// What goes wrong in the nth NCCL operation.
+enum class Fault {
+  async_error,  ///< the communicator reports ncclRemoteError, the operation never ends
+  hang,         ///< the operation never ends, as if the rank had died
+  kill,         ///< the process ends by SIGKILL
+};
+
+/// The nth NCCL collective, send or receive that starts on a device from now on goes wrong on its rank (0: none).
+void fault_in_operation(Fault fault, int nth, int device = any_device);
+/// Whether the initialisation of communicators begun from now on never completes on that device; it can be aborted.
+void init_never_completes(bool never, int device = any_device);
+
+/// What becomes of ranks that call different collectives, or with different counts, types or operations.
+enum class Mismatch {
+  hang,    ///< nobody's operation ends, as with NCCL
+  report,  ///< each rank's communicator reports ncclInvalidUsage
+};
+void set_mismatch(Mismatch mismatch);
+/// Whether a rank whose process has died is reported as ncclRemoteError; else the others hang, as they may with NCCL.
+void set_dead_ranks_reported(bool reported);
+
+/// How often ncclCommGetAsyncError says ncclInProgress after each call on a non-blocking communicator: 1.
+void set_polls_in_progress(int polls);
+/// Calls on one communicator that ran at once in two threads, which NCCL forbids.
+int concurrent_calls();
+
+/// Takes all faults and settings back; memory, streams and communicators stay.
+void reset();
+
+}  // namespace emulation

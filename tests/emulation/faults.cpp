@@ -1,0 +1,118 @@
+/// @file
+/// Calls that fail because a test wants it, and events that get lost.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "api.hpp"
+#include "emulation.hpp"
+#include "stream.hpp"
+
+namespace emulation {
+namespace {
+
+struct PlannedFailure {
+  std::string function;
+  int calls_left;
+  int error;
+  int device;
+};
+
+// Nothing here is ever destroyed: streams' threads may still run when a program's static objects go.
+struct Plan {
+  std::mutex mutex;
+  std::vector<PlannedFailure> failures;
+};
+Plan& plan() {
+  static Plan* const only = new Plan;
+  return *only;
+}
+
+// Read without the mutex, which would order threads that a GPU does not.
+std::atomic<bool> planned{false};
+std::atomic<int> first_user{0};
+
+std::atomic<int> ignored_wait{0};
+std::atomic<int> ignored_record{0};
+std::atomic<int> wait_count{0};
+std::atomic<int> record_count{0};
+std::atomic<int> host_wait_count{0};
+
+int planned_failure(const char* function) noexcept {
+  const std::lock_guard lock(plan().mutex);
+  for (PlannedFailure& failure : plan().failures) {
+    if (failure.function != function || failure.calls_left == 0) continue;
+    if (failure.device != any_device && failure.device != current_device()) continue;
+    if (--failure.calls_left == 0) return failure.error;
+  }
+  return 0;
+}
+
+bool is_next(std::atomic<int>& count, const std::atomic<int>& wanted) noexcept {
+  return count.fetch_add(1, std::memory_order_relaxed) + 1 == wanted.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+int admitted(const char* function) noexcept {
+  const int self = ::getpid();
+  int first = 0;
+  if (!first_user.compare_exchange_strong(first, self, std::memory_order_relaxed) && first != self) {
+    return cudaErrorInitializationError;
+  }
+  if (in_stream_thread()) return cudaErrorNotPermitted;
+  return planned.load(std::memory_order_relaxed) ? planned_failure(function) : 0;
+}
+
+void fail(const std::string& function, int nth, int error, int device) {
+  const std::lock_guard lock(plan().mutex);
+  plan().failures.push_back({function, nth, error, device});
+  planned.store(true, std::memory_order_relaxed);
+}
+
+bool wait_is_ignored() noexcept {
+  return is_next(wait_count, ignored_wait);
+}
+bool record_is_ignored() noexcept {
+  return is_next(record_count, ignored_record);
+}
+void count_host_wait() noexcept {
+  host_wait_count.fetch_add(1, std::memory_order_relaxed);
+}
+
+void ignore_wait(int nth) {
+  wait_count.store(0, std::memory_order_relaxed);
+  ignored_wait.store(nth, std::memory_order_relaxed);
+}
+void ignore_record(int nth) {
+  record_count.store(0, std::memory_order_relaxed);
+  ignored_record.store(nth, std::memory_order_relaxed);
+}
+int waits() {
+  return wait_count.load(std::memory_order_relaxed);
+}
+int records() {
+  return record_count.load(std::memory_order_relaxed);
+}
+int host_waits() {
+  return host_wait_count.load(std::memory_order_relaxed);
+}
+
+void reset() {
+  {
+    const std::lock_guard lock(plan().mutex);
+    plan().failures.clear();
+    planned.store(false, std::memory_order_relaxed);
+  }
+  ignore_wait(0);
+  ignore_record(0);
+  host_wait_count.store(0, std::memory_order_relaxed);
+  set_device_count(0);
+  set_stream_memory_operations(true);
+  reset_nccl();
+}
+
+}  // namespace emulation

@@ -1,0 +1,45 @@
+#pragma once
+/// @file
+/// Parks a thread on a word: with futexes, in which ThreadSanitizer sees no order, unlike in mutexes.
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+namespace emulation {
+
+/// Sleeps while `word` is `seen`, at most 2 ms, and now and then for no reason. The word may be shared by processes.
+inline void park(const std::atomic<std::uint32_t>& word, std::uint32_t seen) noexcept {
+  const timespec patience{0, 2'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &patience, nullptr, 0);
+}
+
+inline void wake_all(const std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+/// Returns when `is_done()`, which another thread makes true before it changes `bell` and wakes. The bell itself orders
+/// nothing: only what `is_done` reads does.
+template <class IsDone>
+void wait_until(const std::atomic<std::uint32_t>& bell, IsDone is_done) noexcept {
+  for (int tries = 0; tries < 100; ++tries) {
+    if (is_done()) return;
+  }
+  for (;;) {
+    const std::uint32_t seen = bell.load(std::memory_order_relaxed);
+    if (is_done()) return;
+    park(bell, seen);
+  }
+}
+
+inline void ring(std::atomic<std::uint32_t>& bell) noexcept {
+  bell.fetch_add(1, std::memory_order_relaxed);
+  wake_all(bell);
+}
+
+}  // namespace emulation

@@ -1,0 +1,101 @@
+/// @file
+/// The calling thread's group.
+
+#include "group.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace emulation {
+namespace {
+
+struct Pending {
+  Communicator* communicator;
+  Stream* stream;
+  Operation operation;
+};
+
+struct Group {
+  int depth = 0;
+  std::vector<Pending> operations;
+  std::vector<Communicator*> initialising;
+};
+thread_local Group group;
+
+void enqueue(const Pending& pending) {
+  pending.stream->submit([communicator = pending.communicator, operation = pending.operation] {
+    return issued(*communicator, operation);
+  });
+}
+
+/// All messages of one communicator and stream become one operation, at the place of the first.
+std::vector<Pending> with_messages_joined(std::vector<Pending> all) {
+  std::vector<Pending> joined;
+  for (Pending& each : all) {
+    const auto same = std::find_if(joined.begin(), joined.end(), [&](const Pending& other) {
+      return other.operation.kind == Operation::Kind::messages && other.communicator == each.communicator &&
+             other.stream == each.stream;
+    });
+    if (each.operation.kind != Operation::Kind::messages || same == joined.end()) {
+      joined.push_back(std::move(each));
+    } else {
+      same->operation.messages.push_back(each.operation.messages.front());
+    }
+  }
+  return joined;
+}
+
+ncclResult_t end_group() {
+  const Group ended = std::exchange(group, Group{});
+  ncclResult_t result = ncclSuccess;
+  const auto note = [&](ncclResult_t each) {
+    if (result == ncclSuccess || result == ncclInProgress) result = each == ncclSuccess ? result : each;
+  };
+  std::vector<Communicator*> used;
+  for (const Pending& pending : with_messages_joined(ended.operations)) {
+    enqueue(pending);
+    if (std::find(used.begin(), used.end(), pending.communicator) == used.end()) used.push_back(pending.communicator);
+  }
+  for (Communicator* communicator : used)
+    note(communicator->in_progress_for_a_while());
+  for (Communicator* communicator : ended.initialising)
+    note(await_init(*communicator));
+  return result;
+}
+
+}  // namespace
+
+ncclResult_t submit(Communicator& communicator, Stream& stream, Operation operation) {
+  if (group.depth > 0) {
+    group.operations.push_back({&communicator, &stream, std::move(operation)});
+    return ncclSuccess;
+  }
+  enqueue({&communicator, &stream, std::move(operation)});
+  return communicator.in_progress_for_a_while();
+}
+
+ncclResult_t await_init(Communicator& communicator) {
+  if (group.depth > 0) {
+    group.initialising.push_back(&communicator);
+    return ncclSuccess;
+  }
+  if (!communicator.is_blocking()) return ncclInProgress;
+  communicator.block_while_in_progress();
+  return communicator.state();
+}
+
+}  // namespace emulation
+
+ncclResult_t ncclGroupStart() {
+  if (const ncclResult_t refused = emulation::nccl_admitted("ncclGroupStart")) return refused;
+  ++emulation::group.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (const ncclResult_t refused = emulation::nccl_admitted("ncclGroupEnd")) return refused;
+  if (emulation::group.depth == 0) return ncclInvalidUsage;
+  if (--emulation::group.depth > 0) return ncclSuccess;
+  return emulation::end_group();
+}

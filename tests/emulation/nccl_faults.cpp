@@ -1,0 +1,89 @@
+/// @file
+/// What tests let NCCL do wrong.
+
+#include <atomic>
+
+#include "api.hpp"
+#include "communicator.hpp"
+#include "emulation.hpp"
+#include "group.hpp"
+
+namespace emulation {
+namespace {
+
+std::atomic<int> planned_fault{-1};
+std::atomic<int> planned_place{0};
+std::atomic<int> planned_device{any_device};
+std::atomic<bool> hanging_init{false};
+std::atomic<int> hanging_device{any_device};
+std::atomic<bool> reported_mismatches{false};
+std::atomic<bool> reported_deaths{false};
+std::atomic<int> polls{1};
+std::atomic<int> calls_at_once{0};
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+bool fits(const std::atomic<int>& wanted, int device) noexcept {
+  return wanted.load(relaxed) == any_device || wanted.load(relaxed) == device;
+}
+
+}  // namespace
+
+void fault_in_operation(Fault fault, int nth, int device) {
+  planned_fault.store(static_cast<int>(fault), relaxed);
+  planned_device.store(device, relaxed);
+  planned_place.store(nth, relaxed);
+}
+
+int fault_of_next_operation(int device) noexcept {
+  if (planned_place.load(relaxed) <= 0 || !fits(planned_device, device)) return -1;
+  return planned_place.fetch_sub(1, relaxed) == 1 ? planned_fault.load(relaxed) : -1;
+}
+
+void init_never_completes(bool never, int device) {
+  hanging_device.store(device, relaxed);
+  hanging_init.store(never, relaxed);
+}
+bool init_is_to_hang(int device) noexcept {
+  return hanging_init.load(relaxed) && fits(hanging_device, device);
+}
+
+void set_mismatch(Mismatch mismatch) {
+  reported_mismatches.store(mismatch == Mismatch::report, relaxed);
+}
+bool mismatches_are_reported() noexcept {
+  return reported_mismatches.load(relaxed);
+}
+
+void set_dead_ranks_reported(bool reported) {
+  reported_deaths.store(reported, relaxed);
+}
+bool dead_ranks_are_reported() noexcept {
+  return reported_deaths.load(relaxed);
+}
+
+void set_polls_in_progress(int wanted) {
+  polls.store(wanted, relaxed);
+}
+int polls_in_progress() noexcept {
+  return polls.load(relaxed);
+}
+
+int concurrent_calls() {
+  return calls_at_once.load(relaxed);
+}
+
+InsideCall::InsideCall(Communicator& communicator) noexcept : communicator_(communicator) {
+  if (communicator.calls_inside.fetch_add(1, relaxed) > 0) calls_at_once.fetch_add(1, relaxed);
+}
+
+void reset_nccl() noexcept {
+  planned_place.store(0, relaxed);
+  hanging_init.store(false, relaxed);
+  reported_mismatches.store(false, relaxed);
+  reported_deaths.store(false, relaxed);
+  polls.store(1, relaxed);
+  calls_at_once.store(0, relaxed);
+}
+
+}  // namespace emulation

@@ -1,0 +1,152 @@
+/// @file
+/// The thread of a stream, and its queue.
+
+#include "stream.hpp"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "capture.hpp"
+#include "emulation.hpp"
+#include "futex.hpp"
+
+namespace emulation {
+namespace {
+
+thread_local bool is_stream_thread = false;
+
+// Only who makes, ends or waits for all streams takes this mutex.
+struct Registry {
+  std::mutex mutex;
+  std::vector<Stream*> streams;
+};
+Registry& registry() {
+  static Registry* const only = new Registry;
+  return *only;
+}
+
+/// Threads of libraries leave signals to the program's own.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+bool in_stream_thread() noexcept {
+  return is_stream_thread;
+}
+
+Stream::Stream(int device, unsigned int flags, int priority)
+    : device_(device), flags_(flags), priority_(priority), newest_(new Item), oldest_(newest_.load()) {
+  const SignalsBlocked blocked;
+  std::thread([this] { run(); }).detach();
+  const std::lock_guard lock(registry().mutex);
+  registry().streams.push_back(this);
+}
+
+Stream::~Stream() {
+  delete oldest_;
+}
+
+void Stream::push(Item* item) noexcept {
+  Item* const before = newest_.exchange(item, std::memory_order_acq_rel);
+  before->next.store(item, std::memory_order_release);
+  ring(bell_);
+}
+
+void Stream::enqueue(Work work) {
+  issued_.fetch_add(1, std::memory_order_relaxed);
+  auto* const item = new Item;
+  item->work = std::move(work);
+  push(item);
+}
+
+void Stream::submit(MakeWork make) {
+  if (Capture* const graph = capture()) {
+    graph->add(lane_, std::move(make));
+  } else {
+    enqueue(make());
+  }
+}
+
+Stream::Item* Stream::next_blocking() noexcept {
+  Item* next = nullptr;
+  wait_until(bell_, [&] { return (next = oldest_->next.load(std::memory_order_acquire)) != nullptr; });
+  delete oldest_;
+  oldest_ = next;
+  return next;
+}
+
+void Stream::run() noexcept {
+  is_stream_thread = true;
+  for (;;) {
+    Item* const item = next_blocking();
+    if (!item->work) break;
+    item->work();
+    item->work = nullptr;  // what it holds goes before it counts as done
+    completed_.fetch_add(1, std::memory_order_release);
+    ring(completion_bell_);
+  }
+  while (!is_let_go_.load(std::memory_order_acquire))
+    std::this_thread::yield();
+  delete this;
+}
+
+bool Stream::is_complete() const noexcept {
+  return completed_.load(std::memory_order_acquire) >= issued_.load(std::memory_order_relaxed);
+}
+
+void Stream::block_until_complete() const noexcept {
+  const std::uint64_t wanted = issued_.load(std::memory_order_relaxed);
+  wait_until(completion_bell_, [&] { return completed_.load(std::memory_order_acquire) >= wanted; });
+}
+
+void Stream::end() {
+  {
+    const std::lock_guard lock(registry().mutex);
+    std::erase(registry().streams, this);
+  }
+  push(new Item);
+  is_let_go_.store(true, std::memory_order_release);
+}
+
+void Stream::set_capture(Capture* capture, int lane) noexcept {
+  lane_ = lane;
+  capture_.store(capture, std::memory_order_relaxed);
+}
+
+Stream* stream_of(cudaStream_t handle) noexcept {
+  const bool is_default = handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+  return is_default ? nullptr : reinterpret_cast<Stream*>(handle);
+}
+
+cudaStream_t handle_of(Stream* stream) noexcept {
+  return reinterpret_cast<cudaStream_t>(stream);
+}
+
+void block_until_device_complete(int device) noexcept {
+  const std::lock_guard lock(registry().mutex);  // nobody ends a stream meanwhile
+  for (const Stream* stream : registry().streams) {
+    if (stream->device() == device) stream->block_until_complete();
+  }
+}
+
+void launch(cudaStream_t stream, std::function<void()> work) {
+  stream_of(stream)->submit([work = std::move(work)] { return work; });
+}
+
+}  // namespace emulation

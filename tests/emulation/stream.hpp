@@ -1,0 +1,82 @@
+#pragma once
+/// @file
+/// A stream: a thread that does what it is given, in order, and shares nothing with other streams' threads.
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+namespace emulation {
+
+class Capture;
+
+using Work = std::function<void()>;
+/// Called by the thread that issues, each time the work is issued: once, or at each launch of a graph.
+using MakeWork = std::function<Work()>;
+
+/// Whether the calling thread is a stream's, which may make no CUDA or NCCL call.
+bool in_stream_thread() noexcept;
+
+/// A queue of many producers and one consumer (Dmitry Vyukov's). All order between threads is: an item's producer
+/// before its work; a stream's work before whoever saw it complete.
+class Stream {
+ public:
+  Stream(int device, unsigned int flags, int priority);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /// Threads: any.
+  void enqueue(Work work);
+  /// Enqueues the work, or notes it in the graph that is being captured.
+  void submit(MakeWork make);
+
+  bool is_complete() const noexcept;
+  /// Blocking: until everything enqueued before has been done.
+  void block_until_complete() const noexcept;
+
+  /// The thread ends, and the stream with it, when everything enqueued has been done. Waits for nothing.
+  void end();
+
+  int device() const noexcept { return device_; }
+  unsigned int flags() const noexcept { return flags_; }
+  int priority() const noexcept { return priority_; }
+
+  /// What is being captured of this stream; null where nothing is. Threads: those that issue on the stream.
+  Capture* capture() const noexcept { return capture_.load(std::memory_order_relaxed); }
+  int lane() const noexcept { return lane_; }
+  void set_capture(Capture* capture, int lane) noexcept;
+
+ private:
+  struct Item {
+    Work work;
+    std::atomic<Item*> next{nullptr};
+  };
+  ~Stream();
+  void push(Item* item) noexcept;
+  Item* next_blocking() noexcept;
+  void run() noexcept;
+
+  const int device_;
+  const unsigned int flags_;
+  const int priority_;
+  std::atomic<Capture*> capture_{nullptr};
+  int lane_ = 0;
+  std::atomic<Item*> newest_;
+  Item* oldest_;  // done already; the thread's own
+  std::atomic<std::uint32_t> bell_{0};
+  std::atomic<bool> is_let_go_{false};  // nobody else will touch the stream
+  std::atomic<std::uint64_t> issued_{0};
+  std::atomic<std::uint64_t> completed_{0};
+  mutable std::atomic<std::uint32_t> completion_bell_{0};
+};
+
+/// The stream that a handle names; null for the default streams, which the emulation does not have.
+Stream* stream_of(cudaStream_t handle) noexcept;
+cudaStream_t handle_of(Stream* stream) noexcept;
+
+/// Blocking: until every stream of the device has done what was enqueued before.
+void block_until_device_complete(int device) noexcept;
+
+}  // namespace emulation
