@@ -11,6 +11,7 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/topology/combination.hpp"
+#include "dtrain/topology/companion.hpp"
 #include "dtrain/topology/lane.hpp"
 #include "dtrain/topology/node_layout.hpp"
 #include "dtrain/topology/parts.hpp"
@@ -21,6 +22,9 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Reduce-scatter in the node, all-reduce of each rank's part with the ranks of its place in the other nodes,
 /// all-gather in the node: all ranks of a node use its link at once. `B` joins nodes, `Intra` the ranks of one.
+///
+/// A large buffer goes in segments: while one is on its way between the nodes, they share out the one before it and
+/// reduce the one behind it.
 ///
 /// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
 /// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
@@ -56,7 +60,7 @@ class HierarchicalReduction {
     if (layout_.ranks == layout_.nodes) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
-    return reduce_in_node(input, output, partial_op(op)) && reduce_across(output, op) && share_in_node(output);
+    return in_segments(input, output, op);
   }
 
   void abort(const Cause& cause) noexcept {
@@ -85,6 +89,33 @@ class HierarchicalReduction {
     Part own = block(whole, lane);
     own.count += lane + 1 == layout_.lanes ? rest(whole).count : 0;
     return own;
+  }
+
+  /// Long enough that what a reduction across nodes costs beside its bytes does not count.
+  static constexpr std::size_t lane_segment_bytes = std::size_t{8} << 20;
+
+  std::size_t segment_length(const BufferView& whole) const noexcept {
+    return lane_segment_bytes / size_bytes(whole.dtype) * static_cast<std::size_t>(layout_.lanes);
+  }
+
+  bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    const std::size_t length = segment_length(output);
+    const std::size_t segments = std::max<std::size_t>(1, pieces_in(output.count, length));
+    const auto segment = [&](std::size_t index) { return piece_of({0, output.count}, length, index); };
+    const auto reduce = [&](std::size_t index) {
+      return index == segments ||
+             reduce_in_node(view_of(input, segment(index)), view_of(output, segment(index)), partial_op(op));
+    };
+    bool serves = reduce(0);
+    for (std::size_t index = 0; serves && index < segments; ++index) {
+      const auto across = [&] { return reduce_across(view_of(output, segment(index)), op); };
+      const auto inside = [&] {
+        return (index == 0 || share_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
+      };
+      serves = segments > 1 && across_ ? companion_.run_both(inside, across, [&](const Cause& cause) { abort(cause); })
+                                       : across() && inside();
+    }
+    return serves && share_in_node(view_of(output, segment(segments - 1)));
   }
 
   bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
@@ -138,6 +169,7 @@ class HierarchicalReduction {
   NodeLayout layout_;
   Lane<typename Intra::Communicator> node_;
   std::optional<Lane<typename B::Communicator>> across_;
+  Companion companion_;  ///< goes first
 };
 
 /// A backend that can be used inside the nodes of one on host streams.

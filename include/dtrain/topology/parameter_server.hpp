@@ -16,6 +16,7 @@
 #include "dtrain/topology/parts.hpp"
 #include "dtrain/topology/routed.hpp"
 #include "dtrain/topology/topology.hpp"
+#include "dtrain/topology/two_lanes.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -32,64 +33,73 @@ class ServedReduction {
 
   /// Collective, blocking. A server has memory for a piece of every rank: the pieces are shorter where ranks are many.
   ServedReduction(const backend::ChannelContext& context, Deadline deadline)
-      : lane_(B::open_blocking(beside(context, "servers"), deadline)),
-        bytes_(std::clamp(server_bytes / static_cast<std::size_t>(lane_.size()), std::size_t{4096}, piece_bytes) / 8 *
-               8) {
-    if (serves(lane_.rank())) {
-      received_.reset(new std::byte[bytes_ * static_cast<std::size_t>(lane_.size())]);
-      sources_.resize(static_cast<std::size_t>(lane_.size()));
+      : bytes_(std::clamp(lane_bytes / static_cast<std::size_t>(context.members.world_size), std::size_t{4096},
+                          piece_bytes) /
+               8 * 8),
+        lanes_(context, "servers", deadline) {
+    if (serves(lanes_.rank())) {
+      received_.reset(new std::byte[2 * bytes_ * static_cast<std::size_t>(lanes_.size())]);
+      sources_.resize(2 * static_cast<std::size_t>(lanes_.size()));
     }
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lane_.size() == 1) {
+    if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lane_.size());
+    const Combination combine(output.dtype, op, lanes_.size());
     const std::size_t length = bytes_ / size_bytes(output.dtype);
     const std::size_t pieces = pieces_in(shard(output, 0).count, length);
-    for (std::size_t index = 0; index < pieces; ++index) {
-      if (!push(input, output, length, index)) {
-        return false;
+    return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
+      for (std::size_t index = run.first; index < pieces; index += run.stride) {
+        if (!push(lane, slots(run), input, output, length, index)) {
+          return false;
+        }
+        if (serves(lanes_.rank())) {
+          const Part own = piece_of(shard(output, lanes_.rank()), length, index);
+          reduce(run, view_of(input, own), view_of(output, own), combine);
+        }
+        if (!pull(lane, output, length, index)) {
+          return false;
+        }
       }
-      if (serves(lane_.rank())) {
-        const Part own = piece_of(shard(output, lane_.rank()), length, index);
-        reduce(view_of(input, own), view_of(output, own), combine);
-      }
-      if (!pull(output, length, index)) {
-        return false;
-      }
-    }
-    return true;
+      return true;
+    });
   }
 
-  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
-  std::optional<Cause> failure() const { return lane_.failure(); }
+  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
+  std::optional<Cause> failure() const { return lanes_.failure(); }
 
  private:
-  static constexpr std::size_t server_bytes = std::size_t{16} << 20;
+  using Lane = typename TwoLanes<B>::Lane;
+  static constexpr std::size_t lane_bytes = std::size_t{8} << 20;  ///< of a server's memory for each lane
 
-  int server_count() const noexcept { return std::min(servers, lane_.size()); }
+  int server_count() const noexcept { return std::min(servers, lanes_.size()); }
   bool serves(int rank) const noexcept { return rank < server_count(); }
-  int around(int distance) const noexcept { return (lane_.rank() + lane_.size() + distance) % lane_.size(); }
+  int around(int distance) const noexcept { return (lanes_.rank() + lanes_.size() + distance) % lanes_.size(); }
 
   Part shard(const BufferView& whole, int server) const noexcept {
     return part_of(whole.count, server_count(), server);
   }
 
-  std::byte* slot(int rank) const noexcept { return received_.get() + static_cast<std::size_t>(rank) * bytes_; }
+  /// The memory of a lane, null on ranks that do not serve, and in it that for a piece of `rank`.
+  std::byte* slots(PieceRun run) const noexcept {
+    return received_ ? received_.get() + run.first * static_cast<std::size_t>(lanes_.size()) * bytes_ : nullptr;
+  }
+  std::byte* slot(std::byte* slots, int rank) const noexcept { return slots + static_cast<std::size_t>(rank) * bytes_; }
 
   /// In round t rank r sends to r - t and a server s receives from s + t: each has one partner a side, no round waits
   /// for a later one, and all servers receive at once.
-  bool push(const ConstBufferView& input, const BufferView& output, std::size_t length, std::size_t index) {
-    for (int round = 1; round < lane_.size(); ++round) {
+  bool push(Lane& lane, std::byte* slots, const ConstBufferView& input, const BufferView& output, std::size_t length,
+            std::size_t index) {
+    for (int round = 1; round < lanes_.size(); ++round) {
       const int to = serves(around(-round)) ? around(-round) : nobody;
-      const int from = serves(lane_.rank()) ? around(round) : nobody;
+      const int from = serves(lanes_.rank()) ? around(round) : nobody;
       const Part sent = to == nobody ? Part{} : piece_of(shard(output, to), length, index);
-      const Part taken = from == nobody ? Part{} : piece_of(shard(output, lane_.rank()), length, index);
-      const BufferView received{from == nobody ? nullptr : slot(from), taken.count, output.dtype, {}};
-      if (!lane_.exchange(view_of(input, sent), to, received, from)) {
+      const Part taken = from == nobody ? Part{} : piece_of(shard(output, lanes_.rank()), length, index);
+      const BufferView received{from == nobody ? nullptr : slot(slots, from), taken.count, output.dtype, {}};
+      if (!lane.exchange(view_of(input, sent), to, received, from)) {
         return false;
       }
     }
@@ -97,13 +107,14 @@ class ServedReduction {
   }
 
   /// In rank order, as many sources at a time as a reduction takes; this rank's slot holds what is reduced so far.
-  void reduce(const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
-    for (int rank = 0; rank < lane_.size(); ++rank) {
-      sources_[static_cast<std::size_t>(rank)] = rank == lane_.rank() ? own.data : slot(rank);
+  void reduce(PieceRun run, const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
+    const auto ranks = static_cast<std::size_t>(lanes_.size());
+    std::span<const std::byte*> rest = std::span(sources_).subspan(run.first * ranks, ranks);
+    for (int rank = 0; rank < lanes_.size(); ++rank) {
+      rest[static_cast<std::size_t>(rank)] = rank == lanes_.rank() ? own.data : slot(slots(run), rank);
     }
     BufferView partial = result;
-    partial.data = slot(lane_.rank());
-    std::span<const std::byte*> rest(sources_);
+    partial.data = slot(slots(run), lanes_.rank());
     while (rest.size() > kernels::Reduction::max_sources) {
       combine(rest.first(kernels::Reduction::max_sources), partial, false);
       rest = rest.subspan(kernels::Reduction::max_sources - 1);
@@ -112,23 +123,23 @@ class ServedReduction {
     combine(rest, result, true);
   }
 
-  bool pull(const BufferView& output, std::size_t length, std::size_t index) {
-    for (int round = 1; round < lane_.size(); ++round) {
-      const int to = serves(lane_.rank()) ? around(round) : nobody;
+  bool pull(Lane& lane, const BufferView& output, std::size_t length, std::size_t index) {
+    for (int round = 1; round < lanes_.size(); ++round) {
+      const int to = serves(lanes_.rank()) ? around(round) : nobody;
       const int from = serves(around(-round)) ? around(-round) : nobody;
-      const Part sent = to == nobody ? Part{} : piece_of(shard(output, lane_.rank()), length, index);
+      const Part sent = to == nobody ? Part{} : piece_of(shard(output, lanes_.rank()), length, index);
       const Part taken = from == nobody ? Part{} : piece_of(shard(output, from), length, index);
-      if (!lane_.exchange(view_of(output, sent), to, view_of(output, taken), from)) {
+      if (!lane.exchange(view_of(output, sent), to, view_of(output, taken), from)) {
         return false;
       }
     }
     return true;
   }
 
-  Lane<typename B::Communicator> lane_;
   std::size_t bytes_;                      ///< of a piece
-  std::unique_ptr<std::byte[]> received_;  ///< a server's: a piece of each rank
-  std::vector<const std::byte*> sources_;
+  std::unique_ptr<std::byte[]> received_;  ///< a server's: for each lane a piece of each rank
+  std::vector<const std::byte*> sources_;  ///< of each lane
+  TwoLanes<B> lanes_;
 };
 
 /// With `S` servers; on fewer ranks all of them serve.

@@ -14,6 +14,7 @@
 #include "dtrain/topology/parts.hpp"
 #include "dtrain/topology/routed.hpp"
 #include "dtrain/topology/topology.hpp"
+#include "dtrain/topology/two_lanes.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -29,74 +30,77 @@ class RingReduction {
 
   /// Collective, blocking.
   RingReduction(const backend::ChannelContext& context, Deadline deadline)
-      : lane_(B::open_blocking(beside(context, "ring"), deadline)), received_(new std::byte[piece_bytes]) {}
+      : received_(new std::byte[2 * piece_bytes]), lanes_(context, "ring", deadline) {}
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lane_.size() == 1) {
+    if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lane_.size());
-    for (int step = 0; step + 1 < lane_.size(); ++step) {
-      if (!reduce(input, output, combine, step)) {
-        return false;
+    const Combination combine(output.dtype, op, lanes_.size());
+    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
+      bool serves = true;
+      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
+        serves = reduce(lane, run, input, output, combine, step);
       }
-    }
-    for (int step = 0; step + 1 < lane_.size(); ++step) {
-      if (!gather(output, step)) {
-        return false;
+      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
+        serves = gather(lane, run, output, step);
       }
-    }
-    return true;
+      return serves;
+    });
   }
 
-  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
-  std::optional<Cause> failure() const { return lane_.failure(); }
+  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
+  std::optional<Cause> failure() const { return lanes_.failure(); }
 
  private:
-  int next() const noexcept { return (lane_.rank() + 1) % lane_.size(); }
-  int previous() const noexcept { return (lane_.rank() + lane_.size() - 1) % lane_.size(); }
+  using Lane = typename TwoLanes<B>::Lane;
+
+  int next() const noexcept { return (lanes_.rank() + 1) % lanes_.size(); }
+  int previous() const noexcept { return (lanes_.rank() + lanes_.size() - 1) % lanes_.size(); }
 
   /// The part that is `back` ranks behind this one's own.
   Part part(const BufferView& whole, int back) const noexcept {
-    return part_of(whole.count, lane_.size(), (lane_.rank() + 2 * lane_.size() - back) % lane_.size());
+    return part_of(whole.count, lanes_.size(), (lanes_.rank() + 2 * lanes_.size() - back) % lanes_.size());
   }
 
   static std::size_t length(const BufferView& whole) noexcept { return piece_bytes / size_bytes(whole.dtype); }
   std::size_t pieces(const BufferView& whole) const noexcept {
-    return pieces_in(part_of(whole.count, lane_.size(), 0).count, length(whole));
+    return pieces_in(part_of(whole.count, lanes_.size(), 0).count, length(whole));
   }
 
   /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
-  bool reduce(const ConstBufferView& input, const BufferView& output, const Combination& combine, int step) {
+  bool reduce(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
+              const Combination& combine, int step) {
+    std::byte* const memory = received_.get() + run.first * piece_bytes;
     const ConstBufferView partial = step == 0 ? input : ConstBufferView(output);
-    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
       const Part sent = piece_of(part(output, step), length(output), piece);
       const Part taken = piece_of(part(output, step + 1), length(output), piece);
-      const BufferView received{received_.get(), taken.count, output.dtype, {}};
-      if (!lane_.exchange(view_of(partial, sent), next(), received, previous())) {
+      const BufferView received{memory, taken.count, output.dtype, {}};
+      if (!lane.exchange(view_of(partial, sent), next(), received, previous())) {
         return false;
       }
       const std::array<const std::byte*, 2> sources{received.data, view_of(input, taken).data};
-      combine(sources, view_of(output, taken), step + 2 == lane_.size());
+      combine(sources, view_of(output, taken), step + 2 == lanes_.size());
     }
     return true;
   }
 
   /// A part that is done goes on.
-  bool gather(const BufferView& output, int step) {
-    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+  bool gather(Lane& lane, PieceRun run, const BufferView& output, int step) {
+    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
       const Part sent = piece_of(part(output, step - 1), length(output), piece);
       const Part taken = piece_of(part(output, step), length(output), piece);
-      if (!lane_.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
+      if (!lane.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
         return false;
       }
     }
     return true;
   }
 
-  Lane<typename B::Communicator> lane_;
-  std::unique_ptr<std::byte[]> received_;
+  std::unique_ptr<std::byte[]> received_;  ///< a piece of each lane
+  TwoLanes<B> lanes_;
 };
 
 struct Ring {

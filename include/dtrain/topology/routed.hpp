@@ -245,11 +245,4 @@ concept OnHostStreams = backend::Backend<B> && std::same_as<typename B::Communic
 template <class B>
 concept CarriesMessages = OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 
-/// The context of a channel for an algorithm, beside the group's own of the same ranks.
-inline backend::ChannelContext beside(const backend::ChannelContext& context, std::string_view purpose) {
-  backend::ChannelContext made = context;
-  made.name += "/" + std::string(purpose);
-  return made;
-}
-
 }  // namespace DTRAIN_NAMESPACE::topology

@@ -15,6 +15,7 @@
 #include "dtrain/topology/parts.hpp"
 #include "dtrain/topology/routed.hpp"
 #include "dtrain/topology/topology.hpp"
+#include "dtrain/topology/two_lanes.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -30,32 +31,36 @@ class TreeReduction {
   static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
 
   /// Collective, blocking.
-  TreeReduction(const backend::ChannelContext& context, Deadline deadline)
-      : lane_(B::open_blocking(beside(context, "tree"), deadline)) {
+  TreeReduction(const backend::ChannelContext& context, Deadline deadline) : lanes_(context, "tree", deadline) {
     if (left() != nobody) {
-      received_.reset(new std::byte[2 * piece_bytes]);
+      received_.reset(new std::byte[4 * piece_bytes]);
     }
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lane_.size() == 1) {
+    if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    return up(input, output, Combination(output.dtype, op, lane_.size())) && down(output);
+    const Combination combine(output.dtype, op, lanes_.size());
+    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
+      return up(lane, run, input, output, combine) && down(lane, run, output);
+    });
   }
 
-  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
-  std::optional<Cause> failure() const { return lane_.failure(); }
+  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
+  std::optional<Cause> failure() const { return lanes_.failure(); }
 
  private:
+  using Lane = typename TwoLanes<B>::Lane;
+
   int child(int number) const noexcept {
-    const int rank = 2 * lane_.rank() + number;
-    return rank < lane_.size() ? rank : nobody;
+    const int rank = 2 * lanes_.rank() + number;
+    return rank < lanes_.size() ? rank : nobody;
   }
   int left() const noexcept { return child(1); }
   int right() const noexcept { return child(2); }
-  int parent() const noexcept { return lane_.rank() == 0 ? nobody : (lane_.rank() - 1) / 2; }
+  int parent() const noexcept { return lanes_.rank() == 0 ? nobody : (lanes_.rank() - 1) / 2; }
 
   static Part piece(const BufferView& whole, std::size_t index) noexcept {
     return piece_of({0, whole.count}, piece_bytes / size_bytes(whole.dtype), index);
@@ -66,14 +71,16 @@ class TreeReduction {
 
   /// While one piece comes from the left child, the one before it goes to the parent. No rank waits for ever: every
   /// message waits only for such of an earlier piece, or of the same piece further down or further left.
-  bool up(const ConstBufferView& input, const BufferView& output, const Combination& combine) {
+  bool up(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
+          const Combination& combine) {
+    std::byte* const memory = left() == nobody ? nullptr : received_.get() + 2 * run.first * piece_bytes;
     const ConstBufferView reduced = left() == nobody ? input : ConstBufferView(output);
     Part before{};
-    for (std::size_t index = 0; index <= pieces(output); ++index) {
+    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
       const Part now = piece(output, index);
-      const BufferView first{received_.get(), now.count, output.dtype, {}};
-      const BufferView second{left() == nobody ? nullptr : received_.get() + piece_bytes, now.count, output.dtype, {}};
-      if (!lane_.exchange(view_of(reduced, before), parent(), first, left()) || !lane_.recv(second, right())) {
+      const BufferView first{memory, now.count, output.dtype, {}};
+      const BufferView second{left() == nobody ? nullptr : memory + piece_bytes, now.count, output.dtype, {}};
+      if (!lane.exchange(view_of(reduced, before), parent(), first, left()) || !lane.recv(second, right())) {
         return false;
       }
       if (left() != nobody) {
@@ -85,12 +92,12 @@ class TreeReduction {
     return true;
   }
 
-  bool down(const BufferView& output) {
+  bool down(Lane& lane, PieceRun run, const BufferView& output) {
     Part before{};
-    for (std::size_t index = 0; index <= pieces(output); ++index) {
+    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
       const Part now = piece(output, index);
-      if (!lane_.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
-          !lane_.send(view_of(output, before), right())) {
+      if (!lane.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
+          !lane.send(view_of(output, before), right())) {
         return false;
       }
       before = now;
@@ -98,8 +105,8 @@ class TreeReduction {
     return true;
   }
 
-  Lane<typename B::Communicator> lane_;
-  std::unique_ptr<std::byte[]> received_;  ///< a piece of each child
+  std::unique_ptr<std::byte[]> received_;  ///< for each lane a piece of each child
+  TwoLanes<B> lanes_;
 };
 
 struct Tree {

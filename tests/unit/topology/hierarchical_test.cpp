@@ -37,6 +37,11 @@ TEST_CASE("nodes give the same bits on every rank and in every run, near the exa
   topology_test::check_bits<Channels>(4, {0, 0, 1, 2}, 300'001);
 }
 
+TEST_CASE("a buffer that goes in segments has the same bits on every rank, uneven nodes or not") {
+  topology_test::check_bits<Channels>(3, {0, 0, 1}, 4'300'001);     // three of 8 MiB, of which a node shares one out
+  topology_test::check_bits<Channels>(4, {0, 1, 0, 1}, 4'300'001);  // while another goes between the nodes
+}
+
 TEST_CASE("memory is the node's, and a reduction in it is right") {
   support::run_topology_ranks<Channels>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
     for (const std::size_t count : {std::size_t{64}, std::size_t{100'001}}) {

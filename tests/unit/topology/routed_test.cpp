@@ -51,7 +51,7 @@ void run_two(const std::vector<int>& nodes, Body body) {
 
 TEST_CASE("a rank that never reduces is a timeout on the others, whatever the topology") {
   const auto body = [](int rank, auto& self) {
-    std::vector<std::int32_t> values(300'000, 1);  // longer than what is sent ahead
+    std::vector<std::int32_t> values(5'000'000, 1);  // longer than what is sent ahead; several pieces, and segments
     if (rank == 0) {
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
       CHECK(self->communicator.failure()->kind == dtrain::CauseKind::timeout);
@@ -67,7 +67,7 @@ TEST_CASE("a rank that never reduces is a timeout on the others, whatever the to
 
 TEST_CASE("an abort from another thread ends a reduction that waits, on this rank and on the other") {
   run_two<Ring>({}, [](int rank, auto& self) {
-    std::vector<std::int32_t> values(300'000, 1);
+    std::vector<std::int32_t> values(1'200'000, 1);  // a piece on each of two lanes
     if (rank == 1) {
       self->communicator.abort({dtrain::CauseKind::exception, 1, "", "enough"});
       CHECK(self->communicator.failure()->text == "enough");

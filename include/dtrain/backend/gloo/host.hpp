@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/worker.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/gloo/mesh.hpp"
 #include "dtrain/backend/gloo/wire.hpp"
-#include "dtrain/backend/gloo/worker.hpp"
 #include "dtrain/backend/message_passing/host.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -153,7 +153,7 @@ class Host {
   std::unique_ptr<Mesh> mesh_;
   std::optional<Wire> wire_;
   CloseConnections close_connections_{*this};
-  Worker worker_;  ///< goes first
+  async::Worker worker_;  ///< goes first
 };
 
 static_assert(message_passing::Host<Host>);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gloo::Worker: a channel's own thread, for calls that block in a library.
+/// async::Worker: a thread of one's own, for work that blocks.
 
 #include <atomic>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
 
-namespace DTRAIN_NAMESPACE::backend::gloo {
+namespace DTRAIN_NAMESPACE::async {
 
 /// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
 /// library may raise. Threads: start, wait and destruction one at a time.
@@ -22,7 +22,7 @@ class Worker {
  public:
   /// @throws Error where the system gives no more threads
   Worker() {
-    const async::BlockedSignals blocked;
+    const BlockedSignals blocked;
     try {
       thread_ = std::thread([this] { main(); });
     } catch (const std::system_error& failure) {
@@ -87,4 +87,4 @@ class Worker {
   std::thread thread_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
+}  // namespace DTRAIN_NAMESPACE::async
