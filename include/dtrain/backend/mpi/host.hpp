@@ -50,10 +50,12 @@ class Host {
 
   Wire& wire() noexcept { return *endpoint_; }
 
-  /// Small messages and large ones are cut alike everywhere; where all ranks share a host blocks go straight.
+  /// Where all ranks share a host blocks go straight. Between hosts more is on its way: a long message waits for the
+  /// receiver's answer, behind the bytes that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.all_to_all = context.members.node_count == 1;
+    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
     return tuning;
   }
 
