@@ -1,0 +1,324 @@
+#include "dtrain/ddp/reducer.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/cuda_training_rank.hpp"
+
+namespace {
+
+using dtrain::Errc;
+using dtrain::Error;
+using dtrain::Step;
+using dtrain::StreamHandle;
+using support::CudaTrainingRank;
+using support::FakeJob;
+using support::mean_over_ranks;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+/// A whole number below 2^20, so that sums of it are exact.
+float value_of(int rank, int step, std::size_t i) {
+  return static_cast<float>(1 + rank * 1000 + step * 17 + static_cast<int>(i));
+}
+
+/// Of whole numbers and few ranks: what NCCL's average rounds is the last bit.
+bool is_mean(const std::vector<float>& values, int ranks, int step, std::size_t i) {
+  const float expected = mean_over_ranks(ranks, [&](int rank) { return value_of(rank, step, i); });
+  return std::all_of(values.begin(), values.end(),
+                     [&](float value) { return std::abs(value - expected) <= 1e-6F * expected; });
+}
+
+/// Steps in which gradient i is computed on stream i % streams, late, and read where it was computed, at once.
+void expect_means(int ranks, const CudaTrainingRank::Wanted& wanted, bool foreign) {
+  const auto job = std::make_shared<FakeJob>(ranks);
+  std::atomic<int> wrong{0};
+  run_thread_ranks(ranks, [&](RankThread& self) {
+    CudaTrainingRank rank(job, self.rank(), ranks, wanted);
+    std::vector<support::DeviceBuffer> others;
+    for (std::size_t i = 0; i < rank.count(); ++i)
+      others.push_back(support::on_device(std::vector<float>(rank.size(i), -1.0F)));
+    for (int step = 0; step < 4; ++step) {
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.prepare(i, value_of(self.rank(), step, i));
+      self.doing("announcing");
+      Step running = rank.reducer->begin();
+      for (std::size_t i = rank.count(); i-- > 0;) {
+        const support::StreamRef stream = rank.stream(i % wanted.streams);
+        support::enqueue_delay(stream, 1ms);
+        rank.compute(i, stream, foreign ? others[i].data() : nullptr);
+        if (foreign) {
+          dtrain::TensorView elsewhere = rank.parameters[i].gradient;
+          elsewhere.data = others[i].data();
+          running.ready(i, elsewhere, stream.handle());
+        } else {
+          running.ready(i, stream.handle());
+        }
+      }
+      self.doing("finishing");
+      running.finish();
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.use(i, rank.stream(i % wanted.streams));
+      self.doing("waiting for the device");
+      wrong += rank.wait() ? 0 : 1;
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        wrong += is_mean(rank.result(i), ranks, step, i) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+template <class F>
+void expect_error(Errc code, const char* part, F&& f) {
+  try {
+    f();
+    FAIL_CHECK("nothing was thrown");
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    INFO(text);
+    CHECK(error.code() == make_error_code(code));
+    CHECK(text.find(part) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gradients of 1 to 8 ranks are averaged, bound or not, and the stream that made one reads the mean") {
+  for (const int ranks : support::nccl_rank_counts()) {
+    for (const bool bound : {false, true}) {
+      CAPTURE(ranks);
+      CAPTURE(bound);
+      expect_means(ranks, {.bound = bound}, false);
+    }
+  }
+}
+
+TEST_CASE("several streams may produce the gradients of one bucket") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  for (const bool bound : {false, true}) {
+    CAPTURE(bound);
+    expect_means(2, {.sizes = {5, 1000, 17, 64, 0, 3}, .caps = {256, 4096}, .bound = bound, .streams = 3}, false);
+  }
+}
+
+TEST_CASE("a gradient in other memory of the device is reduced into the parameter's own, bound or not") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  for (const bool bound : {false, true}) {
+    CAPTURE(bound);
+    expect_means(2, {.caps = {256, 8192}, .bound = bound, .streams = 2}, true);
+  }
+}
+
+TEST_CASE("finish does not wait for the device") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {});
+  std::atomic<bool> may_go_on{false};
+  std::atomic<bool> finished{false};
+  support::enqueue_on_host(rank.stream(), [&] {
+    for (int i = 0; i < 20000 && !may_go_on; ++i)
+      std::this_thread::sleep_for(1ms);
+  });
+  Step step = rank.reducer->begin();
+  for (std::size_t i = 0; i < rank.count(); ++i)
+    step.ready(i, rank.stream().handle());
+  step.finish();
+  finished = true;
+  Step next = rank.reducer->begin();  // nor does the next step
+  for (std::size_t i = 0; i < rank.count(); ++i)
+    next.ready(i, rank.stream().handle());
+  next.finish();
+  CHECK(finished);
+  may_go_on = true;
+  CHECK(rank.wait());
+}
+
+TEST_CASE("several threads may announce at once, each with its stream") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<int> wrong{0};
+  run_thread_ranks(2, [&](RankThread& self) {
+    CudaTrainingRank rank(
+        job, self.rank(), 2,
+        {.sizes = std::vector<std::size_t>(24, 40), .caps = {512, 1024}, .bound = true, .streams = 3});
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.prepare(i, value_of(self.rank(), repeat, i));
+      Step step = rank.reducer->begin();
+      std::vector<std::thread> threads;
+      for (std::size_t t = 0; t < 3; ++t) {
+        threads.emplace_back([&, t] {
+          support::check(cudaSetDevice(rank.nccl.device), "cudaSetDevice");
+          for (std::size_t i = t; i < rank.count(); i += 3) {
+            rank.compute(i, rank.stream(t));
+            step.ready(i, rank.stream(t).handle());
+          }
+        });
+      }
+      for (std::thread& thread : threads)
+        thread.join();
+      step.finish();
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.use(i, rank.stream(i % 3));
+      wrong += rank.wait() ? 0 : 1;
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        wrong += is_mean(rank.result(i), 2, repeat, i) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("ready without a stream, with one of the host and with one of another device are refused in a sentence") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {});
+  Step step = rank.reducer->begin();
+  expect_error(Errc::invalid_argument, "came without a stream, but the gradient is on cuda:0; call ready(i, stream)",
+               [&] { step.ready(1); });
+  expect_error(Errc::unsupported, "came with a stream of host", [&] { step.ready(1, StreamHandle{}); });
+  StreamHandle other = rank.stream().handle();
+  other.device.index = 7;
+  expect_error(Errc::unsupported, "came with a stream of cuda:7", [&] { step.ready(1, other); });
+  std::vector<float> host(rank.size(1));
+  expect_error(Errc::invalid_argument, "came with f32 [1000] on host",
+               [&] { step.ready(1, dtrain::tensor_view(host.data(), {1000}), rank.stream().handle()); });
+  for (std::size_t i = 0; i < rank.count(); ++i)
+    step.ready(i, rank.stream().handle());
+  step.finish();
+  CHECK(rank.wait());
+}
+
+TEST_CASE("a gradient that is not on the device of the communication is refused") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  support::NcclRank nccl(std::make_shared<FakeJob>(1), 0, 1);
+  std::vector<float> host(4);
+  const dtrain::TensorView view = dtrain::tensor_view(host.data(), {4});
+  const std::vector<dtrain::Parameter> parameters{{"w", view, view}};
+  expect_error(Errc::unsupported, "this reducer takes gradients on cuda:0, the device of its communication", [&] {
+    support::NcclReducer(std::move(nccl.communicator), nccl.stream.ref(), parameters,
+                         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters)), dtrain::ReduceOp::sum,
+                         {nccl.latch, 0, "host-a", 10s, {}});
+  });
+}
+
+TEST_CASE("parameters without a gradient are named, or count as zeros where that is allowed") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  {
+    CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {});
+    Step step = rank.reducer->begin();
+    step.ready(0, rank.stream().handle());
+    expect_error(Errc::missing_gradient, "parameter 1 'p1', parameter 2 'p2', parameter 3 'p3'",
+                 [&] { step.finish(); });
+  }
+  for (const bool bound : {false, true}) {
+    CAPTURE(bound);
+    const auto job = std::make_shared<FakeJob>(2);
+    std::atomic<int> wrong{0};
+    run_thread_ranks(2, [&](RankThread& self) {
+      CudaTrainingRank rank(job, self.rank(), 2,
+                            {.caps = {256, 8192}, .bound = bound, .options = {.allow_unused_parameters = true}});
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        for (std::size_t i = 0; i < rank.count(); ++i) {
+          rank.prepare(i, 6.0F);
+          support::enqueue_delay(rank.stream(), 1ms);
+          rank.compute(i, rank.stream());  // stale where it is not announced
+        }
+        Step step = rank.reducer->begin();
+        step.ready(0, rank.stream().handle());
+        if (self.rank() == 0) step.ready(2, rank.stream().handle());
+        step.finish();
+        const float means[] = {6.0F, 0.0F, 3.0F, 0.0F};
+        for (std::size_t i = 0; i < rank.count(); ++i)
+          rank.use(i, rank.stream());
+        wrong += rank.wait() ? 0 : 1;
+        for (std::size_t i = 0; i < rank.count(); ++i)
+          wrong += rank.result(i) == std::vector<float>(rank.size(i), means[i]) ? 0 : 1;
+      }
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a step that is destroyed unfinished, with the device busy, ends its reducer in time") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  const auto job = std::make_shared<FakeJob>(2);
+  const auto begin = std::chrono::steady_clock::now();
+  std::barrier<> announced(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    CudaTrainingRank rank(job, self.rank(), 2, {.timeout = 5s});
+    {
+      Step step = rank.reducer->begin();
+      if (self.rank() == 0) {  // its peer never takes part
+        step.ready(3, rank.stream().handle());
+        step.ready(2, rank.stream().handle());
+      }
+      announced.arrive_and_wait();
+    }
+    rank.reducer.reset();
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < (DTRAIN_THREAD_SANITIZER ? 60s : 12s));
+}
+
+TEST_CASE("once the job has failed begin, ready and finish throw its cause") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const auto job = std::make_shared<FakeJob>(1);
+  CudaTrainingRank rank(job, 0, 1, {});
+  Step step = rank.reducer->begin();
+  step.ready(0, rank.stream().handle());
+  job->fail({dtrain::CauseKind::lost, 3, "host-b", "connection closed"});
+  CHECK_THROWS_AS(step.ready(1, rank.stream().handle()), dtrain::PeerLost);
+  CHECK_THROWS_AS(step.finish(), dtrain::PeerLost);
+  CHECK_THROWS_AS((void)rank.reducer->begin(), dtrain::PeerLost);
+}
+
+TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce at the new places") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<int> wrong{0};
+  std::atomic<int> moved{0};
+  run_thread_ranks(2, [&](RankThread& self) {
+    std::vector<dtrain::Parameter>* parameters = nullptr;
+    CudaTrainingRank::Wanted wanted{.bound = true};
+    wanted.options.replanning = {{0, 0},
+                                 [](const std::vector<std::size_t>&) {
+                                   return std::vector<std::size_t>{2, 0, 3, 1};
+                                 },
+                                 [&](std::size_t i, const dtrain::TensorView& view) {
+                                   moved += (*parameters)[i].gradient.data != view.data ? 1 : 0;
+                                   (*parameters)[i].gradient = view;
+                                 }};
+    CudaTrainingRank rank(job, self.rank(), 2, wanted);
+    parameters = &rank.parameters;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.prepare(i, value_of(self.rank(), repeat, i));
+      Step step = rank.reducer->begin();
+      for (const std::size_t i : {2u, 0u, 3u, 1u}) {
+        rank.compute(i, rank.stream());
+        step.ready(i, rank.stream().handle());
+      }
+      step.finish();
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.use(i, rank.stream());
+      wrong += rank.wait() ? 0 : 1;
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        wrong += is_mean(rank.result(i), 2, repeat, i) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(moved > 0);
+}
+
+#endif  // DTRAIN_WITH_NCCL
