@@ -27,6 +27,8 @@ cudaError_t call(const char* function, Body body) noexcept {
 int device_count() noexcept;
 /// The number that a device has on the machine, whatever CUDA_VISIBLE_DEVICES is.
 int physical_device(int device) noexcept;
+/// What a device's UUID and PCI bus id are made of.
+int uuid_number(int device) noexcept;
 /// Of the calling thread.
 int current_device() noexcept;
 void set_current_device(int device) noexcept;
@@ -38,7 +40,8 @@ bool wait_is_ignored() noexcept;
 bool record_is_ignored() noexcept;
 void count_host_wait() noexcept;
 
-/// Sets NCCL's faults and settings back.
+/// Set faults and settings back.
+void reset_devices() noexcept;
 void reset_nccl() noexcept;
 
 }  // namespace emulation

@@ -40,8 +40,9 @@ class Communicator {
   /// Joins the other ranks on a thread of its own; state() tells how it ended.
   void begin_init(const ncclUniqueId& id);
   /// Agrees on the parts of a split with the parent's other ranks on a thread of its own, then joins those of its part;
-  /// without a `child` it only tells the others that this rank has none.
-  static void begin_split(Communicator& parent, Communicator* child, int color, int key);
+  /// without a `child` it only tells the others that this rank has none. The handle is written late, as NCCL does: when
+  /// the parent's polls no longer say ncclInProgress, it is there.
+  static void begin_split(Communicator& parent, Communicator* child, ncclComm_t* handle, int color, int key);
   /// Waits on a thread of its own for what was issued, and for the other ranks to come here.
   void begin_finalize();
   void abort();
@@ -106,6 +107,8 @@ class Communicator {
   ~Communicator();
   void join(const ncclUniqueId& id);
   bool agree_on_split(Communicator* child, int color, int key, std::uint32_t round, ncclUniqueId& id);
+  /// Of a child: finds its ranks among the parent's.
+  bool take_part(Communicator& parent, std::uint32_t round, ncclUniqueId& id);
   void finalize();
   bool reports_dead_rank() noexcept;
   void unreference() noexcept;

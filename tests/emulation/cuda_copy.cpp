@@ -81,7 +81,7 @@ cudaError_t batch(void* const* to, const void* const* from, const std::size_t* s
 
 }  // namespace
 
-// On the default stream, with which no stream of the emulation synchronises: all are non-blocking.
+// On the default stream, which no other stream of the emulation synchronises with: all are non-blocking.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   return call("cudaMemcpy", [&] {
     End target{};
@@ -89,6 +89,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     const cudaError_t error = resolve(to, from, bytes, kind, target, source);
     if (error != cudaSuccess || bytes == 0) return error;
     count_host_wait();
+    block_until_default_stream_complete(current_device());
     std::memmove(target.address, source.address, bytes);
     return cudaSuccess;
   });
@@ -143,6 +144,7 @@ cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
   return call("cudaMemset", [&] {
     const End target = end_of(pointer, bytes);
     if (target.address == nullptr || target.kind == End::Kind::pageable) return cudaErrorInvalidValue;
+    block_until_default_stream_complete(current_device());
     std::memset(target.address, value, bytes);
     return cudaSuccess;
   });

@@ -55,7 +55,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrHostRegisterSupported:
       case cudaDevAttrAsyncEngineCount: *value = 1; break;
       case cudaDevAttrMultiProcessorCount: *value = 4; break;
-      case cudaDevAttrPciBusId: *value = physical_device(device) + 1; break;
+      case cudaDevAttrPciBusId: *value = uuid_number(device) + 1; break;
       default: *value = 0; break;
     }
     return cudaSuccess;
@@ -67,13 +67,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (!exists(device)) return cudaErrorInvalidDevice;
     *properties = cudaDeviceProp{};
     std::snprintf(properties->name, sizeof properties->name, "%s", description);
-    std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated-%d", physical_device(device));
+    std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated-%d", uuid_number(device));
     properties->totalGlobalMem = device_memory_bytes();
     properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->asyncEngineCount = 1;
     properties->unifiedAddressing = 1;
-    properties->pciBusID = physical_device(device) + 1;
+    properties->pciBusID = uuid_number(device) + 1;
     return cudaSuccess;
   });
 }
@@ -82,7 +82,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return call("cudaDeviceGetPCIBusId", [&] {
     if (!exists(device)) return cudaErrorInvalidDevice;
     if (bytes < 13) return cudaErrorInvalidValue;
-    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02X:00.0", physical_device(device) + 1);
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02X:00.0", uuid_number(device) + 1);
     return cudaSuccess;
   });
 }

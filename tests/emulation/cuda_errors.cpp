@@ -13,7 +13,7 @@ struct Named {
   const char* text;
 };
 
-constexpr Named named[] = {
+constexpr Named names[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
@@ -59,14 +59,14 @@ cudaError_t emulation::remembered(cudaError_t error) noexcept {
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  for (const Named& entry : named) {
+  for (const Named& entry : names) {
     if (entry.error == error) return entry.name;
   }
   return "unrecognized error code";
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  for (const Named& entry : named) {
+  for (const Named& entry : names) {
     if (entry.error == error) return entry.text;
   }
   return "unrecognized error code";

@@ -9,7 +9,7 @@ using namespace emulation;
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   return call("cudaStreamCreateWithPriority", [&] {
-    // A stream that synchronises with the default stream needs one, which the emulation does not have.
+    // Streams that synchronise with the default stream are not emulated.
     if (flags != cudaStreamNonBlocking) return cudaErrorNotSupported;
     if (device_count() == 0) return cudaErrorNoDevice;
     *stream = handle_of(new Stream(current_device(), flags, priority));
@@ -27,7 +27,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return call("cudaStreamDestroy", [&] {
-    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    if (is_default_stream(stream) || stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
     stream_of(stream)->end();
     return cudaSuccess;
   });

@@ -2,6 +2,7 @@
 /// The emulated devices and the calling thread's choice among them.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -13,13 +14,14 @@
 namespace emulation {
 namespace {
 
-std::atomic<int> wanted_count{0};
+std::atomic<int> wanted_count{-1};
+std::array<std::atomic<int>, most_devices> uuids{};  // plus 1; 0: the device's own
 std::atomic<bool> memory_operations{true};
 thread_local int chosen_device = 0;
 
 int machine_devices() noexcept {
   const int wanted = wanted_count.load(std::memory_order_relaxed);
-  if (wanted > 0) return std::min(wanted, most_devices);
+  if (wanted >= 0) return std::min(wanted, most_devices);
   const char* text = std::getenv("DTRAIN_EMULATED_DEVICES");
   return text == nullptr ? 1 : std::clamp(std::atoi(text), 0, most_devices);
 }
@@ -54,6 +56,23 @@ int physical_device(int device) noexcept {
   const std::vector<int> visible = visible_devices();
   const auto index = static_cast<std::size_t>(device);
   return index < visible.size() ? visible[index] : device;
+}
+
+int uuid_number(int device) noexcept {
+  const int physical = physical_device(device);
+  const int other = uuids[static_cast<std::size_t>(physical)].load(std::memory_order_relaxed);
+  return other == 0 ? physical : other - 1;
+}
+
+void set_same_uuid(int device, int other) {
+  uuids[static_cast<std::size_t>(device)].store(other + 1, std::memory_order_relaxed);
+}
+
+void reset_devices() noexcept {
+  set_device_count(-1);
+  set_stream_memory_operations(true);
+  for (std::atomic<int>& uuid : uuids)
+    uuid.store(0, std::memory_order_relaxed);
 }
 
 int current_device() noexcept {

@@ -18,8 +18,10 @@ inline constexpr char description[] = "emulated device (dtrain tests; no GPU)";
 inline constexpr int any_device = -1;
 
 /// Emulated devices of this process: 1, or what the environment variable DTRAIN_EMULATED_DEVICES says, up to 16, of
-/// which CUDA_VISIBLE_DEVICES leaves those that it lists.
+/// which CUDA_VISIBLE_DEVICES leaves those that it lists. Here 0 is none, and -1 what the environment says.
 void set_device_count(int devices);
+/// Gives a device the UUID and the PCI bus id of another one; both are numbers on the machine.
+void set_same_uuid(int device, int other);
 
 /// A kernel: `work` runs at its place in the stream, on the stream's thread. It reaches device memory by host_address.
 void launch(cudaStream_t stream, std::function<void()> work);

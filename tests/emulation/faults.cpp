@@ -110,8 +110,7 @@ void reset() {
   ignore_wait(0);
   ignore_record(0);
   host_wait_count.store(0, std::memory_order_relaxed);
-  set_device_count(0);
-  set_stream_memory_operations(true);
+  reset_devices();
   reset_nccl();
 }
 

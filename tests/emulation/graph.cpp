@@ -33,7 +33,7 @@ void replay(const Step& step, const std::vector<Record*>& records, Stream& strea
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return call("cudaStreamBeginCapture", [&] {
     Stream* const origin = stream_of(stream);
-    if (origin == nullptr) return cudaErrorStreamCaptureUnsupported;
+    if (origin == nullptr || is_default_stream(stream)) return cudaErrorStreamCaptureUnsupported;
     if (origin->capture() != nullptr) return cudaErrorIllegalState;
     Capture::begin(*origin, mode);
     return cudaSuccess;

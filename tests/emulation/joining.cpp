@@ -69,68 +69,54 @@ void Communicator::join(const ncclUniqueId& id) {
 }
 
 bool Communicator::agree_on_split(Communicator* child, int color, int key, std::uint32_t round, ncclUniqueId& id) {
-  bool is_given_up = false;
-  const auto for_all = [&](auto condition) {
-    return wait_for_ranks([&] {
-             is_given_up = child != nullptr && child->is_aborted();
-             for (int rank = 0; rank < size_ && !is_given_up; ++rank) {
-               if (!condition(cell(rank))) return false;
-             }
-             return true;
-           }) &&
-           !is_given_up;
-  };
-  if (!for_all([&](RankCell& cell) { return cell.split_read.load() >= round - 1; })) return false;
+  // The last split's words have been read by all.
+  if (!wait_for_all([&](RankCell& cell) { return cell.split_read.load() >= round - 1; })) return false;
   own().color = color;
   own().key = key;
   own().split_asked.store(round);
   ring_ranks();
-  if (!for_all([&](RankCell& cell) { return cell.split_asked.load() >= round; })) return false;
-  std::vector<std::pair<int, int>> members;  // key, rank
-  for (int rank = 0; rank < size_; ++rank) {
-    if (cell(rank).color == color) members.emplace_back(cell(rank).key, rank);
-  }
-  std::sort(members.begin(), members.end());
-  bool is_agreed = true;
-  if (child != nullptr) {
-    const int leader = members.front().second;
-    if (leader == rank_) {
-      is_agreed = make_segment(own().child);
-      own().split_made.store(round);
-      ring_ranks();
-    }
-    is_agreed = is_agreed && for_all([&](RankCell& cell) {
-                  return &cell != &this->cell(leader) || cell.split_made.load() >= round;
-                });
-    if (is_agreed) id = cell(leader).child;
-    child->rank_ = static_cast<int>(std::find(members.begin(), members.end(), std::pair(key, rank_)) - members.begin());
-    child->size_ = static_cast<int>(members.size());
-  }
+  if (!wait_for_all([&](RankCell& cell) { return cell.split_asked.load() >= round; })) return false;
+  if (child != nullptr && !child->take_part(*this, round, id)) return false;
   own().split_read.store(round);
   ring_ranks();
-  return is_agreed;
+  return true;
 }
 
-void Communicator::begin_split(Communicator& parent, Communicator* child, int color, int key) {
+bool Communicator::take_part(Communicator& parent, std::uint32_t round, ncclUniqueId& id) {
+  std::vector<std::pair<int, int>> members;  // key, rank
+  for (int rank = 0; rank < parent.size_; ++rank) {
+    if (parent.cell(rank).color == parent.own().color) members.emplace_back(parent.cell(rank).key, rank);
+  }
+  std::sort(members.begin(), members.end());
+  const auto self = std::find(members.begin(), members.end(), std::pair(parent.own().key, parent.rank_));
+  rank_ = static_cast<int>(self - members.begin());
+  size_ = static_cast<int>(members.size());
+  RankCell& leader = parent.cell(members.front().second);
+  if (&leader == &parent.own()) {
+    if (!make_segment(leader.child)) return false;
+    leader.split_made.store(round);
+    parent.ring_ranks();
+  }
+  if (!parent.wait_for_ranks([&] { return leader.split_made.load() >= round; })) return false;
+  id = leader.child;
+  return true;
+}
+
+void Communicator::begin_split(Communicator& parent, Communicator* child, ncclComm_t* handle, int color, int key) {
   const std::uint32_t round = ++parent.splits_;
   parent.helpers_running_.fetch_add(1);
-  if (child != nullptr) child->helpers_running_.store(1);
-  parent.references_.fetch_add(1, std::memory_order_relaxed);
-  auto work = [&parent, child, color, key, round] {
+  parent.helpers_.emplace_back([&parent, child, handle, color, key, round] {
     ncclUniqueId id{};
-    const bool agreed = parent.agree_on_split(child, color, key, round, id);
+    const bool is_agreed = parent.agree_on_split(child, color, key, round, id);
+    if (is_agreed && child != nullptr) {
+      child->begin_init(id);
+      *handle = reinterpret_cast<ncclComm_t>(child);
+    } else if (child != nullptr) {
+      child->unreference();  // nobody has heard of it
+    }
     parent.helpers_running_.fetch_sub(1);
     ring(parent.bell_);
-    parent.unreference();
-    if (child == nullptr) return;
-    if (agreed)
-      child->join(id);
-    else
-      child->fail(ncclRemoteError, "the split was not completed");
-    child->helpers_running_.store(0);
-    ring(child->bell_);
-  };
-  (child == nullptr ? parent : *child).helpers_.emplace_back(std::move(work));
+  });
 }
 
 }  // namespace emulation

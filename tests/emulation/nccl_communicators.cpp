@@ -17,6 +17,15 @@ ncclResult_t nccl_admitted(const char* function) noexcept {
 
 using namespace emulation;
 
+namespace {
+
+bool is_valid(const ncclConfig_t& config) {
+  const bool is_known = config.magic == 0xcafebeef && config.size >= sizeof(std::size_t) + 2 * sizeof(unsigned int);
+  return is_known && (config.blocking == NCCL_CONFIG_UNDEF_INT || config.blocking == 0 || config.blocking == 1);
+}
+
+}  // namespace
+
 ncclResult_t ncclGetVersion(int* version) {
   *version = NCCL_VERSION_CODE;
   return ncclSuccess;
@@ -32,7 +41,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int size, ncclUniq
   *communicator = nullptr;
   if (const ncclResult_t refused = nccl_admitted("ncclCommInitRankConfig")) return refused;
   if (size < 1 || size > most_ranks || rank < 0 || rank >= size) return ncclInvalidArgument;
-  if (config != nullptr && config->magic != 0xcafebeef) return ncclInvalidArgument;
+  if (config != nullptr && !is_valid(*config)) return ncclInvalidArgument;
   if (device_count() == 0) return ncclUnhandledCudaError;
   const bool blocking = config == nullptr || config->blocking != 0;
   auto* const made = new Communicator(rank, size, current_device(), blocking);
@@ -53,15 +62,16 @@ ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm
   Communicator& parent = *communicator_of(communicator);
   const InsideCall inside(parent);
   if (parent.polled() != ncclSuccess) return ncclInvalidArgument;
+  if (config != nullptr && !is_valid(*config)) return ncclInvalidArgument;
   const bool inherits = config == nullptr || config->blocking == NCCL_CONFIG_UNDEF_INT;
   const bool blocking = inherits ? parent.is_blocking() : config->blocking != 0;
   Communicator* made = nullptr;
   if (color != NCCL_SPLIT_NOCOLOR) made = new Communicator(0, 1, parent.device(), blocking);
-  *child = handle_of(made);
-  Communicator::begin_split(parent, made, color, key);
+  *child = nullptr;
+  Communicator::begin_split(parent, made, child, color, key);
   if (!parent.is_blocking()) return ncclInProgress;
   parent.block_while_in_progress();
-  return made == nullptr ? parent.state() : await_init(*made);
+  return *child == nullptr ? parent.state() : await_init(*made);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {

@@ -5,12 +5,14 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <csignal>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "api.hpp"
 #include "capture.hpp"
 #include "emulation.hpp"
 #include "futex.hpp"
@@ -28,6 +30,18 @@ struct Registry {
 Registry& registry() {
   static Registry* const only = new Registry;
   return *only;
+}
+
+std::array<std::atomic<Stream*>, most_devices> default_streams{};
+
+Stream& default_stream(int device) {
+  std::atomic<Stream*>& place = default_streams[static_cast<std::size_t>(device)];
+  if (Stream* const there = place.load(std::memory_order_acquire)) return *there;
+  auto* const made = new Stream(device, cudaStreamDefault, 0);
+  Stream* there = nullptr;
+  if (place.compare_exchange_strong(there, made)) return *made;
+  made->end();
+  return *there;
 }
 
 /// Threads of libraries leave signals to the program's own.
@@ -129,9 +143,18 @@ void Stream::set_capture(Capture* capture, int lane) noexcept {
   capture_.store(capture, std::memory_order_relaxed);
 }
 
+bool is_default_stream(cudaStream_t handle) noexcept {
+  return handle == nullptr || handle == cudaStreamLegacy;
+}
+
 Stream* stream_of(cudaStream_t handle) noexcept {
-  const bool is_default = handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
-  return is_default ? nullptr : reinterpret_cast<Stream*>(handle);
+  if (handle == cudaStreamPerThread) return nullptr;
+  return is_default_stream(handle) ? &default_stream(current_device()) : reinterpret_cast<Stream*>(handle);
+}
+
+void block_until_default_stream_complete(int device) noexcept {
+  const Stream* const stream = default_streams[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+  if (stream != nullptr) stream->block_until_complete();
 }
 
 cudaStream_t handle_of(Stream* stream) noexcept {

@@ -72,9 +72,16 @@ class Stream {
   mutable std::atomic<std::uint32_t> completion_bell_{0};
 };
 
-/// The stream that a handle names; null for the default streams, which the emulation does not have.
+/// The stream that a handle names. The default stream is the calling thread's device's own, made when first used; no
+/// other synchronises with it, for all others are non-blocking. Null for the per-thread default stream: there is none.
 Stream* stream_of(cudaStream_t handle) noexcept;
 cudaStream_t handle_of(Stream* stream) noexcept;
+
+/// Blocking: what the device's default stream has been given before; nothing where it has not been used.
+void block_until_default_stream_complete(int device) noexcept;
+
+/// Whether the handle is that of a default stream, which lives for ever and cannot be captured.
+bool is_default_stream(cudaStream_t handle) noexcept;
 
 /// Blocking: until every stream of the device has done what was enqueued before.
 void block_until_device_complete(int device) noexcept;
