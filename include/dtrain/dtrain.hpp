@@ -4,11 +4,11 @@
 
 #include "dtrain/async/when_all.hpp"
 #include "dtrain/async/with_deadline.hpp"
-#include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/gloo.hpp"
 #include "dtrain/backend/mpi.hpp"
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/backend/staged.hpp"
 #include "dtrain/core/bfloat16.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/float16.hpp"

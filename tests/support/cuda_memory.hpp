@@ -7,12 +7,15 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
-#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace support {
@@ -21,20 +24,40 @@ using dtrain::stream::cuda::check;
 using dtrain::stream::cuda::DeviceBuffer;
 using dtrain::stream::cuda::StreamRef;
 
-/// Device memory with these values. Blocking: until they are there.
+/// Blocking: copies, by a stream of its own. A wait for the whole device would wait for ranks that wait for this one.
+inline void copy_blocking(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (bytes == 0) {
+    return;
+  }
+  const dtrain::stream::cuda::Stream stream;
+  check(cudaMemcpyAsync(to, from, bytes, kind, stream.ref().native()), "cudaMemcpyAsync");
+  dtrain::stream::cuda::Event copied;
+  stream.ref().record(copied);
+  if (copied.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) !=
+      dtrain::stream::WaitResult::complete) {
+    throw dtrain::Error(dtrain::Errc::timeout, "a copy of a test's did not end");
+  }
+}
+
+/// Blocking: the values are on the device then.
+template <class T>
+void write(std::byte* device, const std::vector<T>& values) {
+  copy_blocking(device, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
+}
+
+/// Device memory with these values. Blocking. Its end waits for the whole device.
 template <class T>
 DeviceBuffer on_device(const std::vector<T>& values) {
   DeviceBuffer buffer(values.size() * sizeof(T));
-  check(cudaMemcpy(buffer.data(), values.data(), buffer.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  write(buffer.data(), values);
   return buffer;
 }
 
-/// What device memory holds. Blocking: the work that writes it is to be complete.
+/// What device memory holds. Blocking: the work that writes it is complete.
 template <class T>
 std::vector<T> on_host(const std::byte* device, std::size_t count) {
   std::vector<T> values(count);
-  check(cudaMemcpy(values.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  copy_blocking(values.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost);
   return values;
 }
 

@@ -15,19 +15,25 @@ inline void tell_failed_opening(const ChannelContext& context, const Error& erro
   context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
 }
 
-/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
-/// told
-template <class Communicator>
-Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
-  context.failure->throw_if_failed(context.reporting_rank());
+/// What `make()` gives. @throws what that throws, once the job is told
+template <class Make>
+auto telling_failure(const ChannelContext& context, Make make) -> decltype(make()) {
   try {
-    return Communicator::open_blocking(context, deadline);
+    return make();
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
     tell_failed_opening(context, error);
     throw;
   }
+}
+
+/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
+/// told
+template <class Communicator>
+Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return telling_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

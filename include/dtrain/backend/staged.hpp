@@ -1,0 +1,105 @@
+#pragma once
+/// @file
+/// backend::Staged: device memory goes through pinned host memory, over a backend for that.
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/cuda/devices.hpp"
+#include "dtrain/backend/entering.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/backend/staged/communicator.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/stream/cuda/communication_stream.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A backend whose operations go to host queues.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+/// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
+/// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a piece to the host while the piece before
+/// it is reduced there and the one before that is copied back. A topology is laid over `Inner`. Reductions have its
+/// bits.
+template <class Inner>
+struct Staged {
+  static_assert(OnHostStreams<Inner>,
+                "dtrain: backend::Staged needs a backend for host memory, such as backend::SharedMemory "
+                "(OnHostStreams in dtrain/backend/staged.hpp)");
+
+  using Communicator = staged::Communicator<typename Inner::Communicator>;
+  using StreamOwner = stream::cuda::CommunicationStream;
+  static constexpr Determinism determinism = determinism_of<Inner>;
+
+  /// What carries the bytes, and the same on top of another carrier: topologies are laid over that.
+  using Carrier = Inner;
+  template <class Other>
+  using Over = Staged<Other>;
+
+  /// "Staged<SharedMemory>".
+  static constexpr std::string_view name() noexcept { return {name_of_both.data(), name_of_both.size()}; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
+  static constexpr bool reduces(DType dtype) noexcept { return Inner::reduces(dtype); }
+
+  template <class Launcher>
+  static constexpr bool works_with = [] {
+    if constexpr (requires { Inner::template works_with<Launcher>; }) {
+      return Inner::template works_with<Launcher>;
+    }
+    return true;
+  }();
+
+  /// How many ranks a node takes where nobody says.
+  static int visible_devices() { return cuda::visible_devices(); }
+
+  /// Blocking, and collective where `Inner` is. Takes this rank's device. @throws Error (unsupported, usage, cuda), and
+  /// as Inner::enter_blocking
+  static Entry enter_blocking(const Newcomer& newcomer, [[maybe_unused]] Deadline deadline) {
+    cuda::take_device(newcomer, cuda::shares_devices());
+    if constexpr (Enters<Inner>) {
+      return Inner::enter_blocking(newcomer, deadline);
+    } else {
+      return {nullptr, newcomer.secret};
+    }
+  }
+
+  /// Collective, blocking. See CanOpen. The device is the thread's current one.
+  /// @throws Error (unsupported: two ranks on one device; cuda), and as Inner::open_blocking
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    telling_failure(context, [&] { cuda::compare_devices_blocking(context, cuda::shares_devices(), deadline); });
+    auto inner = Inner::open_blocking(context, deadline);  // tells of its own failures
+    return telling_failure(context, [&] { return Communicator(context, std::move(inner), deadline); });
+  }
+
+ private:
+  static constexpr auto name_of_both = [] {
+    constexpr std::string_view before = "Staged<";
+    constexpr std::string_view inner = Inner::name();
+    std::array<char, before.size() + inner.size() + 1> text{};
+    std::size_t length = 0;
+    for (const std::string_view part : {before, inner, std::string_view(">")}) {
+      for (const char letter : part) {
+        text[length++] = letter;
+      }
+    }
+    return text;
+  }();
+};
+
+static_assert(Backend<Staged<SharedMemory>>);
+static_assert(Enters<Staged<SharedMemory>>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_CUDA

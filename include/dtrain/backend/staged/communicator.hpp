@@ -1,0 +1,278 @@
+#pragma once
+/// @file
+/// The communicator of device memory over a communicator of host memory.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/staged/allocation.hpp"
+#include "dtrain/backend/staged/conveyor.hpp"
+#include "dtrain/backend/staged/leg.hpp"
+#include "dtrain/backend/staged/order.hpp"
+#include "dtrain/backend/staged/pieces.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: how they are
+/// cut into pieces depends on counts and types alone. Threads: one at a time, abort() and failure() from any.
+/// Destruction skips work that has not run. Blocking: nothing but what says so, unless hundreds of pieces are under
+/// way.
+template <backend::Communicator Inner>
+class Communicator {
+ public:
+  using Stream = stream::cuda::StreamRef;
+  using Allocation = staged::Allocation<typename Inner::Allocation>;
+
+  /// Collective, blocking: takes over a channel of host memory. The device is the thread's current one.
+  /// @throws Error (cuda), and as the inner allocate_blocking
+  Communicator(const ChannelContext& context, Inner inner, Deadline deadline)
+      : conveyor_(std::make_unique<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
+
+  int rank() const noexcept { return inner().rank(); }
+  int size() const noexcept { return inner().size(); }
+
+  /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
+  /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_device(input, output);
+    check_all_reduce(input, output);
+    std::byte* twin = twins_.find(output.data, output.bytes());
+    twin = twin != nullptr ? twin : twins_.find(input.data, input.bytes());
+    const std::size_t element = size_bytes(output.dtype);
+    const Pieces pieces(output.count, element, slot_bytes);
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const host = slot != nullptr ? slot : twin + piece.begin * element;
+      return Leg{rows_of(input.data, host, piece, element),
+                 rows_of(output.data, host, piece, element),
+                 host,
+                 host,
+                 piece.count,
+                 piece.count};
+    };
+    Order order = of(Kind::all_reduce, output.dtype);
+    order.op = op;
+    conveyor_->submit(order, pieces.size(), twin == nullptr, describe, stream);
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_device(buffer, buffer);
+    check_broadcast(buffer, root, size());
+    std::byte* const twin = twins_.find(buffer.data, buffer.bytes());
+    const std::size_t element = size_bytes(buffer.dtype);
+    const Pieces pieces(buffer.count, element, slot_bytes);
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const host = slot != nullptr ? slot : twin + piece.begin * element;
+      const Rows copy = rows_of(buffer.data, host, piece, element);
+      return Leg{rank() == root ? copy : Rows{}, rank() == root ? Rows{} : copy, host, host, piece.count, piece.count};
+    };
+    Order order = of(Kind::broadcast, buffer.dtype);
+    order.root = root;
+    conveyor_->submit(order, pieces.size(), twin == nullptr, describe, stream);
+  }
+
+  /// See CanReduceScatter.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) requires CanReduceScatter<Inner> {
+    check_device(input, output);
+    check_reduce_scatter(input, output, rank(), size());
+    const std::size_t element = size_bytes(output.dtype);
+    const Pieces pieces(output.count, element, conveyor_->room(), ranks());
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const own = slot + own_index() * piece.count * element;
+      return Leg{rows_of_blocks(input.data, slot, piece, element, ranks(), output.count),
+                 rows_of(output.data, own, piece, element),
+                 slot,
+                 own,
+                 ranks() * piece.count,
+                 piece.count};
+    };
+    Order order = of(Kind::reduce_scatter, output.dtype);
+    order.op = op;
+    conveyor_->submit(order, pieces.size(), true, describe, stream);
+  }
+
+  /// See CanAllGather.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
+    check_device(input, output);
+    check_all_gather(input, output, rank(), size());
+    const std::size_t element = size_bytes(input.dtype);
+    const Pieces pieces(input.count, element, conveyor_->room(), ranks());
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const own = slot + own_index() * piece.count * element;
+      return Leg{rows_of(input.data, own, piece, element),
+                 rows_of_blocks(output.data, slot, piece, element, ranks(), input.count),
+                 own,
+                 slot,
+                 piece.count,
+                 ranks() * piece.count};
+    };
+    conveyor_->submit(of(Kind::all_gather, input.dtype), pieces.size(), true, describe, stream);
+  }
+
+  /// See CanSendRecv.
+  void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
+    check_device(input, input);
+    check_message("send", input, peer, rank(), size());
+    exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
+    check_device(output, output);
+    check_message("recv", output, peer, rank(), size());
+    exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) requires CanSendRecv<Inner> {
+    check_device(input, output);
+    check_send_recv(input, to, output, from, size());
+    if (input.dtype != output.dtype) {
+      throw Error(Errc::unsupported, std::string("send_recv of device memory that sends ") + name(input.dtype) +
+                                         " and receives " + name(output.dtype) +
+                                         "; both are of one type here: call send and recv");
+    }
+    exchange(input, to, output, from, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) {
+    conveyor_->submit(
+        of(Kind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return Leg{}; }, stream);
+  }
+
+  /// See CanSplit. What was enqueued runs first.
+  Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
+    const stream::cuda::DeviceGuard guard(conveyor_->device());
+    settle("a channel was split", deadline);
+    Inner part = inner().split_blocking(color, key, deadline);
+    ChannelContext context = conveyor_->context();
+    context.members.job_rank = context.reporting_rank();
+    context.members.rank = part.rank();
+    context.members.world_size = part.size();
+    context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
+    return telling_failure(context, [&] { return Communicator(context, std::move(part), deadline); });
+  }
+
+  /// See CanAllocate: device memory. What was enqueued runs first. Where a rank cannot have it, the job fails.
+  /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    const stream::cuda::DeviceGuard guard(conveyor_->device());
+    settle("memory was allocated", deadline);
+    return telling_failure(conveyor_->context(), [&] {
+      stream::cuda::DeviceBuffer device(bytes, conveyor_->device());
+      zero_blocking(device, deadline);
+      Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
+      twins_.add(memory);
+      return memory;
+    });
+  }
+
+  /// See CanAbort.
+  void abort(const Cause& cause) noexcept { conveyor_->abort(cause); }
+  std::optional<Cause> failure() const { return conveyor_->failure(); }
+
+ private:
+  Inner& inner() noexcept { return conveyor_->inner(); }
+  const Inner& inner() const noexcept { return std::as_const(*conveyor_).inner(); }
+  std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
+  std::size_t own_index() const noexcept { return static_cast<std::size_t>(rank()); }
+
+  static Order of(Kind kind, DType dtype) noexcept {
+    Order order;
+    order.kind = kind;
+    order.dtype = dtype;
+    return order;
+  }
+
+  /// Both directions are cut alike whoever calls send, recv or send_recv: half a slot for each.
+  void exchange(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    const std::size_t element = size_bytes(input.dtype);
+    const Pieces sent(input.count, element, slot_bytes / 2);
+    const Pieces received(output.count, element, slot_bytes / 2);
+    const std::size_t sends = to >= 0 ? sent.size() : 0;
+    const std::size_t receives = from >= 0 ? received.size() : 0;
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      Leg leg;
+      if (index < sends) {
+        leg.input = slot;
+        leg.input_count = sent[index].count;
+        leg.to_host = rows_of(input.data, leg.input, sent[index], element);
+      }
+      if (index < receives) {
+        leg.output = slot + slot_bytes / 2;
+        leg.output_count = received[index].count;
+        leg.to_device = rows_of(output.data, leg.output, received[index], element);
+      }
+      return leg;
+    };
+    Order order = of(Kind::exchange, input.dtype);
+    order.to = to;
+    order.from = from;
+    conveyor_->submit(order, std::max(sends, receives), true, describe, stream);
+  }
+
+  void check_device(const ConstBufferView& input, const ConstBufferView& output) const {
+    const Device own{DeviceKind::cuda, conveyor_->device()};
+    for (const Device device : {input.device, output.device}) {
+      if (device != own) {
+        throw Error(Errc::unsupported, "this channel takes memory of " + to_string(own) + ", not of " +
+                                           to_string(device) +
+                                           "; backend::Staged is for device memory, the backend in it for the host's");
+      }
+    }
+  }
+
+  /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
+  void settle(const char* what_was_done, Deadline deadline) {
+    const bool settled = conveyor_->settle(deadline);
+    const ChannelContext& context = conveyor_->context();
+    context.failure->throw_if_failed(context.reporting_rank());
+    if (const std::optional<Cause> cause = failure()) {
+      throw_cause(*cause);
+    }
+    if (!settled) {
+      throw Error(Errc::timeout, std::string(what_was_done) + " while operations on channel '" + context.name +
+                                     "' had not run by the deadline; wait for them first");
+    }
+  }
+
+  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
+    if (device.bytes() == 0) {
+      return;
+    }
+    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), conveyor_->upload().native()),
+                        "cudaMemsetAsync");
+    stream::cuda::Event zeroed;
+    conveyor_->upload().record(zeroed);
+    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
+      throw Error(Errc::timeout, "the device did not clear memory of " + std::to_string(device.bytes()) +
+                                     " bytes by the deadline; does a kernel hang?");
+    }
+  }
+
+  std::unique_ptr<Conveyor<Inner>> conveyor_;
+  TwinTable twins_;
+  std::uint64_t splits_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA

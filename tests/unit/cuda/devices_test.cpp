@@ -1,0 +1,110 @@
+#include "dtrain/backend/cuda/devices.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/staged.hpp"
+#include "support/channel_context.hpp"
+#include "support/cuda_memory.hpp"
+#include "support/thread_ranks.hpp"
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
+
+namespace {
+
+namespace cuda = dtrain::backend::cuda;
+using dtrain::Deadline;
+using dtrain::Error;
+using dtrain::backend::Newcomer;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+[[maybe_unused]] Newcomer newcomer(int local_rank, int local_world_size) {
+  return {local_rank, local_world_size, "test", {}, local_rank, local_world_size};
+}
+
+void compare(const std::shared_ptr<FakeJob>& job, const RankThread& self, bool may_share,
+             const std::string& name = "group") {
+  cuda::compare_devices_blocking(support::channel_context(job, self.rank(), self.size(), name, 20s), may_share,
+                                 Deadline::after(20s));
+}
+
+}  // namespace
+
+TEST_CASE("DTRAIN_SHARE_DEVICES is 0, 1 or not set") {
+  CHECK_FALSE(cuda::shares_devices({}));
+  CHECK_FALSE(cuda::shares_devices({{"DTRAIN_SHARE_DEVICES", ""}}));
+  CHECK_FALSE(cuda::shares_devices({{"DTRAIN_SHARE_DEVICES", "0"}}));
+  CHECK(cuda::shares_devices({{"DTRAIN_SHARE_DEVICES", "1"}}));
+  CHECK_THROWS_WITH_AS(cuda::shares_devices({{"DTRAIN_SHARE_DEVICES", "yes"}}), doctest::Contains("='yes'"), Error);
+}
+
+TEST_CASE("a device that two ranks of a node take is refused on all of them, and both are named") {
+  run_thread_ranks(3, [job = std::make_shared<FakeJob>(3)](RankThread& self) {
+    CHECK_THROWS_WITH_AS(compare(job, self, false),
+                         doctest::Contains("ranks 0 and 1 on host host-0 both compute on device"), Error);
+  });
+}
+
+TEST_CASE("ranks that were asked to share a device may, if all were") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) { compare(job, self, true); });
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    CHECK_THROWS_WITH_AS(compare(job, self, self.rank() == 0), doctest::Contains("DTRAIN_SHARE_DEVICES=1"), Error);
+  });
+}
+
+TEST_CASE("devices are compared when a job's first channel opens, and not again") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) { compare(job, self, false, "ddp-0"); });
+}
+
+TEST_CASE("a channel of two ranks on one device is refused where nobody asked for that") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    const auto open = [&] {
+      dtrain::backend::Staged<dtrain::backend::SharedMemory>::open_blocking(
+          support::channel_context(job, self.rank(), self.size(), "group", 20s), Deadline::after(20s));
+    };
+    CHECK_THROWS_WITH_AS(open(), doctest::Contains("both compute on device"), Error);
+  });
+}
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("each rank takes the device of its local rank, which becomes its thread's") {
+  emulation::set_device_count(4);
+  CHECK(cuda::visible_devices() == 4);
+  run_thread_ranks(4, [job = std::make_shared<FakeJob>(4)](RankThread& self) {
+    cuda::take_device(newcomer(self.rank(), 4), false);
+    CHECK(dtrain::stream::cuda::current_device() == self.rank());
+    compare(job, self, false);
+  });
+  CHECK_THROWS_WITH_AS(cuda::take_device(newcomer(4, 8), false), doctest::Contains("finds 4 devices"), Error);
+  run_thread_ranks(1, [](RankThread&) {
+    cuda::take_device(newcomer(6, 8), true);
+    CHECK(dtrain::stream::cuda::current_device() == 2);
+  });
+  emulation::set_device_count(1);
+}
+
+TEST_CASE("a machine without devices has none to count or to take") {
+  emulation::fail("cudaGetDeviceCount", 1, cudaErrorNoDevice);
+  CHECK(cuda::visible_devices() == 0);
+  emulation::fail("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
+  CHECK_THROWS_WITH_AS(cuda::take_device(newcomer(0, 1), false), doctest::Contains("no CUDA device is visible"), Error);
+  emulation::fail("cudaGetDeviceCount", 1, cudaErrorIllegalAddress);
+  CHECK_THROWS_WITH_AS(cuda::visible_devices(), doctest::Contains("cudaErrorIllegalAddress"), Error);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  emulation::reset();
+}
+#endif
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,304 @@
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/staged.hpp"
+#include "support/staged_rank.hpp"
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::Cause;
+using dtrain::CauseKind;
+using dtrain::Deadline;
+using dtrain::Error;
+using dtrain::JobFailed;
+using dtrain::ReduceOp;
+using dtrain::backend::SharedMemory;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::StagedRank;
+using namespace std::chrono_literals;
+
+constexpr std::size_t several_pieces = 700'001;
+
+void reduce(StagedRank<>& rank, const BufferView& view) {
+  rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+}
+
+/// A point that ranks pass together, without a device.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+  void pass() {
+    ++arrived_;
+    while (arrived_ < ranks_) {
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+
+ private:
+  const int ranks_;
+  std::atomic<int> arrived_{0};
+};
+
+std::string text_of(const std::optional<Cause>& cause) {
+  return cause ? cause->text : "no failure";
+}
+
+}  // namespace
+
+TEST_CASE("an abort ends staged work under way, and no stream is left waiting") {
+  Meeting end(2);
+  run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    if (self.rank() == 0) {  // the other one never comes
+      const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
+      reduce(rank, view);
+      reduce(rank, view);
+      std::thread other([&] {
+        std::this_thread::sleep_for(20ms);
+        rank.communicator.abort({CauseKind::stopped, 0, "here", "the test has seen enough"});
+      });
+      self.doing("waiting for an aborted stream");
+      CHECK(rank.passes());
+      other.join();
+      CHECK(text_of(rank.communicator.failure()) == "the test has seen enough");
+      reduce(rank, view);
+      CHECK(rank.passes());
+    }
+    end.pass();
+  });
+}
+
+TEST_CASE("a rank that never comes ends staged work by the timeout, and is named") {
+  Meeting end(2);
+  run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size(), "staged", 300ms);
+    if (self.rank() == 0) {
+      const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
+      reduce(rank, view);
+      CHECK(rank.passes());
+      REQUIRE(rank.communicator.failure());
+      CHECK(rank.communicator.failure()->kind == CauseKind::timeout);
+      CHECK(text_of(rank.communicator.failure()).find("rank 1") != std::string::npos);
+    }
+    end.pass();
+  });
+}
+
+TEST_CASE("a CUDA stream that does not come to staged work ends it by the timeout, on every rank") {
+  Meeting failed(2);
+  run_thread_ranks(2, [&failed, job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size(), "staged", 300ms);
+    const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
+    std::atomic<bool> released{false};
+    support::enqueue_on_host(rank.ref(), [&released] {
+      while (!released) {
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    reduce(rank, view);
+    while (!rank.communicator.failure()) {
+      std::this_thread::sleep_for(1ms);
+    }
+    CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
+    CHECK(text_of(rank.latch->cause()).find("what its CUDA stream had to do first") != std::string::npos);
+    failed.pass();
+    released = true;
+    CHECK(rank.passes());
+  });
+}
+
+TEST_CASE("a staged channel that is destroyed before its work has run ends it, and its stream goes on") {
+  Meeting end(2);
+  run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    dtrain::stream::cuda::CommunicationStream stream;
+    const dtrain::stream::cuda::DeviceBuffer memory(4 * several_pieces);
+    {
+      auto communicator = dtrain::backend::Staged<SharedMemory>::open_blocking(
+          support::channel_context(job, self.rank(), self.size(), "staged", 20s), Deadline::after(20s));
+      if (self.rank() == 0) {
+        const BufferView view{memory.data(), several_pieces, dtrain::DType::f32, stream.ref().device()};
+        for (int i = 0; i < 3; ++i) {
+          communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+        }
+      } else {
+        end.pass();
+      }
+      self.doing("closing a channel");
+    }
+    dtrain::stream::cuda::Event event;
+    stream.ref().record(event);
+    CHECK(event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
+    if (self.rank() == 0) {
+      end.pass();
+    }
+  });
+}
+
+TEST_CASE("ranks that reduce different lengths disagree, and no stream is left waiting") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    reduce(rank, rank.put(std::vector<float>(self.rank() == 0 ? 600'000 : 300'000, 1)));
+    CHECK(rank.passes());
+    CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
+    CHECK(rank.latch->cause()->kind == CauseKind::disagreement);
+  });
+}
+
+TEST_CASE("staged work on a stream that is being captured is refused, and the channel serves on") {
+  StagedRank<> rank(std::make_shared<FakeJob>(1), 0, 1);
+  const BufferView view = rank.put(std::vector<float>{1, 2});
+  support::check(cudaStreamBeginCapture(rank.ref().native(), cudaStreamCaptureModeThreadLocal),
+                 "cudaStreamBeginCapture");
+  CHECK_THROWS_WITH_AS(reduce(rank, view), doctest::Contains("a graph cannot hold what the host does"), Error);
+  cudaGraph_t graph = nullptr;
+  support::check(cudaStreamEndCapture(rank.ref().native(), &graph), "cudaStreamEndCapture");
+  support::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  reduce(rank, view);
+  CHECK(rank.wait());
+}
+
+#if DTRAIN_EMULATED_CUDA
+
+namespace {
+
+/// Two ranks with a device each, and what the second one's calls return.
+template <class Body>
+void with_two_devices(Body body) {
+  emulation::set_device_count(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& self) {
+    support::check(cudaSetDevice(self.rank()), "cudaSetDevice");
+    body(self, job);
+  });
+  emulation::reset();
+}
+
+/// The job's cause on a rank that did not fail itself.
+std::string cause_on(const StagedRank<>& rank) {
+  rank.latch->block_until_failed(Deadline::after(20s));
+  return text_of(rank.latch->cause());
+}
+
+}  // namespace
+
+TEST_CASE("where devices cannot wait for memory, staged work waits in a thread of the runtime") {
+  emulation::set_stream_memory_operations(false);
+  with_two_devices([](RankThread& self, const std::shared_ptr<FakeJob>& job) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    const BufferView view = rank.put(std::vector<float>(several_pieces, 2));
+    for (int i = 0; i < 3; ++i) {
+      reduce(rank, view);
+    }
+    REQUIRE(rank.wait());
+    CHECK(rank.get<float>(view) == std::vector<float>(several_pieces, 16));
+  });
+  emulation::reset();
+}
+
+TEST_CASE("a copy that fails throws at the call, and the other ranks end with what went wrong") {
+  struct Fault {
+    const char* call;
+    int nth;
+  };
+  for (const Fault& fault :
+       {Fault{"cudaMemcpyAsync", 1}, Fault{"cudaMemcpyAsync", 2}, Fault{"cudaMemcpyAsync", 5},
+        Fault{"cudaEventRecord", 1}, Fault{"cudaEventRecord", 6}, Fault{"cudaStreamWaitEvent", 1}}) {
+    Meeting ready(2);
+    with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
+      StagedRank<> rank(job, self.rank(), self.size());
+      const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
+      ready.pass();
+      if (self.rank() == 1) {
+        emulation::fail(fault.call, fault.nth, cudaErrorIllegalAddress, 1);
+        CHECK_THROWS_WITH_AS(reduce(rank, view), doctest::Contains("cudaErrorIllegalAddress"), Error);
+      } else {
+        reduce(rank, view);
+      }
+      self.doing("waiting after a failed call");
+      CHECK(rank.passes());
+      CHECK(rank.communicator.failure());
+      CHECK(cause_on(rank).find("cudaErrorIllegalAddress") != std::string::npos);
+      CHECK(rank.latch->cause()->rank == 1);
+    });
+  }
+}
+
+TEST_CASE("a device that fails while the host waits for it ends every rank") {
+  Meeting ready(2);
+  with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
+    ready.pass();
+    if (self.rank() == 1) {
+      emulation::fail("cudaEventQuery", 1, cudaErrorIllegalAddress, 1);
+    }
+    reduce(rank, view);
+    CHECK(cause_on(rank).find("cudaErrorIllegalAddress") != std::string::npos);
+    CHECK(rank.passes());
+  });
+}
+
+TEST_CASE("a rank without device memory, or none to pin, fails every rank with what went wrong") {
+  for (const char* call : {"cudaMalloc", "cudaHostRegister", "cudaMemsetAsync"}) {
+    CAPTURE(call);
+    Meeting ready(2);
+    with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
+      StagedRank<> rank(job, self.rank(), self.size());
+      ready.pass();
+      if (self.rank() == 1) {
+        emulation::fail(call, 1, cudaErrorMemoryAllocation, 1);
+        CHECK_THROWS_WITH_AS(rank.communicator.allocate_blocking(1 << 20, Deadline::after(20s)),
+                             doctest::Contains("cudaErrorMemoryAllocation"), Error);
+      } else {
+        try {  // this rank may have got its memory already
+          static_cast<void>(rank.communicator.allocate_blocking(1 << 20, Deadline::after(20s)));
+        } catch (const JobFailed&) {
+        }
+        CHECK(cause_on(rank).find("cudaErrorMemoryAllocation") != std::string::npos);
+      }
+    });
+  }
+}
+
+TEST_CASE("a rank that cannot pin memory fails the opening of every rank's channel") {
+  Meeting ready(2);
+  with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
+    if (self.rank() == 1) {
+      emulation::fail("cudaHostRegister", 1, cudaErrorMemoryAllocation, 1);
+    }
+    ready.pass();
+    const auto open = [&] { StagedRank<>(job, self.rank(), self.size()); };
+    if (self.rank() == 1) {
+      CHECK_THROWS_WITH_AS(open(), doctest::Contains("ulimit -l"), Error);
+    } else {
+      try {
+        open();
+      } catch (const JobFailed&) {
+      }
+      CHECK(job->latch(0)->block_until_failed(Deadline::after(20s)));
+    }
+  });
+}
+
+#endif  // DTRAIN_EMULATED_CUDA
+
+#endif  // DTRAIN_WITH_CUDA

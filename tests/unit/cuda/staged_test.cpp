@@ -1,0 +1,406 @@
+#include "dtrain/backend/staged.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/staged/pieces.hpp"
+#include "dtrain/topology/hierarchical.hpp"
+#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/tree.hpp"
+#include "support/reference_reduction.hpp"
+#include "support/staged_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::ConstBufferView;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::Error;
+using dtrain::ReduceOp;
+using dtrain::backend::SharedMemory;
+using dtrain::backend::Staged;
+using dtrain::backend::staged::Pieces;
+using dtrain::stream::cuda::Event;
+using support::awkward_values;
+using support::FakeJob;
+using support::on_host;
+using support::RankThread;
+using support::reference_reduction;
+using support::run_thread_ranks;
+using support::StagedRank;
+using support::write;
+using namespace std::chrono_literals;
+
+using Ranked = dtrain::topology::Ring::Over<SharedMemory>;
+
+namespace backend = dtrain::backend;
+static_assert(backend::Backend<Staged<SharedMemory>> && backend::Enters<Staged<SharedMemory>>);
+static_assert(backend::Backend<Staged<Ranked>>);
+static_assert(Staged<SharedMemory>::name() == "Staged<SharedMemory>");
+static_assert(Staged<SharedMemory>::supports(dtrain::DeviceKind::cuda));
+static_assert(!Staged<SharedMemory>::supports(dtrain::DeviceKind::host));
+static_assert(backend::determinism_of<Staged<SharedMemory>> == backend::Determinism::always);
+static_assert(backend::determinism_of<Staged<Ranked>> == backend::Determinism::for_a_plan);
+static_assert(backend::CanReduceScatter<Staged<SharedMemory>::Communicator>);
+static_assert(backend::CanAllGather<Staged<SharedMemory>::Communicator>);
+static_assert(backend::CanSendRecv<Staged<SharedMemory>::Communicator>);
+static_assert(backend::CanSplit<Staged<SharedMemory>::Communicator>);
+
+constexpr int rank_counts[] = {1, 2, 3, 4};
+/// None, less than a piece, exactly one, several and a rest.
+constexpr std::size_t counts[] = {0, 1, 1000, 262'144, 700'001};
+
+template <class T>
+std::vector<std::vector<T>> inputs_of(int ranks, std::size_t count) {
+  std::vector<std::vector<T>> inputs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(awkward_values<T>(count, static_cast<std::uint64_t>(rank) + count));
+  }
+  return inputs;
+}
+
+std::size_t index_of(const RankThread& self) {
+  return static_cast<std::size_t>(self.rank());
+}
+
+template <class T>
+std::vector<T> slice(const std::vector<T>& values, std::size_t begin, std::size_t count) {
+  const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
+  return {first, first + static_cast<std::ptrdiff_t>(count)};
+}
+
+}  // namespace
+
+TEST_CASE("pieces cover a buffer once, in order, and an empty buffer has one empty piece") {
+  for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 100U}) {
+    const Pieces pieces(count, 4, 32);
+    std::size_t covered = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      CHECK(pieces[i].begin == covered);
+      CHECK(pieces[i].count <= 8);
+      covered += pieces[i].count;
+    }
+    CHECK(covered == count);
+    CHECK(pieces[pieces.size()].count == 0);
+  }
+  CHECK(Pieces(0, 4, 32).size() == 1);
+  CHECK(Pieces(5, 8, 4).size() == 5);  // an element is never cut
+}
+
+TEST_CASE("device memory is reduced to the bits that shared memory gives, wherever it lies") {
+  for (const int ranks : rank_counts) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(
+        ranks,
+        [&](RankThread& self) {
+          StagedRank<> rank(job, self.rank(), self.size());
+          const auto arena = rank.communicator.allocate_blocking(4 * 700'001 + 64, Deadline::after(20s));
+          for (const std::size_t count : counts) {
+            const auto inputs = inputs_of<float>(ranks, count);
+            for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+              const auto expected = reference_reduction(op, inputs);
+              const std::vector<float>& own = inputs[index_of(self)];
+              rank.forget();
+
+              self.doing("an all_reduce in an allocation");
+              write(arena.data() + 16, own);
+              const BufferView bound = rank.view(arena.data() + 16, count);
+              rank.communicator.all_reduce(bound, bound, op, rank.ref());
+              REQUIRE(rank.wait());
+              CHECK(rank.get<float>(bound) == expected);
+
+              self.doing("an all_reduce of foreign memory, in place");
+              const BufferView in_place = rank.put(own);
+              rank.communicator.all_reduce(in_place, in_place, op, rank.ref());
+              REQUIRE(rank.wait());
+              CHECK(rank.get<float>(in_place) == expected);
+
+              self.doing("an all_reduce out of place, on some ranks into an allocation");
+              const BufferView input = rank.put(own);
+              const BufferView output = self.rank() % 2 == 0 ? bound : in_place;
+              rank.communicator.all_reduce(input, output, op, rank.ref());
+              REQUIRE(rank.wait());
+              CHECK(rank.get<float>(output) == expected);
+              CHECK(rank.get<float>(input) == own);
+            }
+          }
+        },
+        60s);
+  }
+}
+
+TEST_CASE("every element type goes through, cut at its own length") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    const std::vector<double> values(200'001, 0.5);
+    const BufferView view = rank.put(values);
+    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    const std::vector<std::uint8_t> bytes(3'000'001, 1);
+    const BufferView small = rank.put(bytes);
+    rank.communicator.all_reduce(small, small, ReduceOp::sum, rank.ref());
+    REQUIRE(rank.wait());
+    CHECK(rank.get<double>(view) == std::vector<double>(values.size(), 1.0));
+    CHECK(rank.get<std::uint8_t>(small) == std::vector<std::uint8_t>(bytes.size(), 2));
+  });
+}
+
+TEST_CASE("one rank's device memory reaches all, from every root, in an allocation or not") {
+  for (const int ranks : rank_counts) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(
+        ranks,
+        [&](RankThread& self) {
+          StagedRank<> rank(job, self.rank(), self.size());
+          const auto arena = rank.communicator.allocate_blocking(4 * 700'001, Deadline::after(20s));
+          const BufferView foreign = rank.space(700'001);
+          for (const std::size_t count : counts) {
+            for (int root = 0; root < ranks; ++root) {
+              const auto inputs = inputs_of<float>(ranks, count);
+              std::byte* const data = (self.rank() + root) % 2 == 0 ? arena.data() : foreign.data;
+              write(data, inputs[index_of(self)]);
+              rank.communicator.broadcast(rank.view(data, count), root, rank.ref());
+              REQUIRE(rank.wait());
+              CHECK(on_host<float>(data, count) == inputs[static_cast<std::size_t>(root)]);
+            }
+          }
+        },
+        60s);
+  }
+}
+
+TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoint") {
+  for (const int ranks : rank_counts) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(
+        ranks,
+        [&](RankThread& self) {
+          StagedRank<> rank(job, self.rank(), self.size());
+          const auto size = static_cast<std::size_t>(ranks);
+          for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}}) {
+            const auto inputs = inputs_of<float>(ranks, size * count);
+            const auto reduced = reference_reduction(ReduceOp::sum, inputs);
+            const auto own_block = slice(reduced, index_of(self) * count, count);
+
+            rank.forget();
+            const BufferView whole = rank.put(inputs[index_of(self)]);
+            const BufferView part = rank.space(count);
+            rank.communicator.reduce_scatter(whole, part, ReduceOp::sum, rank.ref());
+            REQUIRE(rank.wait());
+            CHECK(rank.get<float>(part) == own_block);
+            const BufferView place = rank.view(whole.data + 4 * index_of(self) * count, count);
+            rank.communicator.reduce_scatter(whole, place, ReduceOp::sum, rank.ref());
+            REQUIRE(rank.wait());
+            CHECK(rank.get<float>(place) == own_block);
+
+            rank.communicator.all_gather(place, whole, rank.ref());
+            REQUIRE(rank.wait());
+            CHECK(rank.get<float>(whole) == reduced);
+            const BufferView gathered = rank.space(size * count);
+            rank.communicator.all_gather(part, gathered, rank.ref());
+            REQUIRE(rank.wait());
+            CHECK(rank.get<float>(gathered) == reduced);
+          }
+        },
+        60s);
+  }
+}
+
+TEST_CASE("device memory goes from rank to rank, and round a ring at once, whatever the lengths") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(
+        ranks,
+        [&](RankThread& self) {
+          StagedRank<> rank(job, self.rank(), self.size());
+          const int next = (self.rank() + 1) % ranks;
+          const int previous = (self.rank() + ranks - 1) % ranks;
+          for (const std::size_t count : counts) {
+            // Messages differ in length from rank to rank, so that some are in more pieces than others.
+            const auto length = [count](int from) {
+              return count == 0 ? 0 : count + 200'000 * static_cast<std::size_t>(from);
+            };
+            const auto sent = awkward_values<float>(length(self.rank()), static_cast<std::uint64_t>(self.rank()));
+            const auto expected = awkward_values<float>(length(previous), static_cast<std::uint64_t>(previous));
+            rank.forget();
+            const BufferView input = rank.put(sent);
+            const BufferView output = rank.space(expected.size());
+            rank.communicator.send_recv(input, next, output, previous, rank.ref());
+            REQUIRE(rank.wait());
+            CHECK(rank.get<float>(output) == expected);
+            if (ranks > 1 && self.rank() == 0) {
+              const BufferView answer = rank.space(length(1));
+              rank.communicator.recv(answer, 1, rank.ref());
+              REQUIRE(rank.wait());
+              CHECK(rank.get<float>(answer) == awkward_values<float>(length(1), 1));
+            } else if (self.rank() == 1) {
+              rank.communicator.send(input, 0, rank.ref());
+              REQUIRE(rank.wait());
+            }
+          }
+        },
+        60s);
+  }
+}
+
+TEST_CASE("a barrier passes when every rank's stream has come to it") {
+  std::atomic<int> arrived{0};
+  run_thread_ranks(3, [&arrived, job = std::make_shared<FakeJob>(3)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    support::enqueue_delay(rank.ref(), 10ms * self.rank());
+    support::enqueue_on_host(rank.ref(), [&arrived] { ++arrived; });
+    rank.communicator.barrier(rank.ref());
+    int seen = 0;
+    support::enqueue_on_host(rank.ref(), [&] { seen = arrived; });
+    REQUIRE(rank.wait());
+    CHECK(seen == 3);
+  });
+}
+
+TEST_CASE("an operation waits for what its stream had before, and the host does not wait for the operation") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    const std::size_t count = 600'000;
+    const BufferView view = rank.put(std::vector<float>(count, 1));
+    const BufferView late = rank.put(std::vector<float>(count, 3));
+    const BufferView copy = rank.space(count);
+    std::atomic<bool> released{false};
+    support::enqueue_on_host(rank.ref(), [&released] {
+      while (!released) {
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    const auto copy_later = [&](const BufferView& to, const BufferView& from) {
+      support::check(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, rank.ref().native()),
+                     "cudaMemcpyAsync");
+    };
+    copy_later(view, late);
+    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    copy_later(copy, view);
+    Event done;
+    rank.ref().record(done);
+    CHECK_FALSE(done.is_complete());
+    released = true;
+    REQUIRE(rank.wait());
+    CHECK(rank.get<float>(copy) == std::vector<float>(count, 6));
+  });
+}
+
+TEST_CASE("many operations may be under way at once") {
+  run_thread_ranks(3, [job = std::make_shared<FakeJob>(3)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    const std::size_t count = 300'000;
+    const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(20s));
+    const BufferView foreign = rank.put(std::vector<float>(count, 1));
+    write(arena.data(), std::vector<float>(count, 1));
+    for (int i = 0; i < 12; ++i) {
+      for (std::byte* const data : {arena.data(), foreign.data}) {
+        rank.communicator.all_reduce(rank.view(data, count), rank.view(data, count), ReduceOp::sum, rank.ref());
+      }
+    }
+    REQUIRE(rank.wait());
+    const std::vector<float> expected(count, 531441);  // 3^12
+    CHECK(on_host<float>(arena.data(), count) == expected);
+    CHECK(rank.get<float>(foreign) == expected);
+  });
+}
+
+TEST_CASE("device memory is handed out zeroed, and may outlive its channel") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    std::optional<StagedRank<>> rank(std::in_place, job, self.rank(), self.size());
+    auto none = rank->communicator.allocate_blocking(0, Deadline::after(20s));
+    CHECK(none.bytes() == 0);
+    auto memory = rank->communicator.allocate_blocking(4096, Deadline::after(20s));
+    CHECK(memory.bytes() == 4096);
+    CHECK(on_host<char>(memory.data(), 4096) == std::vector<char>(4096, 0));
+    rank.reset();
+    write(memory.data(), std::vector<float>(1024, 2));
+    CHECK(on_host<float>(memory.data(), 1024) == std::vector<float>(1024, 2));
+  });
+}
+
+TEST_CASE("a channel is split by color and key, and its parts serve beside it") {
+  run_thread_ranks(4, [job = std::make_shared<FakeJob>(4)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    const BufferView whole = rank.put(std::vector<float>{1});
+    const BufferView view = rank.put(std::vector<float>{static_cast<float>(self.rank())});
+    rank.communicator.all_reduce(whole, whole, ReduceOp::sum, rank.ref());
+    auto part = rank.communicator.split_blocking(self.rank() % 2, -self.rank(), Deadline::after(20s));
+    CHECK(part.size() == 2);
+    CHECK(part.rank() == (self.rank() < 2 ? 1 : 0));
+    part.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    rank.communicator.all_reduce(whole, whole, ReduceOp::sum, rank.ref());
+    REQUIRE(rank.wait());
+    CHECK_FALSE(part.failure());
+    CHECK(rank.get<float>(view)[0] == (self.rank() % 2 == 0 ? 2 : 4));
+    CHECK(rank.get<float>(whole)[0] == 16);
+  });
+}
+
+TEST_CASE("two channels whose operations cross do not wait for each other") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> first(job, self.rank(), self.size(), "first");
+    StagedRank<> second(job, self.rank(), self.size(), "second");
+    const BufferView a = first.put(std::vector<float>(1000, 1));
+    const BufferView b = second.put(std::vector<float>(1000, 2));
+    const auto reduce = [](StagedRank<>& rank, const BufferView& view) {
+      rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    };
+    if (self.rank() == 0) {
+      reduce(first, a);
+      reduce(second, b);
+    } else {
+      reduce(second, b);
+      REQUIRE(second.wait());
+      reduce(first, a);
+    }
+    REQUIRE(first.wait());
+    REQUIRE(second.wait());
+    CHECK(first.get<float>(a) == std::vector<float>(1000, 2));
+    CHECK(second.get<float>(b) == std::vector<float>(1000, 4));
+  });
+}
+
+TEST_CASE("device memory is reduced along a topology that lies over the backend for host memory") {
+  run_thread_ranks(3, [job = std::make_shared<FakeJob>(3)](RankThread& self) {
+    StagedRank<Ranked> rank(job, self.rank(), self.size());
+    const std::size_t count = 700'001;
+    const BufferView view = rank.put(std::vector<float>(count, static_cast<float>(self.rank() + 1)));
+    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    REQUIRE(rank.wait());
+    CHECK(rank.get<float>(view) == std::vector<float>(count, 6));
+  });
+}
+
+TEST_CASE("what a call cannot take is refused at the call, and the channel serves on") {
+  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
+    StagedRank<> rank(job, self.rank(), self.size());
+    float on_the_host = 0;
+    const BufferView host{reinterpret_cast<std::byte*>(&on_the_host), 1, DType::f32, {}};
+    CHECK_THROWS_WITH_AS(rank.communicator.all_reduce(host, host, ReduceOp::sum, rank.ref()),
+                         doctest::Contains("memory of cuda:0, not of host"), Error);
+    const BufferView two = rank.put(std::vector<float>{1, 2});
+    const BufferView one = rank.view(two.data, 1);
+    CHECK_THROWS_AS(rank.communicator.all_reduce(one, two, ReduceOp::sum, rank.ref()), Error);
+    CHECK_THROWS_AS(rank.communicator.broadcast(one, 2, rank.ref()), Error);
+    CHECK_THROWS_AS(rank.communicator.send(one, self.rank(), rank.ref()), Error);
+    rank.communicator.all_reduce(one, one, ReduceOp::sum, rank.ref());
+    REQUIRE(rank.wait());
+    CHECK(rank.get<float>(one)[0] == 2);
+  });
+}
+
+#endif  // DTRAIN_WITH_CUDA
