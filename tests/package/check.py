@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Builds a program with dtrain, got in one of the ways that README.md names, as a user does, and runs it.
+
+  check.py WAY --source REPOSITORY --binary BUILD --version X.Y.Z --compiler CXX --generator NAME --work FOLDER
+           [--components A,B]
+
+  find_package      installed, and found by CMake: with the components that were built, and not in another version
+  add_subdirectory  this repository inside another project
+  fetch_content     the same by FetchContent
+  pkg_config        installed, and found by pkg-config
+  single_header     one file copied: the README's program, on two ranks, and another file of the same program
+  two_compilers     a .cpp by the host's compiler, a .cu by nvcc with CUDA switched on there, in one program
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+SKIPPED = 77
+COMPILE = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+
+
+class Failure(Exception):
+    """A sentence and the output of what failed."""
+
+
+class Skip(Exception):
+    """Why the way cannot be tried here."""
+
+
+def run(*command, **variables):
+    """What the command printed."""
+    command = [str(part) for part in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          timeout=250, check=False, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def need(program):
+    if shutil.which(program) is None:
+        raise Skip(f"no {program} on the path")
+
+
+def install(options):
+    prefix = options.work / "prefix"
+    run("cmake", "--install", options.binary, "--prefix", prefix)
+    return prefix
+
+
+def with_cmake(options, *arguments):
+    """Builds and runs the project in this folder."""
+    build = options.work / "build"
+    run("cmake", "-S", HERE, "-B", build, "-G", options.generator, f"-DCMAKE_CXX_COMPILER={options.compiler}",
+        f"-DWAY={options.way}", f"-DDTRAIN_VERSION={options.version}", *arguments)
+    run("cmake", "--build", build)
+    run(build / "consumer")
+
+
+def find_package(options):
+    major, minor, _ = options.version.split(".")
+    with_cmake(options, f"-DCMAKE_PREFIX_PATH={install(options)}", f"-DCOMPONENTS={';'.join(options.components)}",
+               f"-DNEXT_MINOR_VERSION={major}.{int(minor) + 1}")
+
+
+def subdirectory(options):
+    options.components = []
+    with_cmake(options, f"-DDTRAIN_SOURCE={options.source}")
+
+
+def pkg_config(options):
+    need("pkg-config")
+    found = list(install(options).rglob("dtrain.pc"))
+    if len(found) != 1:
+        raise Failure(f"installed are these dtrain.pc: {found}")
+    # Moved as a whole, it still says where it is.
+    moved = options.work / "moved"
+    (options.work / "prefix").rename(moved)
+    path = str(moved / found[0].parent.relative_to(options.work / "prefix"))
+    if run("pkg-config", "--modversion", "dtrain", PKG_CONFIG_PATH=path).strip() != options.version:
+        raise Failure("dtrain.pc has another version than the package")
+    refused = subprocess.run(["pkg-config", "--exists", "dtrain >= 99"], env={**os.environ, "PKG_CONFIG_PATH": path},
+                             check=False)
+    if refused.returncode == 0:
+        raise Failure("pkg-config finds dtrain 99")
+    flags = run("pkg-config", "--cflags", "--libs", "dtrain", PKG_CONFIG_PATH=path).split()
+    program = options.work / "consumer"
+    run(options.compiler, *COMPILE, f'-DEXPECTED_VERSION="{options.version}"', HERE / "consumer.cpp", *flags, "-o",
+        program)
+    run(program)
+
+
+def single_header(options):
+    (options.work / "dtrain").mkdir()
+    shutil.copy(options.source / "single_include" / "dtrain" / "dtrain.hpp", options.work / "dtrain")
+    program = options.work / "first_program"
+    run(options.compiler, *COMPILE, f"-I{options.work}", options.source / "examples" / "first_program.cpp",
+        HERE / "other_unit.cpp", "-pthread", "-o", program)
+    printed = run(program, "--nproc-per-node=2")
+    if "[0] y = 3.000 x + 1.000, fitted on 2 rank(s)\n" not in printed:
+        raise Failure(f"the first program does not print what README.md shows, but:\n{printed}")
+
+
+def two_compilers(options):
+    need("nvcc")
+    cuda = pathlib.Path(shutil.which("nvcc")).resolve().parents[1]
+    unit, copy = options.work / "other_unit.o", options.work / "other_unit.cu"
+    shutil.copy(HERE / "other_unit.cpp", copy)
+    warnings = ",".join(flag for flag in COMPILE if flag.startswith("-W"))
+    run("nvcc", "-std=c++20", "-O0", "-Xcompiler", warnings, "-DDTRAIN_WITH_CUDA=1", f"-I{options.source / 'include'}",
+        f"-I{HERE}", "-c", copy, "-o", unit)
+    program = options.work / "consumer"
+    run(options.compiler, *COMPILE, f"-I{options.source / 'include'}", HERE / "first_unit.cpp", unit, "-pthread",
+        f"-L{cuda / 'lib64'}", f"-Wl,-rpath,{cuda / 'lib64'}", "-lcudart", "-o", program)
+    run(program)
+
+
+WAYS = {"find_package": find_package, "add_subdirectory": subdirectory, "fetch_content": subdirectory,
+        "pkg_config": pkg_config, "single_header": single_header, "two_compilers": two_compilers}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("--components", type=lambda text: text.split(",") if text else [], default=[])
+    for name in ["version", "compiler", "generator"]:
+        parser.add_argument(f"--{name}", required=True)
+    for name in ["source", "binary", "work"]:
+        parser.add_argument(f"--{name}", required=True, type=lambda text: pathlib.Path(text).resolve())
+    options = parser.parse_args()
+    shutil.rmtree(options.work, ignore_errors=True)
+    options.work.mkdir(parents=True)
+    try:
+        WAYS[options.way](options)
+    except Skip as skip:
+        print(f"SKIPPED: {skip}")
+        return SKIPPED
+    except Failure as failure:
+        print(failure)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
