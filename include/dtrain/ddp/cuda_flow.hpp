@@ -144,9 +144,15 @@ class CudaFlow {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&& wait) {
     if (bytes != 0) {
       stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
-      stream_.record(done_);
-      wait(done_);
+      settle(wait);
     }
+  }
+
+  /// Blocking: until the stream is done with all that is enqueued. Between steps.
+  template <class Wait>
+  void settle(Wait&& wait) {
+    stream_.record(done_);
+    wait(done_);
   }
 
   void clear(std::byte* memory, std::size_t bytes) const {

@@ -116,6 +116,9 @@ class HostFlow {
     }
   }
 
+  template <class Wait>
+  void settle(Wait&&) const noexcept {}
+
   void clear(std::byte* memory, std::size_t bytes) const noexcept {
     if (bytes != 0) {
       std::memset(memory, 0, bytes);

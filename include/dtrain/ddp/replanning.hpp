@@ -50,6 +50,7 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
       bind(parameter, view);
     }
   }
+  flow.settle(wait);  // the zeros too: a graph that replays the next step does not come after this stream
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
