@@ -301,6 +301,19 @@ TEST_CASE("a collective that is captured in a CUDA graph runs with each launch o
   });
 }
 
+TEST_CASE("an initialisation that a rank does not come to ends by its deadline, and says what to check") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const auto job = std::make_shared<FakeJob>(2);
+  const auto began = Deadline::Clock::now();
+  const auto error = thrown_by([&] { NcclRank(job, 0, 2, "alone", 10s, 500ms); });
+  REQUIRE(error);
+  CAPTURE(std::string(error->what()));
+  CHECK(error->code() == make_error_code(Errc::timeout));
+  CHECK(std::string(error->what()).find("had not connected rank 0 of 2 after") != std::string::npos);
+  CHECK(Deadline::Clock::now() - began < (DTRAIN_THREAD_SANITIZER ? 20s : 3s));
+  CHECK(job->latch(1)->failed());
+}
+
 TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
   using dtrain::backend::NcclOptions;
   const ncclConfig_t plain = dtrain::backend::nccl::config_of({});

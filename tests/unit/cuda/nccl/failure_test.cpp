@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -101,7 +102,7 @@ TEST_CASE("an initialisation that never completes ends by its deadline, and says
     const auto began = Deadline::Clock::now();
     const auto error = thrown_by([&] { NcclRank(job, thread.rank(), 2, "group", 10s, 300ms); });
     REQUIRE(error);
-    CAPTURE(error->what());
+    CAPTURE(std::string(error->what()));
     CHECK(contains(error->what(), "ncclCommInitRankConfig for channel 'group' had not connected rank"));
     CHECK(contains(error->what(), "NCCL_SOCKET_IFNAME"));
     timed_out += error->code() == make_error_code(Errc::timeout) ? 1 : 0;
@@ -129,7 +130,7 @@ TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, de
   const auto job = std::make_shared<FakeJob>(1);
   const auto error = thrown_by([&] { NcclRank(job, 0, 1); });
   REQUIRE(error);
-  CAPTURE(error->what());
+  CAPTURE(std::string(error->what()));
   CHECK(std::string(error->code().category().name()) == "nccl");
   CHECK(error->code().value() == ncclInvalidUsage);
   CHECK(contains(error->what(), "ncclCommInitRankConfig for channel 'group' on rank 0, device 0: ncclInvalidUsage"));
@@ -249,8 +250,10 @@ TEST_CASE("an abort that races with operations ends them, whenever it comes") {
   for (int round = 0; round < 30; ++round) {
     const auto job = std::make_shared<FakeJob>(2);
     emulation::set_polls_in_progress(round % 5 * 20);
+    std::barrier both(2);  // before the first has failed the job
     run_thread_ranks(2, [&](RankThread& thread) {
       NcclRank self(job, thread.rank(), 2);
+      both.arrive_and_wait();
       std::thread other([&] {
         std::this_thread::sleep_for(std::chrono::microseconds(200 * (round % 7)));
         self.communicator.abort({CauseKind::exception, thread.rank(), "host", "given up by the test"});
@@ -272,7 +275,7 @@ TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device a
   emulation::fail("ncclAllReduce", 1, ncclInternalError);
   const auto error = thrown_by([&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); });
   REQUIRE(error);
-  CAPTURE(error->what());
+  CAPTURE(std::string(error->what()));
   CHECK(error->code().value() == ncclInternalError);
   CHECK(std::string(error->code().category().name()) == "nccl");
   CHECK(contains(error->what(), "all_reduce (sum) of 8 f32 by ncclAllReduce on channel 'group' on rank 0, device 0"));
@@ -291,7 +294,7 @@ TEST_CASE("memory that cannot be had is an error that leaves the channel as it i
     const auto error =
         thrown_by([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(1s))); });
     REQUIRE(error);
-    CAPTURE(error->what());
+    CAPTURE(std::string(error->what()));
     CHECK(error->code() == make_error_code(Errc::out_of_memory));
     CHECK(contains(error->what(), "no 64 bytes of memory of device 0 could be had"));
     CHECK(self.communicator.allocate_blocking(64, Deadline::after(1s)).bytes() == 64);
@@ -319,7 +322,7 @@ TEST_CASE("a split that never completes ends by its deadline") {
     const auto error =
         thrown_by([&] { static_cast<void>(self.communicator.split_blocking(0, 0, Deadline::after(500ms))); });
     REQUIRE(error);
-    CAPTURE(error->what());
+    CAPTURE(std::string(error->what()));
     CHECK(Deadline::Clock::now() - began < 500ms + slack);
   });
 }

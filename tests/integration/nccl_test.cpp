@@ -1,0 +1,154 @@
+// Jobs over NCCL that start their own ranks: what they compute, and how they end when a rank fails.
+// ctest: LABELS no-tsan
+// ctest: TIMEOUT 180
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+using support::Program;
+using support::Result;
+
+namespace {
+
+const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/nccl_probe";
+
+/// The probe on that many ranks; `what` is its argument. The emulation has a device for each, a real machine may not.
+Result job(int ranks, const std::string& what, Program::Variables variables = {}) {
+  variables.insert({"DTRAIN_EMULATED_DEVICES", std::to_string(ranks)});
+  Program program(probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
+  program.close_input();
+  return program.wait(support::soon(std::chrono::seconds(40)));
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Whether the probe can run that many ranks; says why where it cannot.
+bool can_run(int ranks) {
+  static const bool is_there = [] {
+    Program program(probe, {"--help-launch"});
+    program.close_input();
+    return !contains(program.wait().output, "built without NCCL");
+  }();
+  if (!is_there) {
+    dtrain_test::skip("no CUDA or NCCL headers were found when the programs were built");
+    return false;
+  }
+  const Result hello = job(ranks, "hello");
+  for (const char* const few : {"both compute on device", "no CUDA device is visible", "at most one rank for each"}) {
+    if (contains(hello.error, few)) {
+      dtrain_test::skip("there is no device for each of " + std::to_string(ranks) + " ranks");
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("ranks reduce over NCCL, in the whole job, in groups of it and on channels of their own") {
+  for (const int ranks : {1, 2, 4}) {
+    if (!can_run(ranks)) return;
+    CAPTURE(ranks);
+    const Result result = job(ranks, "hello");
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    const std::string sum = std::to_string(ranks * (ranks - 1) / 2);
+    const std::string average = ranks == 1 ? "0.0" : ranks == 2 ? "0.5" : "1.5";
+    const std::string last = std::to_string(ranks - 1);
+    CHECK(contains(result.output, "rank " + last + " of " + std::to_string(ranks) + " on device " + last + ": sum " +
+                                      sum + ", half " + std::to_string(ranks / 2 == 0 ? 1 : ranks / 2) + ", average " +
+                                      average));
+    CHECK(result.error.empty());
+  }
+}
+
+TEST_CASE("two processes that somebody else starts reduce over NCCL") {
+  if (!can_run(2)) return;
+  const auto rank = [](const std::string& number) {
+    return Program(probe, {"hello"},
+                   {{"DTRAIN_EMULATED_DEVICES", "2"},
+                    {"DTRAIN_PROBE_PER_PROCESS", "1"},
+                    {"DTRAIN_RANK", number},
+                    {"DTRAIN_WORLD_SIZE", "2"},
+                    {"DTRAIN_LOCAL_RANK", number},
+                    {"DTRAIN_LOCAL_WORLD_SIZE", "2"},
+                    {"DTRAIN_NODE_RANK", "0"},
+                    {"DTRAIN_NODE_COUNT", "1"},
+                    {"DTRAIN_MASTER_ADDR", "127.0.0.1"},
+                    {"DTRAIN_MASTER_PORT", std::to_string(20'000 + ::getpid() % 10'000)}});
+  };
+  Program first = rank("0");
+  Program second = rank("1");
+  for (Program* const program : {&first, &second}) {
+    program->close_input();
+    const Result result = program->wait(support::soon(std::chrono::seconds(40)));
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
+  }
+}
+
+TEST_CASE("two ranks on one device are refused before NCCL begins, and both are named") {
+  if (!can_run(1)) return;
+  const Result result = job(2, "hello", {{"CUDA_VISIBLE_DEVICES", "0"}});
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 1);
+  CHECK(contains(result.error, "ranks 0 and 1 on host "));
+  CHECK(contains(result.error, " both compute on device "));
+}
+
+TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it") {
+  if (!can_run(3)) return;
+  const Result well = job(3, "hello");
+  const Result result = job(3, "kill");
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 128 + 9);
+  for (const std::string rank : {"0", "2"}) {
+    CHECK(contains(result.error, "[" + rank + "] dtrain: rank " + rank + ": ends because rank 1 on host"));
+  }
+  CHECK(contains(result.error, "was lost: killed by signal 9"));
+  CHECK(contains(result.error, "with exit code 75: ranks 0 and 2"));
+  CHECK(result.time < well.time + std::chrono::seconds(4));  // ten steps, 2 s, and a busy machine
+}
+
+TEST_CASE("an exception on one rank is what all ranks over NCCL say") {
+  if (!can_run(3)) return;
+  const Result result = job(3, "throw");
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 1);
+  CHECK(contains(result.error, "failed: rank 1 has had enough"));
+}
+
+TEST_CASE("ranks that reduce different counts over NCCL learn by the timeout what each called") {
+  if (!can_run(3)) return;
+  const Result result = job(3, "other_count", {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK(result.exit_code != -1);
+  CHECK(contains(result.error, "called all_reduce (average) of 99999 f32"));
+  CHECK(contains(result.error, "called all_reduce (average) of 100000 f32"));
+}
+
+TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named") {
+  if (!can_run(2)) return;
+  const Program::Variables variables{{"DTRAIN_TIMEOUT_SECONDS", "2"}, {"DTRAIN_LIVENESS_SECONDS", "60"}};
+  const Result left = job(2, "leave", variables);
+  CAPTURE(left.error);
+  CHECK(left.exit_code != 0);
+  CHECK(left.exit_code != -1);
+  CHECK(contains(left.error, "rank 1 has left the channel"));
+  const Result stopped = job(2, "stop", variables);
+  CAPTURE(stopped.error);
+  CHECK(stopped.exit_code != 0);
+  CHECK(stopped.exit_code != -1);
+  CHECK(contains(stopped.error, "rank 1 of the channel is in none"));
+}

@@ -1,0 +1,118 @@
+// A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
+//   nccl_probe --nproc-per-node=3 hello|kill|throw|other_count|leave|stop|endless
+// With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts.
+#include <dtrain/dtrain.hpp>
+#if DTRAIN_WITH_NCCL
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using dtrain::stream::cuda::check;
+
+template <class Launcher>
+using Policy = dtrain::Policy<Launcher, dtrain::backend::Nccl>;
+
+/// Floats on the rank's device.
+class Values {
+ public:
+  Values(std::size_t count, float value) : count_(count), memory_(count * sizeof(float)) {
+    const std::vector<float> values(count, value);
+    check(cudaMemcpy(memory_.data(), values.data(), memory_.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+
+  dtrain::BufferView view() const {
+    return {memory_.data(), count_, dtrain::DType::f32, {dtrain::DeviceKind::cuda, memory_.device()}};
+  }
+
+  float first() const {
+    float value = 0;
+    check(cudaMemcpy(&value, memory_.data(), sizeof value, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return value;
+  }
+
+ private:
+  std::size_t count_;
+  dtrain::stream::cuda::DeviceBuffer memory_;
+};
+
+template <class Group>
+int hello(const Group& group) {
+  const Values sum(1, static_cast<float>(group.rank()));
+  group.all_reduce_blocking(sum.view(), dtrain::ReduceOp::sum);
+  const Group half = group.split_blocking(group.rank() % 2, group.rank());
+  const Values part(1, 1);
+  half.all_reduce_blocking(part.view(), dtrain::ReduceOp::sum);
+  auto channel = group.open_channel("more");
+  const auto more = group.open_stream();
+  const Values average(1, static_cast<float>(group.rank()));
+  channel.all_reduce(average.view(), average.view(), dtrain::ReduceOp::average, more.ref());
+  dtrain::stream::cuda::Event done;
+  more.ref().record(done);
+  const bool complete =
+      done.block_until_complete(dtrain::Deadline::after(group.timeout())) == dtrain::stream::WaitResult::complete;
+  std::printf("rank %d of %d on device %d: sum %.0f, half %.0f, average %.1f\n", group.rank(), group.world_size(),
+              sum.view().device.index, sum.first(), part.first(), average.first());
+  return complete ? 0 : 3;
+}
+
+/// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
+template <class Group>
+int endless(const Group& group, std::string_view how) {
+  const std::size_t count = 100'000;
+  const Values values(count, 1);
+  for (int step = 0;; ++step) {
+    dtrain::BufferView view = values.view();
+    if (step == 10) {
+      static_cast<void>(::dprintf(STDOUT_FILENO, "phase steady\n"));
+    }
+    if (step >= 10 && group.rank() == 1) {
+      if (how == "kill") {
+        static_cast<void>(::kill(::getpid(), SIGKILL));
+      } else if (how == "throw") {
+        throw std::runtime_error("rank 1 has had enough");
+      } else if (how == "other_count") {
+        --view.count;
+      } else if (how == "leave") {
+        return 0;
+      } else if (how == "stop") {
+        static_cast<void>(::kill(::getpid(), SIGSTOP));
+      }
+    }
+    group.all_reduce_blocking(view, dtrain::ReduceOp::average);
+  }
+}
+
+template <class Launcher>
+int job(int argc, char** argv) {
+  return dtrain::run<Policy<Launcher>>(argc, argv,
+                                       [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
+                                         const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
+                                         return what == "hello" ? hello(group) : endless(group, what);
+                                       });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (std::getenv("DTRAIN_PROBE_PER_PROCESS") != nullptr) {
+    return job<dtrain::launch::PerProcess>(argc, argv);
+  }
+  return job<dtrain::launch::PerNode>(argc, argv);
+}
+
+#else
+#include <cstdio>
+
+int main() {
+  std::puts("built without NCCL");
+  return 77;
+}
+#endif
