@@ -47,7 +47,9 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
     const TensorView view = gradients.move(parameter, plan);
     if (before.is_bound() && before.bytes != 0) {
       flow.copy(gradients[parameter].place, kept.get() + (before.place - arena), before.bytes, wait);
-      bind(parameter, view);
+      if (gradients[parameter].place != before.place) {
+        bind(parameter, view);
+      }
     }
   }
   flow.settle(wait);  // the zeros too: a graph that replays the next step does not come after this stream

@@ -32,8 +32,21 @@ TEST_CASE("what is written is read back") {
   strange.parameters[0].name = std::string("a\0b\n'\xff", 6);
   strange.parameters[1].name.clear();
   strange.deterministic = true;
+  strange.allow_unused_parameters = true;
+  strange.buffer_bytes = 77;
   strange.parameters[1].shape = {1, 2, 3, 4, 5, 6, 7, 0};
   CHECK(parse_description(serialise(strange)) == strange);
+}
+
+TEST_CASE("each yes-or-no option is read back as itself") {
+  for (bool ModelDescription::*option :
+       {&ModelDescription::deterministic, &ModelDescription::reorder_gradients,
+        &ModelDescription::allow_unused_parameters, &ModelDescription::broadcast_buffers}) {
+    ModelDescription one = two_layers();
+    one.*option = true;
+    CHECK(parse_description(serialise(one)) == one);
+    CHECK(serialise(one) != serialise(two_layers()));
+  }
 }
 
 TEST_CASE("every beginning, every longer and every changed length of a description is refused or another one") {

@@ -72,6 +72,18 @@ TEST_CASE("options are compared, and come before parameters") {
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::bucket_bytes is 9, rank 0's is 25");
 }
 
+TEST_CASE("what ranks may leave out and the size of buffers are compared") {
+  ModelDescription mine = two_layers();
+  mine.buffer_bytes = 12;
+  CHECK(difference(mine, two_layers()) == "rank 2's buffers are 12 bytes, rank 0's are 0");
+  mine.broadcast_buffers = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::broadcast_buffers is true, rank 0's is false");
+  mine.allow_unused_parameters = true;
+  CHECK(difference(two_layers(), mine) == "rank 2's DdpOptions::allow_unused_parameters is false, rank 0's is true");
+  mine.reorder_gradients = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reorder_gradients is true, rank 0's is false");
+}
+
 TEST_CASE("names from another process are cut and cannot act on a terminal") {
   ModelDescription theirs = two_layers();
   theirs.parameters[0].name = "\x1b[2J" + std::string(500, 'x');

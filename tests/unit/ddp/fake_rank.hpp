@@ -21,7 +21,8 @@ using FakeReducer = dtrain::ddp::Reducer<support::FakeCommunicator>;
 /// Parameter i is called "p<i>" and has sizes[i] floats.
 struct FakeRank {
   explicit FakeRank(std::vector<std::size_t> sizes, dtrain::ddp::BucketCaps caps = {0, 0},
-                    bool runs_when_waited_for = true, std::chrono::nanoseconds timeout = std::chrono::seconds(10))
+                    bool runs_when_waited_for = true, std::chrono::nanoseconds timeout = std::chrono::seconds(10),
+                    dtrain::ddp::ReducerOptions options = {})
       : stream(runs_when_waited_for) {
     channel->rank = 1;
     channel->size = 3;
@@ -38,7 +39,7 @@ struct FakeRank {
                                         [this](bool unwinding) { abandoned.push_back(unwinding); }};
     reducer = std::make_unique<FakeReducer>(support::FakeCommunicator(channel), stream.ref(), parameters,
                                             dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), caps),
-                                            dtrain::ReduceOp::average, std::move(context));
+                                            dtrain::ReduceOp::average, std::move(context), std::move(options));
   }
 
   /// Writes `value` into all of gradient i, where it lives now.

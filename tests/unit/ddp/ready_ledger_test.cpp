@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <vector>
+
 using dtrain::ddp::ReadyLedger;
 
 TEST_CASE("a new step forgets the entries of the one before") {
@@ -16,6 +19,19 @@ TEST_CASE("a new step forgets the entries of the one before") {
     CHECK_FALSE(ledger.end_step());
   }
   CHECK(ledger.step() == 3);
+}
+
+TEST_CASE("the observed order is that of the announcements, with what was not announced at the end, last first") {
+  ReadyLedger ledger({"a", "b", "c", "d", "e"});
+  ledger.observe_order(true);
+  ledger.begin_step();
+  for (const std::size_t parameter : {3u, 0u, 4u})
+    ledger.enter(parameter);
+  CHECK(ledger.observed_order() == std::vector<std::size_t>{3, 0, 4, 2, 1});
+  CHECK(ledger.was_ready(3));
+  CHECK_FALSE(ledger.was_ready(2));
+  ledger.observe_order(true);
+  CHECK(ledger.observed_order() == std::vector<std::size_t>{4, 3, 2, 1, 0});
 }
 
 TEST_CASE("five missing parameters are named without a rest, the sixth is counted") {

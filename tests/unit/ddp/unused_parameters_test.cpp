@@ -1,0 +1,35 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "dtrain/ddp/reducer.hpp"
+#include "unit/ddp/fake_rank.hpp"
+
+using ddp_test::FakeRank;
+using dtrain::Step;
+
+TEST_CASE("where it is allowed, a gradient that is not announced counts as zeros, bound or not") {
+  for (const bool bound : {false, true}) {
+    CAPTURE(bound);
+    FakeRank rank({3, 100, 1, 17}, {256, 512}, true, std::chrono::seconds(10), {.allow_unused_parameters = true});
+    if (bound) rank.bind_all();
+    for (const std::size_t unused : {0u, 2u, 3u}) {
+      for (std::size_t i = 0; i < 4; ++i)
+        rank.write(i, 5.0F);  // stale in what is not announced
+      Step step = rank.reducer->begin();
+      for (std::size_t i = 0; i < 4; ++i) {
+        if (i != unused) step.ready(i);
+      }
+      step.finish();
+      for (std::size_t i = 0; i < 4; ++i)
+        CHECK(rank.read(i) == (i == unused ? 0.0F : 50.0F));
+    }
+    Step none = rank.reducer->begin();
+    none.finish();
+    for (std::size_t i = 0; i < 4; ++i)
+      CHECK(rank.read(i) == 0.0F);
+    CHECK(rank.reducer->statistics().steps == 4);
+    CHECK_FALSE(rank.latch->failed());
+  }
+}
