@@ -1,4 +1,4 @@
-// The examples hello_all_reduce, collectives, store_coroutines and whoami do what their first lines say.
+// The examples hello_all_reduce, collectives, store_coroutines, write_a_backend and whoami do what their first lines say.
 
 #include <doctest/doctest.h>
 
@@ -119,6 +119,22 @@ TEST_CASE("whoami --node prints the node's") {
   CHECK(result.output ==
         "{\"node_rank\": 1, \"node_count\": 2, \"master_addr\": \"h0\", \"master_port\": 29500, "
         "\"nproc_per_node\": 4, \"launcher\": \"pet\", \"provisional\": [], \"warnings\": []}\n");
+}
+
+TEST_CASE("ranks reduce and train over the backend of write_a_backend") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    const Result result = support::run(examples + "write_a_backend", {"--nproc-per-node=" + std::to_string(ranks)});
+    CAPTURE(result.output);
+    CHECK(result.exit_code == 0);
+    CHECK(result.error == "");
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string number = std::to_string(rank);
+      const std::string line = "[" + number + "] rank " + number + " of " + std::to_string(ranks) + ": sum " +
+                               std::to_string(ranks * (ranks - 1) / 2) + ", value 3.0000\n";
+      CHECK(result.output.find(line) != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("whoami reads TF_CONFIG") {

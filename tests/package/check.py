@@ -36,7 +36,7 @@ def run(*command, **variables):
     """What the command printed."""
     command = [str(part) for part in command]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          timeout=250, check=False, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+                          timeout=550, check=False, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
     if done.returncode != 0:
         raise Failure(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")
     return done.stdout
@@ -140,7 +140,7 @@ def main():
     except Skip as skip:
         print(f"SKIPPED: {skip}")
         return SKIPPED
-    except Failure as failure:
+    except (Failure, subprocess.TimeoutExpired) as failure:
         print(failure)
         return 1
     return 0

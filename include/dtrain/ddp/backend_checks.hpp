@@ -37,7 +37,7 @@ void check_place(const std::string& what, Device place, Device communication) {
 template <class Backend>
 void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
                    const DdpOptions& options, Device communication) {
-  const std::string name_of(std::string_view(Backend::name()));
+  const std::string name_of{std::string_view(Backend::name())};
   if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
     throw Error(Errc::unsupported, "DdpOptions::deterministic is set, but backend " + name_of +
                                        " does not promise the same bits in every run; use topology::Ring, whose order "
