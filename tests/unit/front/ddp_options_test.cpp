@@ -1,0 +1,307 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/thread_group.hpp"
+
+using dtrain::DdpOptions;
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using dtrain::ddp::StepEvent;
+using dtrain::ddp::StepRecord;
+using dtrain::stream::host::Progress;
+using support::RankEnd;
+using support::run_groups;
+
+namespace {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+/// Gradients of a few floats each, bound where DistributedDataParallel wants it.
+struct BindingModel {
+  explicit BindingModel(std::vector<std::size_t> sizes) {
+    for (const std::size_t size : sizes) {
+      values.emplace_back(size, 0.0F);
+      gradients.emplace_back(size, 0.0F);
+      const dtrain::Shape shape{static_cast<std::int64_t>(size)};
+      list.push_back({"p" + std::to_string(list.size()), dtrain::tensor_view(values.back().data(), shape),
+                      dtrain::tensor_view(gradients.back().data(), shape)});
+    }
+  }
+  const std::vector<dtrain::Parameter>& parameters() const { return list; }
+  void bind_gradient(std::size_t i, const dtrain::TensorView& view) {
+    list[i].gradient = view;
+    ++bindings;
+  }
+
+  void write(std::size_t i, float value) {
+    for (float& element : list[i].gradient.as<float>())
+      element = value;
+  }
+  bool holds(std::size_t i, float value) const {
+    const auto gradient = list[i].gradient.as<float>();
+    return std::all_of(gradient.begin(), gradient.end(), [value](float element) { return element == value; });
+  }
+
+  std::vector<std::vector<float>> values;
+  std::vector<std::vector<float>> gradients;
+  std::vector<dtrain::Parameter> list;
+  int bindings = 0;
+};
+
+struct ModelWithBuffers : BindingModel {
+  ModelWithBuffers() : BindingModel({3, 5}) {}
+  std::vector<dtrain::TensorView> buffers() {
+    return {dtrain::tensor_view(means.data(), {3}), dtrain::tensor_view(&batches, {}),
+            dtrain::tensor_view(means.data(), {0})};
+  }
+  std::vector<float> means = {0, 0, 0};
+  std::int64_t batches = 0;
+};
+
+void expect_well(const std::vector<RankEnd>& ends) {
+  for (const RankEnd& end : ends)
+    CHECK(end.text == "");
+}
+
+}  // namespace
+
+TEST_CASE("the plan follows rank 0's ready order after the first step, on every rank, unless that is turned off") {
+  struct Case {
+    DdpOptions options;
+    bool moves;
+  };
+  for (const Case& one : {Case{{.bucket_bytes = 0}, true}, Case{{.bucket_bytes = 0, .reorder_gradients = false}, false},
+                          Case{{.bucket_bytes = 0, .deterministic = true}, false}}) {
+    CAPTURE(one.options.deterministic);
+    CAPTURE(one.options.reorder_gradients);
+    std::atomic<int> wrong{0};
+    expect_well(run_groups<Policy>(3, [&](const Group& group) {
+      BindingModel model({7, 100, 1, 30});
+      DistributedDataParallel ddp{model, group, one.options};
+      // Ranks differ in their orders; only rank 0's counts.
+      const std::vector<std::size_t> order =
+          group.rank() == 0 ? std::vector<std::size_t>{1, 3, 0, 2} : std::vector<std::size_t>{0, 1, 2, 3};
+      for (int step = 0; step < 4; ++step) {
+        ddp.backward([&](Ready ready) {
+          for (const std::size_t i : order) {
+            model.write(i, static_cast<float>(step * 10 + 3 * group.rank() + static_cast<int>(i)));
+            ready(i);
+          }
+        });
+        for (std::size_t i = 0; i < order.size(); ++i)
+          wrong += model.holds(i, static_cast<float>(step * 10 + 3 + static_cast<int>(i))) ? 0 : 1;
+        const std::vector<std::size_t> planned =
+            one.moves ? std::vector<std::size_t>{2, 0, 3, 1} : std::vector<std::size_t>{3, 2, 1, 0};
+        wrong += ddp.plan().bucket_of == planned ? 0 : 1;
+      }
+      wrong += model.bindings > (one.moves ? 8 : 4) ? 1 : 0;  // addresses change once at most
+      wrong += one.moves && model.bindings == 4 ? 1 : 0;
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a pass under no_sync adds up on its rank, and the next step divides the sum by the ranks") {
+  std::atomic<int> wrong{0};
+  expect_well(run_groups<Policy>(2, [&](const Group& group) {
+    BindingModel model({4, 9});
+    DistributedDataParallel ddp{model, group};
+    const auto pass = [&](Ready ready) {
+      for (std::size_t i = 2; i-- > 0;) {
+        for (float& element : model.list[i].gradient.as<float>())
+          element += static_cast<float>(1 + 2 * group.rank());
+        ready(i);
+      }
+    };
+    for (int round = 0; round < 3; ++round) {
+      model.write(0, 0.0F);
+      model.write(1, 0.0F);
+      {
+        const auto accumulating = ddp.no_sync();
+        const auto nested = ddp.no_sync();
+        for (int micro = 1; micro <= 3; ++micro) {
+          ddp.backward(pass);
+          wrong += model.holds(0, static_cast<float>(micro * (1 + 2 * group.rank()))) ? 0 : 1;
+        }
+        auto step = ddp.begin();
+        try {
+          step.ready(9);
+          ++wrong;
+        } catch (const dtrain::Error&) {
+        }
+        std::vector<float> elsewhere(4);
+        try {
+          step.ready(0, dtrain::tensor_view(elsewhere.data(), {4}), {});
+          ++wrong;
+        } catch (const dtrain::Error& error) {
+          wrong += std::string(error.what()).find("no_sync()") == std::string::npos ? 1 : 0;
+        }
+        step.finish();
+      }
+      ddp.backward(pass);
+      wrong += model.holds(0, 4 * 2.0F) && model.holds(1, 4 * 2.0F) ? 0 : 1;  // the mean of 1 and 3, four times
+      wrong += ddp.statistics().steps == static_cast<std::uint64_t>(round + 1) ? 0 : 1;
+    }
+  }));
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("unused parameters count as zeros where that is allowed, whichever rank leaves them out") {
+  std::atomic<int> wrong{0};
+  expect_well(run_groups<Policy>(4, [&](const Group& group) {
+    BindingModel model({4, 9, 2, 40});
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .allow_unused_parameters = true}};
+    for (int step = 0; step < 4; ++step) {
+      for (std::size_t i = 0; i < 4; ++i)
+        model.write(i, 8.0F);
+      ddp.backward([&](Ready ready) {
+        for (std::size_t i = 0; i < 3; ++i) {
+          if (static_cast<int>(i) != group.rank()) ready(i);
+        }
+      });
+      for (std::size_t i = 0; i < 4; ++i)
+        wrong += model.holds(i, i == 3 ? 0.0F : 6.0F) ? 0 : 1;
+    }
+  }));
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("buffers are rank 0's from the start, and again after each step unless that is turned off") {
+  for (const bool wanted : {true, false}) {
+    CAPTURE(wanted);
+    std::atomic<int> wrong{0};
+    expect_well(run_groups<Policy>(3, [&](const Group& group) {
+      ModelWithBuffers model;
+      model.means = {static_cast<float>(group.rank()), 1, 2};
+      model.batches = 5 + group.rank();
+      DistributedDataParallel ddp{model, group, {.broadcast_buffers = wanted}};
+      wrong += model.means[0] == 0.0F && model.batches == 5 ? 0 : 1;
+      for (int step = 0; step < 3; ++step) {
+        model.means[1] = static_cast<float>(10 * step + group.rank());  // as a forward pass does
+        model.batches = 100 * step + group.rank();
+        ddp.backward([&](Ready ready) {
+          ready(1);
+          ready(0);
+        });
+        const int from = wanted ? 0 : group.rank();
+        wrong += model.means[1] == static_cast<float>(10 * step + from) ? 0 : 1;
+        wrong += model.batches == 100 * step + from ? 0 : 1;
+      }
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("ranks whose buffers differ in size are told before they train") {
+  struct Sized : BindingModel {
+    explicit Sized(std::size_t count) : BindingModel({2}), means(count) {}
+    std::vector<dtrain::TensorView> buffers() {
+      return {dtrain::tensor_view(means.data(), {static_cast<std::int64_t>(means.size())})};
+    }
+    std::vector<float> means;
+  };
+  for (const RankEnd& end : run_groups<Policy>(2, [&](const Group& group) {
+         Sized model(group.rank() == 1 ? 4 : 3);
+         DistributedDataParallel ddp{model, group};
+       }))
+    CHECK(end.text == "ranks disagree: rank 1's buffers are 16 bytes, rank 0's are 12");
+}
+
+TEST_CASE("more buckets than a stream holds do not make ready wait for other ranks") {
+  constexpr std::size_t gradients = 700;
+  for (const Progress progress : {Progress::inline_, Progress::thread}) {
+    CAPTURE(static_cast<int>(progress));
+    std::atomic<int> wrong{0};
+    std::barrier<> announced(2);
+    expect_well(run_groups<Policy>(2, [&](const Group& group) {
+      BindingModel model(std::vector<std::size_t>(gradients, 3));
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .progress = progress}};
+      for (int step = 0; step < 3; ++step) {
+        if (group.rank() == 1) announced.arrive_and_wait();  // rank 0 has announced everything, and waited for nobody
+        ddp.backward([&](Ready ready) {
+          for (std::size_t i = gradients; i-- > 0;) {
+            model.write(i, static_cast<float>(2 * group.rank() + static_cast<int>(i)));
+            ready(i);
+          }
+          if (group.rank() == 0) announced.arrive_and_wait();
+        });
+        for (std::size_t i = 0; i < gradients; ++i)
+          wrong += model.holds(i, static_cast<float>(1 + static_cast<int>(i))) ? 0 : 1;
+      }
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a model that binds its gradients is in one wrapper at a time") {
+  expect_well(run_groups<Policy>(2, [&](const Group& group) {
+    BindingModel model({4});
+    BindingModel other({4});
+    {
+      DistributedDataParallel ddp{model, group};
+      DistributedDataParallel beside{other, group};
+      CHECK_THROWS_WITH_AS(
+          (DistributedDataParallel{model, group}),
+          doctest::Contains("the gradient of parameter 0 'p0' lives in another DistributedDataParallel"),
+          dtrain::Error);
+      ddp.backward([](Ready ready) { ready(0); });
+    }
+    model.list[0].gradient = dtrain::tensor_view(model.gradients[0].data(), {4});
+    DistributedDataParallel again{model, group};
+    again.backward([](Ready ready) { ready(0); });
+  }));
+}
+
+TEST_CASE("the times of each step are recorded in an order that makes sense, and add up") {
+  std::atomic<int> wrong{0};
+  expect_well(run_groups<Policy>(2, [&](const Group& group) {
+    BindingModel model({4, 9, 2, 40});
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .timeline = true}};
+    for (int step = 0; step < 5; ++step) {
+      ddp.backward([&](Ready ready) {
+        for (std::size_t i = 4; i-- > 0;)
+          ready(i);
+      });
+    }
+    const std::vector<StepRecord> records = ddp.records(2);
+    for (std::uint64_t step = 2; step <= 5; ++step) {
+      std::map<std::pair<StepEvent, std::uint32_t>, StepRecord::Clock::time_point> times;
+      for (const StepRecord& record : records) {
+        if (record.step == step) times[{record.event, record.index}] = record.time;
+      }
+      wrong += times.size() == 3 + 4 * 4 ? 0 : 1;
+      for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
+        const auto of = [&](StepEvent event) { return times[{event, bucket}]; };
+        const auto parameter = static_cast<std::uint32_t>(ddp.plan().buckets[bucket].parameters[0]);
+        wrong += times[{StepEvent::begun, 0}] <= times[{StepEvent::ready, parameter}] ? 0 : 1;
+        wrong += times[{StepEvent::ready, parameter}] <= of(StepEvent::launched) ? 0 : 1;
+        wrong += of(StepEvent::launched) <= of(StepEvent::started) ? 0 : 1;
+        wrong += of(StepEvent::started) <= of(StepEvent::reduced) ? 0 : 1;
+        wrong += of(StepEvent::reduced) <= times[{StepEvent::finished, 0}] ? 0 : 1;
+      }
+      wrong += times[{StepEvent::waiting, 0}] <= times[{StepEvent::finished, 0}] ? 0 : 1;
+    }
+    const dtrain::ddp::ReducerStatistics statistics = ddp.statistics();
+    wrong += statistics.is_measured && statistics.times.communication.count() > 0 ? 0 : 1;
+    wrong += statistics.times.hidden <= statistics.times.communication ? 0 : 1;
+    const std::string summary = ddp.summary_blocking();
+    wrong += summary.find("a step of 5: forward ") == 0 ? 0 : 1;
+    wrong += summary.find("; slowest rank ") != std::string::npos ? 0 : 1;
+    wrong += ddp.slowest_rank_blocking().rank < 2 ? 0 : 1;
+  }));
+  CHECK(wrong == 0);
+}
