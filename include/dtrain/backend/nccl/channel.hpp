@@ -143,7 +143,12 @@ class Channel {
     return place;
   }
 
+  /// Blocking: where the channel was aborted, until that is done, ten seconds at most.
   void strike(Place place) noexcept {
+    if (fate.aborted()) {
+      fate.block_until_ended(Deadline::after(std::chrono::seconds(10)));
+      return;  // it went with the communicator
+    }
     const Gate::Turn turn = gate.enter();
     if (turn.communicator() != nullptr) {
       static_cast<void>(nccl::strike(turn.communicator(), *place));

@@ -28,9 +28,12 @@ inline void block_until_idle(Channel& channel) {
   }
 }
 
-/// Once nobody watches it any more. Blocking: ten seconds at most. A communicator that does not end by then stays: an
-/// abort would wait for the same graph, and in it for ever.
+/// Once it is to be watched no longer. Blocking: ten seconds at most. A communicator that does not end by then stays:
+/// an abort would wait for the same graph, and in it for ever.
 inline void finalize_blocking(Channel& channel) {
+  if (!channel.fate.block_until_ended(Deadline::after({}))) {
+    return;  // the watching thread hangs in an abort, and with it the gate
+  }
   Gate::Turn turn = channel.gate.enter();
   if (turn.communicator() == nullptr) {
     return;
