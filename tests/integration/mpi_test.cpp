@@ -56,7 +56,7 @@ std::size_t times(const std::string& text, const std::string& part) {
 TEST_CASE("one to four ranks compute every collective over MPI, in groups and in crossed channels") {
   SKIP_WITHOUT_MPI();
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const char* what : {"collectives", "crossed"}) {
+    for (const char* what : {"collectives", "crossed", "averages"}) {
       CAPTURE(ranks);
       CAPTURE(what);
       const Result result = job(ranks, what);
@@ -65,6 +65,44 @@ TEST_CASE("one to four ranks compute every collective over MPI, in groups and in
       CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
     }
   }
+}
+
+TEST_CASE("one to four ranks compute every collective with MPI's own, in groups and in crossed channels") {
+  SKIP_WITHOUT_MPI();
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const char* what : {"own_collectives", "own_crossed", "own_averages"}) {
+      CAPTURE(ranks);
+      CAPTURE(what);
+      const Result result = job(ranks, what);
+      CAPTURE(result.error);
+      CHECK(result.exit_code == 0);
+      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+    }
+  }
+}
+
+TEST_CASE("MPI's own collectives end with the job, although MPI cannot cancel them") {
+  SKIP_WITHOUT_MPI();
+  const Result killed = job(3, "own_kill");
+  CAPTURE(killed.error);
+  CHECK(killed.exit_code != 0);
+  CHECK(contains(killed.error, "ends because rank 1 on host"));
+  CHECK(contains(killed.error, "was lost"));
+  const Result stopped = job(2, "own_stop", {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  CAPTURE(stopped.error);
+  CHECK(
+      contains(stopped.error, "waited in vain: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
+  CHECK(contains(stopped.error, "it had not ended after 2000 ms"));
+  CHECK(stopped.exit_code != 0);
+}
+
+TEST_CASE("MPI's own collectives promise no bits, which deterministic training is refused for") {
+  SKIP_WITHOUT_MPI();
+  const Result refused = job(2, "own_deterministic");
+  CAPTURE(refused.error);
+  CHECK(refused.exit_code != 0);
+  CHECK(contains(refused.error, "DdpOptions::deterministic is set, but backend MpiCollectives does not promise"));
+  CHECK(job(2, "deterministic").exit_code == 0);
 }
 
 TEST_CASE("a killed rank ends the others within 2 s, and they name it") {

@@ -1,11 +1,14 @@
-// One rank of a job over MPI that does what its first argument says; tests/integration/mpi_test.cpp starts it.
+// One rank of a job over MPI that does what its first argument says, with MPI's own collectives where that begins with
+// "own_"; tests/integration/mpi_test.cpp starts it.
 #include <dtrain/dtrain.hpp>
 #if DTRAIN_WITH_MPI
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <numeric>
 #include <stdexcept>
@@ -18,8 +21,6 @@
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Mpi>;
-using Group = dtrain::ProcessGroup<Policy>;
 using Bytes = std::vector<std::byte>;
 
 void require(bool holds, const char* what) {
@@ -28,6 +29,7 @@ void require(bool holds, const char* what) {
   }
 }
 
+template <class Group>
 int hello(const Group& group) {
   double sum = group.rank();
   group.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
@@ -36,6 +38,7 @@ int hello(const Group& group) {
 }
 
 /// Every collective with every type, small and large, against a plain loop.
+template <class Group>
 int collectives(const Group& group) {
   const int size = group.world_size();
   const auto rank = static_cast<std::size_t>(group.rank());
@@ -78,6 +81,13 @@ int collectives(const Group& group) {
       wait();
       const std::vector<Bytes> same(static_cast<std::size_t>(size), given[rank]);
       require(output == support::scalar_reduction(dtype, dtrain::ReduceOp::min, same), "all_gather and reduce_scatter");
+      const dtrain::BufferView block{all.data() + rank * output.size(), count, dtype, {}};
+      channel.all_gather(block, gathered, stream);
+      channel.reduce_scatter(gathered, block, dtrain::ReduceOp::max, stream);
+      wait();
+      require(Bytes(block.data, block.data + block.bytes()) ==
+                  support::scalar_reduction(dtype, dtrain::ReduceOp::max, same),
+              "all_gather and reduce_scatter in place");
       channel.barrier(stream);
       wait();
     }
@@ -95,6 +105,7 @@ int collectives(const Group& group) {
 }
 
 /// Two channels, each rank in another order: they never wait for each other.
+template <class Group>
 int crossed(const Group& group) {
   auto first = group.open_channel("first");
   auto second = group.open_channel("second");
@@ -127,6 +138,7 @@ int crossed(const Group& group) {
 }
 
 /// Reduces without end; rank 1 ends in the middle of it as told.
+template <class Group>
 int endless(const Group& group, std::string_view how) {
   std::vector<float> values(2'000'000, 1);
   for (int step = 0;; ++step) {
@@ -147,29 +159,74 @@ int endless(const Group& group, std::string_view how) {
   }
 }
 
-int run(int argc, char** argv) {
-  return dtrain::run<Policy>(argc, argv, [](Group group, dtrain::Arguments arguments) {
-    const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
-    return what == "hello"         ? hello(group)
-           : what == "collectives" ? collectives(group)
-           : what == "crossed"     ? crossed(group)
-                                   : endless(group, what);
+/// Averages that are exact in every type, so that no order of the ranks matters.
+template <class Group>
+int averages(const Group& group) {
+  const auto bits = [](int value) {  // of bf16
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16U);
+  };
+  auto channel = group.open_channel("averages");
+  for (const std::size_t count : {std::size_t{3}, std::size_t{300'001}}) {
+    std::vector<double> values(count, 2.0 * group.rank());
+    group.all_reduce_blocking(std::span(values), dtrain::ReduceOp::average);
+    require(values.front() == group.world_size() - 1 && values.back() == values.front(), "an average of f64");
+    const std::vector<std::uint16_t> halves(count, bits(2 * group.rank()));
+    std::vector<std::uint16_t> result(count);
+    channel.all_reduce({reinterpret_cast<const std::byte*>(halves.data()), count, dtrain::DType::bf16},
+                       {reinterpret_cast<std::byte*>(result.data()), count, dtrain::DType::bf16, {}},
+                       dtrain::ReduceOp::average, group.stream());
+    typename Group::Stream::Event event;
+    group.stream().record(event);
+    dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+    require(result == std::vector<std::uint16_t>(count, bits(group.world_size() - 1)), "an average of bf16");
+    require(halves.back() == bits(2 * group.rank()), "the input of an average");
+  }
+  std::puts("all right");
+  return 0;
+}
+
+struct Model {
+  std::vector<float> values = std::vector<float>(10);
+  std::vector<float> gradients = std::vector<float>(10);
+  std::vector<dtrain::Parameter> list{
+      {"w", dtrain::tensor_view(values.data(), {10}), dtrain::tensor_view(gradients.data(), {10})}};
+  const std::vector<dtrain::Parameter>& parameters() const { return list; }
+};
+
+template <class Group>
+int deterministic(const Group& group) {
+  Model model;
+  const dtrain::DistributedDataParallel ddp(model, group, {.deterministic = true});
+  return 0;
+}
+
+template <class Backend>
+int run(int argc, char** argv, std::string_view what) {
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, Backend>;
+  return dtrain::run<Policy>(argc, argv, [what](dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
+    return what == "hello"           ? hello(group)
+           : what == "collectives"   ? collectives(group)
+           : what == "crossed"       ? crossed(group)
+           : what == "averages"      ? averages(group)
+           : what == "deterministic" ? deterministic(group)
+                                     : endless(group, what);
   });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view what = argc > 1 ? argv[1] : "";
+  const std::string_view what = argc > 1 ? argv[1] : "hello";
+  if (what.substr(0, 4) == "own_") {
+    return run<dtrain::backend::MpiCollectives>(argc, argv, what.substr(4));
+  }
   if (what.substr(0, 5) != "user_") {
-    return run(argc, argv);
+    return run<dtrain::backend::Mpi>(argc, argv, what);
   }
   // A program that calls MPI itself, and has initialised it for one thread or for many.
   int provided = 0;
   MPI_Init_thread(&argc, &argv, what == "user_multiple" ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &provided);
-  char hello[] = "hello";
-  argv[1] = hello;
-  const int exit_code = run(argc, argv);
+  const int exit_code = run<dtrain::backend::Mpi>(argc, argv, "hello");
   int sum = 1;
   MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   std::printf("MPI still counts %d\n", sum);

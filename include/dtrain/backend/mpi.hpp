@@ -12,6 +12,7 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/entering.hpp"
 #include "dtrain/backend/message_passing/communicator.hpp"
+#include "dtrain/backend/mpi/collective_endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"
 #include "dtrain/backend/mpi/host.hpp"
 #include "dtrain/backend/mpi/library.hpp"
@@ -81,9 +82,28 @@ struct Mpi {
   }
 };
 
+/// The same, but that collectives are MPI's own (MPI_Iallreduce and its like), on a communicator for each channel: for
+/// systems whose MPI has better ones, in hardware perhaps. Their price:
+/// - MPI cannot cancel them. A collective that is given up, because a peer fell or it took too long, takes MPI out of
+///   service in this process, for all channels; the program can only end.
+/// - Ranks that call different things are not noticed: MPI fails, gives a wrong result or waits for the timeout.
+/// - MPI promises no bits: not from one run to the next, nor, strictly, the same on all ranks.
+/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, are as those of Mpi.
+struct MpiCollectives : Mpi {
+  using Communicator = message_passing::Communicator<mpi::HostOver<mpi::CollectiveEndpoint>>;
+  static constexpr Determinism determinism = Determinism::none;
+
+  static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
+
+  /// Collective, blocking. See Mpi.
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_tell_blocking<Communicator>(context, deadline);
+  }
+};
+
 static_assert(message_passing::Host<mpi::Host>);
-static_assert(Backend<Mpi>);
-static_assert(Enters<Mpi>);
+static_assert(Backend<Mpi> && Backend<MpiCollectives>);
+static_assert(Enters<Mpi> && Enters<MpiCollectives>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 

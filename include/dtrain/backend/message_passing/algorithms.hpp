@@ -2,6 +2,7 @@
 /// @file
 /// Which algorithm carries out an operation: decided by its size and the number of ranks, alike on every rank.
 
+#include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -26,6 +27,17 @@ struct Buffers {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
 };
+
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A Wire that carries some collectives itself, alike on every rank.
+template <class W>
+concept CarriesCollectives = Wire<W> && requires(W& wire, Call<W>& call, const Buffers& buffers) {
+  { wire.carries(call.operation) } noexcept -> std::same_as<bool>;
+  { wire.collective(call, buffers) } -> std::same_as<Routine>;
+};
+// clang-format on
 
 namespace detail {
 
@@ -115,7 +127,7 @@ inline void alone(const Operation& operation, const Buffers& buffers) noexcept {
 }  // namespace detail
 
 /// Carries out the collective that the call names. Its bits depend on the operation, the number of ranks and Tuning
-/// alone, and are the same on every rank. Lifetime: `call` and `buffers` as the routine.
+/// alone, and are the same on every rank, unless the wire carries it. Lifetime: `call` and `buffers` as the routine.
 template <Wire W>
 Routine collective(Call<W>& call, const Buffers& buffers) {
   if (call.size() == 1) {
@@ -123,6 +135,13 @@ Routine collective(Call<W>& call, const Buffers& buffers) {
     co_return;
   }
   Routine part;
+  if constexpr (CarriesCollectives<W>) {
+    if (call.wire.carries(call.operation)) {
+      part = call.wire.collective(call, buffers);
+      co_await part;
+      co_return;
+    }
+  }
   switch (call.operation.kind) {
     case OperationKind::all_reduce: part = detail::all_reduce(call, buffers); break;
     case OperationKind::reduce_scatter: part = detail::reduce_scatter(call, buffers); break;

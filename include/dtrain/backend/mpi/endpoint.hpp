@@ -103,6 +103,24 @@ class Endpoint {
   /// Nobody waits any more.
   void forget_waiter() noexcept { waiter_ = nullptr; }
 
+ protected:
+  const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
+
+  /// A request of `peer`, or of all ranks (-1). One that `receives` can be cancelled.
+  Ticket started(MPI_Request request, int peer, bool receives) {
+    std::uint32_t slot = 0;
+    if (free_.empty()) {
+      slot = static_cast<std::uint32_t>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    slots_[slot] = {false, receives, peer, MPI_SUCCESS, 0};
+    requests_.add(request, {this, slot, receives});
+    return {slot};
+  }
+
  private:
   struct Slot {
     bool done = false;
@@ -121,20 +139,6 @@ class Endpoint {
 
   int world_rank(int peer) const noexcept { return world_ranks_[static_cast<std::size_t>(peer)]; }
   int tag(Lane lane) const noexcept { return first_tag_ + static_cast<int>(lane); }
-
-  Ticket started(MPI_Request request, int peer, bool receives) {
-    std::uint32_t slot = 0;
-    if (free_.empty()) {
-      slot = static_cast<std::uint32_t>(slots_.size());
-      slots_.emplace_back();
-    } else {
-      slot = free_.back();
-      free_.pop_back();
-    }
-    slots_[slot] = {false, receives, peer, MPI_SUCCESS, 0};
-    requests_.add(request, {this, slot, receives});
-    return {slot};
-  }
 
   void wait_for(Ticket ticket, std::coroutine_handle<> waiter) noexcept {
     awaited_ = ticket.slot;

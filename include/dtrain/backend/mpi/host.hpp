@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -31,20 +32,33 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// See message_passing::Host.
-class Host {
+/// See message_passing::Host. `E` is an Endpoint, or a CollectiveEndpoint.
+template <std::derived_from<Endpoint> E>
+class HostOver {
+  static constexpr bool has_communicator = requires(E & endpoint) { endpoint.free_communicator(); };
+
  public:
-  using Wire = Endpoint;
+  using Wire = E;
 
-  static constexpr const char* backend_name() noexcept { return "backend::Mpi"; }
+  static constexpr const char* backend_name() noexcept {
+    return has_communicator ? "backend::MpiCollectives" : "backend::Mpi";
+  }
 
-  /// Collective, blocking: the channel's tags are agreed on. @throws Error (timeout, limit, mpi), JobFailed
-  Host(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
+  /// Collective, blocking: the channel's tags are agreed on, and its communicator made where it has one.
+  /// @throws Error (timeout, limit, mpi), JobFailed
+  HostOver(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
       : engine_(Engine::shared_blocking(deadline)) {
     engine_->end_within(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ = std::make_shared<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
-                                           context.members.rank, job_ranks);
+    endpoint_ =
+        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
+    if constexpr (has_communicator) {
+      meet_ranks(context, deadline);  // the engine serves no other channel while it waits for them inside MPI
+      const auto make = [endpoint = endpoint_, first_tag](Engine::Inside& inside) {
+        endpoint->make_communicator(inside.session->communicator(), first_tag);
+      };
+      engine_->run_blocking(make, deadline, "making a channel's communicator");
+    }
     engine_->expect_end();
   }
 
@@ -105,6 +119,9 @@ class Host {
       const auto say = [endpoint = endpoint_, clean](Engine::Inside& inside) {
         if (clean && !inside.loop.out_of_service() && !has_ended()) {
           say_last_word(*endpoint);
+          if constexpr (has_communicator) {
+            endpoint->free_communicator();
+          }
         }
       };
       engine_->run_blocking(say, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
@@ -148,6 +165,20 @@ class Host {
     return tag;
   }
 
+  /// Every rank is about to make the channel's communicator.
+  static void meet_ranks(const ChannelContext& context, Deadline deadline) {
+    const auto key_of = [&](int rank) { return context.name + "/mpi-" + std::to_string(rank); };
+    if (context.members.rank != 0) {
+      context.store.set_blocking(key_of(context.members.rank), "here", deadline);
+    } else {
+      for (int rank = 1; rank < context.members.world_size; ++rank) {
+        context.store.get_blocking(key_of(rank), deadline);
+      }
+      context.store.set_blocking(key_of(0), "all here", deadline);
+    }
+    context.store.get_blocking(key_of(0), deadline);
+  }
+
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
   static void say_last_word(Endpoint& endpoint) {
     static constexpr message_passing::Operation word{};
@@ -160,9 +191,11 @@ class Host {
   }
 
   std::shared_ptr<Engine> engine_;
-  std::shared_ptr<Endpoint> endpoint_;  ///< shared with a last word that comes late
+  std::shared_ptr<E> endpoint_;  ///< shared with a last word that comes late
   Bell bell_;
 };
+
+using Host = HostOver<Endpoint>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 

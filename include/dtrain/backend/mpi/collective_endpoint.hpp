@@ -1,0 +1,127 @@
+#pragma once
+/// @file
+/// A channel's messages over MPI, and its collectives by MPI's own algorithms.
+
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/message_passing/algorithms.hpp"
+#include "dtrain/backend/message_passing/averages.hpp"
+#include "dtrain/backend/message_passing/call.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/mpi/endpoint.hpp"
+#include "dtrain/backend/mpi/operators.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// A Wire that carries whole collectives, over a communicator of the channel's own. Each is one nonblocking call, which
+/// MPI lets nobody cancel: one that is given up takes MPI out of service in this process. Nothing compares what the
+/// ranks call. Threads: as Endpoint.
+class CollectiveEndpoint : public Endpoint {
+ public:
+  using Endpoint::Endpoint;
+
+  /// Collective over the channel's ranks, blocking for as long as MPI likes: so all have said before that they come.
+  /// @throws Error (mpi)
+  void make_communicator(MPI_Comm parent, int tag) {
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Group own = MPI_GROUP_NULL;
+    check(MPI_Comm_group(parent, &all), "asking for the job's ranks");
+    check(MPI_Group_incl(all, size(), world_ranks().data(), &own), "choosing a channel's ranks");
+    check(MPI_Comm_create_group(parent, own, tag, &collectives_), "making a channel's communicator");
+    check(MPI_Comm_set_errhandler(collectives_, MPI_ERRORS_RETURN), "having errors returned");
+    check(MPI_Group_free(&own), "choosing a channel's ranks");
+    check(MPI_Group_free(&all), "asking for the job's ranks");
+  }
+
+  /// While MPI runs, and where nothing was given up.
+  void free_communicator() noexcept {
+    operators_.free();
+    if (collectives_ != MPI_COMM_NULL) {
+      static_cast<void>(MPI_Comm_free(&collectives_));
+    }
+  }
+
+  /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
+  bool carries(const message_passing::Operation& operation) const noexcept {
+    return operation.count * size_bytes(operation.dtype) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
+  }
+
+  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations"; in place means the same on every rank there, so that
+  /// inputs apart are copied. Lifetime: as message_passing::collective
+  template <message_passing::Wire W>
+  message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
+    using message_passing::OperationKind;
+    const message_passing::Operation& operation = call.operation;
+    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+    std::byte* result = buffers.output;
+    if (operation.kind == OperationKind::all_reduce) {
+      copy(result, buffers.input, bytes);
+    } else if (operation.kind == OperationKind::all_gather) {
+      copy(result + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
+    } else if (operation.kind == OperationKind::reduce_scatter) {
+      const std::byte* const own = buffers.input + static_cast<std::size_t>(rank()) * bytes;
+      result = buffers.output == own ? call.scratch.at_least(bytes) : buffers.output;
+    }
+    const Ticket started = start(operation, buffers.input, result);
+    co_await done(started);
+    if (operation.kind == OperationKind::reduce_scatter) {
+      copy(buffers.output, result, bytes);
+    }
+    const bool reduces = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce_scatter;
+    if (reduces && operation.op == ReduceOp::average) {
+      const std::byte* const sources[] = {buffers.output};
+      std::byte* const targets[] = {buffers.output};
+      message_passing::reduction_of(call, true)(sources, targets, operation.count);
+    }
+  }
+
+ private:
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    if (to != from) {
+      kernels::copy_bytes(to, from, bytes);
+    }
+  }
+
+  Ticket start(const message_passing::Operation& operation, const std::byte* input, std::byte* output) {
+    using message_passing::OperationKind;
+    const int count = static_cast<int>(operation.count);
+    const MPI_Datatype type = datatype_of(operation.dtype);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_SUCCESS;
+    switch (operation.kind) {
+      case OperationKind::all_reduce:
+        code = MPI_Iallreduce(MPI_IN_PLACE, output, count, type, operators_.of(operation.dtype, operation.op),
+                              collectives_, &request);
+        break;
+      case OperationKind::reduce_scatter:
+        code = MPI_Ireduce_scatter_block(input, output, count, type, operators_.of(operation.dtype, operation.op),
+                                         collectives_, &request);
+        break;
+      case OperationKind::all_gather:
+        code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, output, count, type, collectives_, &request);
+        break;
+      case OperationKind::broadcast:
+        code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
+        break;
+      default: code = MPI_Ibarrier(collectives_, &request); break;
+    }
+    check(code, "a collective of MPI's own");
+    return started(request, -1, false);
+  }
+
+  MPI_Comm collectives_ = MPI_COMM_NULL;
+  Operators operators_;
+};
+
+static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
