@@ -15,6 +15,7 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/checkpoint.hpp"
 #include "dtrain/ddp/sampler.hpp"
+#include "dtrain/ddp/write_timeline.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "dtrain/launch/per_node.hpp"

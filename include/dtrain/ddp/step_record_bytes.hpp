@@ -1,0 +1,63 @@
+#pragma once
+/// @file
+/// A rank's part of a timeline as bytes, and back from bytes that another process wrote.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/ddp/step_record.hpp"
+#include "dtrain/ddp/timeline.hpp"
+#include "dtrain/net/byte_reader.hpp"
+#include "dtrain/net/byte_writer.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
+
+/// The most that the records of all ranks of a timeline take together; where there are more, each rank's latest remain.
+inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
+
+/// @param most records: the latest are kept
+inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
+  const std::size_t first = timeline.records.size() > most ? timeline.records.size() - most : 0;
+  net::ByteWriter writer;
+  writer.string(timeline.host.substr(0, 256)).i64(timeline.clock_offset.count());
+  writer.i64(timeline.clock_uncertainty.count());
+  for (const StepRecord& record : std::span(timeline.records).subspan(first)) {
+    writer.u64(record.step).u32(record.index).u8(static_cast<std::uint8_t>(record.event));
+    writer.i64(std::chrono::nanoseconds(record.time.time_since_epoch()).count());
+  }
+  const std::span<const std::byte> bytes = writer.view();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// @returns nothing for anything that serialise does not write
+inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::string& text) {
+  net::ByteReader reader(std::as_bytes(std::span(text)));
+  RankTimeline timeline;
+  timeline.rank = rank;
+  timeline.host = reader.string(256);
+  timeline.clock_offset = std::chrono::nanoseconds(reader.i64());
+  timeline.clock_uncertainty = std::chrono::nanoseconds(reader.i64());
+  if (!reader.ok() || reader.remaining() % step_record_bytes != 0) return std::nullopt;
+  timeline.records.reserve(reader.remaining() / step_record_bytes);
+  while (reader.remaining() != 0) {
+    StepRecord record;
+    record.step = reader.u64();
+    record.index = reader.u32();
+    const std::uint8_t event = reader.u8();
+    record.time = StepRecord::Clock::time_point(std::chrono::nanoseconds(reader.i64()));
+    if (event < 1 || event >= step_events) return std::nullopt;
+    record.event = static_cast<StepEvent>(event);
+    timeline.records.push_back(record);
+  }
+  return timeline;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
