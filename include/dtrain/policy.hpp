@@ -47,7 +47,7 @@ struct Policy {
   /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
   static constexpr bool fits = [] {
     if constexpr (has_backend && has_topology) {
-      Topology::template require<Backend>();
+      topology::require<Topology, Backend>();
     }
     return true;
   }();

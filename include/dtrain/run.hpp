@@ -36,6 +36,16 @@ concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, 
 
 namespace detail {
 
+/// A backend that computes on devices says how many there are (`visible_devices()`), for a launcher that asks.
+template <class P>
+launch::Start start(int argc, char** argv) {
+  if constexpr (requires { P::Launcher::start(argc, argv, &P::Backend::visible_devices); }) {
+    return P::Launcher::start(argc, argv, &P::Backend::visible_devices);
+  } else {
+    return P::Launcher::start(argc, argv);
+  }
+}
+
 template <class P, RunBody<P> Body>
 int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   const auto call = [&]() -> decltype(auto) {
@@ -115,7 +125,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
 /// (128 + signal). To be main's first statement. Blocking: until the job ends.
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body) {
-  launch::Start start = P::Launcher::start(argc, argv);
+  launch::Start start = detail::start<P>(argc, argv);
   if (!start.worker) {
     return start.exit_code;
   }

@@ -8,7 +8,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 inline constexpr const char* help_text =
     "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
+    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
+    "                           computes on GPUs, else for each core this process may use\n"
     "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
     "  --node-rank=R            which of them this one is, from 0\n"
     "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"

@@ -33,17 +33,31 @@ struct NodeJobOptions {
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
 
+/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
+using VisibleDevices = int (*)();
+
 namespace detail {
 
 inline constexpr int most_workers = 4096;
 
-/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage)
-inline int worker_count(const std::optional<std::string>& given, int cores) {
+/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage), what visible_devices
+/// throws
+inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
   if (!given) {
     return 1;
   }
-  if (*given == "auto") {
+  if (*given == "auto" && visible_devices == nullptr) {
     return cores;
+  }
+  if (*given == "auto") {
+    const int devices = visible_devices();
+    if (devices < 1) {
+      throw Error(
+          Errc::usage,
+          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
+          "CUDA_VISIBLE_DEVICES");
+    }
+    return devices;
   }
   const int count = identity::parse_integer(*given).value_or(0);
   if (count < 1 || count > most_workers) {
@@ -117,15 +131,17 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 }  // namespace detail
 
 /// @param cores how many this process may use
+/// @param visible_devices is called for --nproc-per-node=auto; may be null
 /// @throws Error (usage, identity). Blocking: reads the secret's file
-inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores) {
+inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores,
+                                       VisibleDevices visible_devices = nullptr) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeJobOptions options;
   options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
-  options.workers = detail::worker_count(options.node.nproc_per_node, cores);
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
   options.max_restarts = flags.max_restarts;
   options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);

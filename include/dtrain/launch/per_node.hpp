@@ -32,8 +32,9 @@ struct PerNode {
 
   /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
   /// sentence on stderr where nothing could be started. To be main's first statement.
+  /// @param visible_devices counts the devices that --nproc-per-node=auto starts a worker for each of; null: the cores
   /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
-  static Start start(int argc, char** argv) {
+  static Start start(int argc, char** argv, VisibleDevices visible_devices = nullptr) {
     try {
       const identity::Environment environment = identity::snapshot_environment();
       if (is_worker_environment(environment, ::getppid())) {
@@ -46,7 +47,8 @@ struct PerNode {
       if (flags.help) {
         return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
       }
-      NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity());
+      NodeJobOptions options =
+          node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity(), visible_devices);
       open_standard_descriptors();
       adopt_orphans();
       NodeJob job(std::move(options));

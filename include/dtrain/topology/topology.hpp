@@ -46,6 +46,22 @@ concept WorksOn = Topology<T> && backend::Backend<B> && T::template works_on<B> 
                   backend::Backend<typename T::template Over<B>> && requires { T::template require<B>(); };
 // clang-format on
 
+/// A backend that only brings memory to another one, its carrier: the paths are laid over that.
+template <class B>
+concept HasCarrier = requires {
+  typename B::template Over<typename B::Carrier>;
+};
+
+/// Does not compile where B, or what carries it, lacks what T needs: see Topology.
+template <Topology T, class B>
+constexpr void require() noexcept {
+  if constexpr (HasCarrier<B>) {
+    T::template require<typename B::Carrier>();
+  } else {
+    T::template require<B>();
+  }
+}
+
 namespace detail {
 
 /// Where the two do not fit, require() has said so in one sentence, and nothing is to be said about the rest.
@@ -54,8 +70,12 @@ struct Channels {
   using Type = B;
 };
 template <Topology T, class B>
-requires(T::template works_on<B>) struct Channels<T, B> {
+requires(!HasCarrier<B> && T::template works_on<B>) struct Channels<T, B> {
   using Type = typename T::template Over<B>;
+};
+template <Topology T, HasCarrier B>
+requires(T::template works_on<typename B::Carrier>) struct Channels<T, B> {
+  using Type = typename B::template Over<typename T::template Over<typename B::Carrier>>;
 };
 
 }  // namespace detail

@@ -62,6 +62,19 @@ TEST_CASE("flags and variables say how many workers, how often and for how long"
   }
 }
 
+TEST_CASE("auto is a worker for each device where the program computes on devices, and none of them is an error") {
+  const auto options = [](std::vector<const char*> arguments, dtrain::launch::VisibleDevices devices) {
+    arguments.insert(arguments.begin(), "train");
+    return node_job_options(parse_flags(arguments), {}, 6, devices);
+  };
+  CHECK(options({"--nproc-per-node=auto"}, [] { return 8; }).workers == 8);
+  CHECK(options({"--nproc-per-node=auto"}, nullptr).workers == 6);
+  CHECK(options({"--nproc-per-node=3"}, [] { return 8; }).workers == 3);
+  CHECK(options({}, []() -> int { throw dtrain::Error(dtrain::Errc::limit, "nobody asked"); }).workers == 1);
+  CHECK_THROWS_WITH_AS(options({"--nproc-per-node=auto"}, [] { return 0; }), doctest::Contains("nvidia-smi"),
+                       dtrain::Error);
+}
+
 TEST_CASE("several nodes meet at port 29500 unless told otherwise, with the secret that they were given") {
   const NodeJobOptions options =
       options_of({"--nnodes=3", "--node-rank=2", "--master-addr=h0"}, {{"DTRAIN_SECRET", secret}});

@@ -56,6 +56,7 @@ class Road {
     parcel.output_count = leg.output_count;
     copy_to_host(leg.to_host, stream);
     stream.record(parcel.departed);
+    upload_.ref().wait(parcel.departed);  // after a failure the host signals without having waited for it
     upload_.ref().wait_unwatched(parcel.arrived, Deadline::after(longer_than_any_queue));
     copy_to_device(leg.to_device, upload_.ref());
   }

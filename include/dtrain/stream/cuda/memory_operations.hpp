@@ -24,18 +24,32 @@ inline constexpr unsigned int version = 12000;          ///< the one that has no
 
 }  // namespace driver
 
+namespace detail {
+
+/// Null where the driver does not have it.
+inline driver::WaitValue32 find_wait_value() noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, driver::version, cudaEnableDefault, &status);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault, &status);
+#endif
+  const bool there = quiet(code) && status == cudaDriverEntryPointSuccess;
+  return there ? reinterpret_cast<driver::WaitValue32>(found) : nullptr;
+}
+
+}  // namespace detail
+
 /// Enqueued: work of `stream` behind it starts when `*word`, in pinned memory, has come to `value` or gone beyond.
 /// @returns false where the driver or the device cannot do that; nothing is enqueued then
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-  if (!quiet(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, driver::version, cudaEnableDefault,
-                                              &status)) ||
-      status != cudaDriverEntryPointSuccess || found == nullptr) {
+  const driver::WaitValue32 wait = detail::find_wait_value();
+  if (wait == nullptr) {
     return false;
   }
-  const auto wait = reinterpret_cast<driver::WaitValue32>(found);
   // Pinned memory has one address, on the host and on every device.
   const int result = wait(stream, reinterpret_cast<std::uintptr_t>(word), value, driver::wait_until_at_least);
   if (result == driver::not_supported) {
