@@ -1,5 +1,6 @@
 // What a step adds to the reduction of its bytes: the backward pass only announces the gradients of a published model,
-// so nothing overlaps; beside it one all-reduce of as many bytes in one arena, in turns.
+// so nothing overlaps; beside it one all-reduce of as many bytes in one arena, in turns. With --device=cuda on GPUs
+// over NCCL (bench/ddp_step/cuda_steps.cpp).
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +10,7 @@
 
 #include "bench/all_reduce/protocol.hpp"
 #include "bench/command.hpp"
+#include "bench/ddp_step/cuda_steps.hpp"
 #include "bench/ddp_step/models.hpp"
 #include "bench/goal.hpp"
 #include "bench/intervals.hpp"
@@ -21,7 +23,7 @@
 namespace {
 
 constexpr const char* bench_name = "ddp_step_bench";
-constexpr const char* usage_line = "[--ranks=2,4] [--samples=N] [--json=FILE]";
+constexpr const char* usage_line = "[--device=host|cuda] [--ranks=2,4] [--samples=N] [--json=FILE]";
 constexpr int usual_samples = 15;
 
 /// One rank: its lines go to the benchmark.
@@ -105,15 +107,6 @@ class StepRank {
   bench::Policy::Backend::Communicator::Allocation memory_;
 };
 
-bench::ModelShapes model_named(const std::string& name) {
-  for (bench::ModelShapes& model : std::vector<bench::ModelShapes>{bench::resnet50(), bench::gpt2()}) {
-    if (model.name == name) {
-      return std::move(model);
-    }
-  }
-  throw dtrain::Error(dtrain::Errc::usage, "no model is called " + name);
-}
-
 bench::Told run_job(const bench::ModelShapes& model, int ranks, int samples) {
   const bench::CommandOutput output =
       bench::run_command({bench::own_path(), "--nproc-per-node=" + std::to_string(ranks), bench::launched_word,
@@ -148,27 +141,42 @@ void measure(const bench::ModelShapes& model, int ranks, int samples, bench::Res
                     bench::text_of(step / whole, " times"));
 }
 
+void measure_host(const bench::Options& options, bench::ResultRows& rows) {
+  const int samples = options.samples > 0 ? options.samples : usual_samples;
+  for (const int ranks : options.ranks.empty() ? std::vector<int>{2, 4} : options.ranks) {
+    for (const bench::ModelShapes& model : {bench::resnet50(), bench::gpt2()}) {
+      measure(model, ranks, samples, rows);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+#if DTRAIN_BENCH_CUDA
+  if (bench::is_launched_with("cuda", argc, argv)) {
+    return bench::run_cuda_step_rank(argc, argv);
+  }
+#endif
   if (bench::is_launched(argc, argv)) {
     return dtrain::run<bench::Policy>(
         argc, argv, [](dtrain::ProcessGroup<bench::Policy> group, dtrain::Arguments arguments) {
           if (arguments.size() < 4) {
             return 2;
           }
-          StepRank(std::move(group), model_named(arguments[2]).sizes).measure(std::stoi(arguments[3]));
+          StepRank(std::move(group), bench::model_named(arguments[2]).sizes).measure(std::stoi(arguments[3]));
           return 0;
         });
   }
   return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
-    const bench::Options options = bench::Options::parse(argc, argv, {2, 4});
-    const int samples = options.samples > 0 ? options.samples : usual_samples;
+    const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device"});
     bench::ResultRows rows;
-    for (const int ranks : options.ranks) {
-      for (const bench::ModelShapes& model : {bench::resnet50(), bench::gpt2()}) {
-        measure(model, ranks, samples, rows);
-      }
+    if (options.device == "cuda") {
+#if DTRAIN_BENCH_CUDA
+      bench::measure_cuda_steps(bench_name, options, rows);
+#endif
+    } else {
+      measure_host(options, rows);
     }
     if (!options.json.empty()) {
       rows.write_json(options.json);

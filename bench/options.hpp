@@ -41,7 +41,8 @@ struct Options {
   int samples = 0;     ///< 0: as many as the benchmark thinks right
   std::vector<int> bytes{};
   bool trace = false;
-  std::string backend{};  ///< empty: the benchmark's own choice
+  std::string backend{};        ///< empty: the benchmark's own choice
+  std::string device = "host";  ///< or cuda, where this program was built with it
 
   /// @param ranks those where the flag is not given @param further flags that the benchmark takes: --bytes, --trace
   /// @throws Error (usage)
@@ -67,6 +68,8 @@ struct Options {
         options.bytes = positives(flag, value);
       } else if (taken("--backend", flag)) {
         options.backend = value;
+      } else if (taken("--device", flag)) {
+        options.device = known_device(value);
       } else if (taken("--trace", flag)) {
         options.trace = true;
       } else {
@@ -74,6 +77,21 @@ struct Options {
       }
     }
     return options;
+  }
+
+ private:
+  static std::string known_device(std::string_view value) {
+#if !DTRAIN_BENCH_CUDA
+    if (value == "cuda") {
+      throw dtrain::Error(dtrain::Errc::usage,
+                          "--device=cuda: this program was built without CUDA; the preset gpu builds it where the CUDA "
+                          "toolkit and NCCL are");
+    }
+#endif
+    if (value != "host" && value != "cuda") {
+      throw dtrain::Error(dtrain::Errc::usage, "--device: '" + std::string(value) + "' is neither host nor cuda");
+    }
+    return std::string(value);
   }
 };
 

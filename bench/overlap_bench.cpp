@@ -1,5 +1,6 @@
 // How much of the communication a backward pass hides: 50 layers of 2 MiB that take 18 ms each without using the core,
-// on two virtual hosts joined at 1 Gbit/s; PyTorch's DDP on gloo does the same beside it.
+// on two virtual hosts joined at 1 Gbit/s; PyTorch's DDP on gloo does the same beside it. With --device=cuda ranks of
+// one host whose gradients are on GPUs (bench/overlap/cuda_overlap.cpp).
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +20,7 @@
 #include "bench/intervals.hpp"
 #include "bench/launched.hpp"
 #include "bench/options.hpp"
+#include "bench/overlap/cuda_overlap.hpp"
 #include "bench/peer_python.hpp"
 #include "bench/result_rows.hpp"
 #include "bench/scaling/step_model.hpp"
@@ -27,7 +29,7 @@
 namespace {
 
 constexpr const char* bench_name = "overlap_bench";
-constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
+constexpr const char* usage_line = "[--device=host|cuda] [--ranks=2,4, of cuda] [--samples=N] [--json=FILE]";
 constexpr int layers = 50;
 constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
 constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
@@ -134,6 +136,11 @@ int run_rank(int argc, char** argv) {
 }
 
 int run_launched(int argc, char** argv) {
+#if DTRAIN_BENCH_CUDA
+  if (bench::is_launched_with("cuda", argc, argv)) {
+    return bench::run_cuda_overlap_rank(argc, argv);
+  }
+#endif
 #if DTRAIN_WITH_MPI
   if (bench::is_launched_with("mpi", argc, argv)) {
     return run_rank<bench::MpiPolicy>(argc, argv);
@@ -150,6 +157,39 @@ int run_launched(int argc, char** argv) {
   return 2;
 }
 
+void measure_hosts(const bench::Options& options, bench::ResultRows& rows) {
+  const std::string samples = std::to_string(options.samples > 0 ? options.samples : 5);
+  if (!bench::VirtualJob::possible()) {
+    std::printf("virtual hosts cannot be made here: nothing was measured\n");
+    return;
+  }
+  const bench::VirtualJob job{bench::VirtualHosts{}};
+  double step = 0;
+#if DTRAIN_WITH_MPI
+  bench::Told by_mpi = job.run_mpi({"mpi", samples});
+  step = bench::median(by_mpi.seconds["step"]);
+  report("dtrain", "mpi", std::move(by_mpi), 0, rows);
+#else
+  std::printf("dtrain on Mpi: built without MPI\n");
+#endif
+#if DTRAIN_WITH_GLOO
+  bench::Told by_gloo = job.run_per_node({"gloo", samples});
+  step = bench::median(by_gloo.seconds["step"]);
+  report("dtrain", "gloo", std::move(by_gloo), 0, rows);
+#else
+  std::printf("dtrain on Gloo: built without Gloo\n");
+#endif
+  const bench::PeerPython python("import torch.distributed");
+  if (python.present()) {
+    const std::string peer = std::string(DTRAIN_BENCH_DIR) + "/peers/overlap_pytorch.py";
+    report("pytorch", "gloo",
+           job.run_on_each({python.path(), peer, "{host}", "2", bench::VirtualJob::first_host, samples}), step, rows);
+  } else {
+    std::printf("pytorch: missing: no torch in %s; DTRAIN_PEER_PYTHON names a Python that has it\n",
+                python.looked_in().c_str());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -157,37 +197,14 @@ int main(int argc, char** argv) {
     return run_launched(argc, argv);
   }
   return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
-    const bench::Options options = bench::Options::parse(argc, argv, {2});
-    const std::string samples = std::to_string(options.samples > 0 ? options.samples : 5);
-    if (!bench::VirtualJob::possible()) {
-      std::printf("virtual hosts cannot be made here: nothing was measured\n");
-      return;
-    }
-    const bench::VirtualJob job{bench::VirtualHosts{}};
+    const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device"});
     bench::ResultRows rows;
-    double step = 0;
-#if DTRAIN_WITH_MPI
-    bench::Told by_mpi = job.run_mpi({"mpi", samples});
-    step = bench::median(by_mpi.seconds["step"]);
-    report("dtrain", "mpi", std::move(by_mpi), 0, rows);
-#else
-    std::printf("dtrain on Mpi: built without MPI\n");
+    if (options.device == "cuda") {
+#if DTRAIN_BENCH_CUDA
+      bench::measure_cuda_overlap(bench_name, options, rows);
 #endif
-#if DTRAIN_WITH_GLOO
-    bench::Told by_gloo = job.run_per_node({"gloo", samples});
-    step = bench::median(by_gloo.seconds["step"]);
-    report("dtrain", "gloo", std::move(by_gloo), 0, rows);
-#else
-    std::printf("dtrain on Gloo: built without Gloo\n");
-#endif
-    const bench::PeerPython python("import torch.distributed");
-    if (python.present()) {
-      const std::string peer = std::string(DTRAIN_BENCH_DIR) + "/peers/overlap_pytorch.py";
-      report("pytorch", "gloo",
-             job.run_on_each({python.path(), peer, "{host}", "2", bench::VirtualJob::first_host, samples}), step, rows);
     } else {
-      std::printf("pytorch: missing: no torch in %s; DTRAIN_PEER_PYTHON names a Python that has it\n",
-                  python.looked_in().c_str());
+      measure_hosts(options, rows);
     }
     if (!options.json.empty()) {
       rows.write_json(options.json);

@@ -5,7 +5,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
+
+#include "dtrain/core/error.hpp"
 
 namespace bench {
 
@@ -66,6 +70,16 @@ inline ModelShapes gpt2() {
   }
   model.sizes.insert(model.sizes.end(), {width, width});
   return model;
+}
+
+/// @throws Error (usage) where none is called so
+inline ModelShapes model_named(std::string_view name) {
+  for (ModelShapes& model : std::vector<ModelShapes>{resnet50(), gpt2()}) {
+    if (model.name == name) {
+      return std::move(model);
+    }
+  }
+  throw dtrain::Error(dtrain::Errc::usage, "no model is called " + std::string(name));
 }
 
 }  // namespace bench

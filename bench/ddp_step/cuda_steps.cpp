@@ -1,0 +1,187 @@
+// Steps on GPUs over NCCL: beside them the same collectives by NCCL alone, and what PyTorch's DDP does with gradients
+// of the same sizes.
+
+#include "bench/ddp_step/cuda_steps.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/command.hpp"
+#include "bench/cuda/machine.hpp"
+#include "bench/ddp_step/cuda_rank.hpp"
+#include "bench/ddp_step/models.hpp"
+#include "bench/goal.hpp"
+#include "bench/launched.hpp"
+#include "bench/peer_python.hpp"
+
+namespace bench {
+namespace {
+
+constexpr int usual_samples = 15;
+constexpr std::chrono::seconds job_time(120);
+
+/// Medians: of a step, by the slowest rank; of what a step takes of one rank's thread.
+struct StepSeconds {
+  double step = 0;
+  double host = 0;
+};
+
+StepSeconds seconds_of(Told& told, const char* step, const char* host) {
+  return {median(told.seconds[step]) / steps_together, median(told.facts[host])};
+}
+
+/// One model on some ranks.
+class CudaSteps {
+ public:
+  CudaSteps(const char* bench_name, const CudaMachine& machine, ModelShapes model, int ranks, int samples,
+            ResultRows& rows)
+      : bench_name_(bench_name),
+        machine_(machine),
+        model_(std::move(model)),
+        ranks_(ranks),
+        samples_(samples),
+        rows_(rows) {}
+
+  void run(const PeerPython& python) {
+    Told told = told_by({own_path(), "--nproc-per-node=" + std::to_string(ranks_), launched_word, "cuda", model_.name,
+                         std::to_string(samples_)});
+    const double buckets = told.facts["buckets"].front();
+    dtrain_ = seconds_of(told, "step", "host_step");
+    const StepSeconds bare = seconds_of(told, "bare", "host_bare");
+    const auto plan = [&](Row row) { return row.with("plan", text_of(buckets, " buckets")); };
+    rows_.add(plan(row("dtrain", "step without overlap", dtrain_.step)).with("times_limit", dtrain_.step / bare.step));
+    rows_.add(row("nccl", "its collectives alone", bare.step).with("ratio", bare.step / dtrain_.step));
+    rows_.add(plan(row("dtrain", "host time of a step", dtrain_.host)));
+    rows_.add(row("nccl", "host time of these", bare.host).with("ratio", bare.host / dtrain_.host));
+    print_goal("a step on " + std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks") +
+                   " at most 1.02 times its collectives alone",
+               dtrain_.step <= 1.02 * bare.step, text_of(dtrain_.step / bare.step, " times"));
+    run_peer(python);
+  }
+
+ private:
+  Row row(const char* system, const char* what, double seconds) const {
+    Row row{bench_name_, system,
+            what,        ranks_,
+            1,           static_cast<std::uint64_t>(model_.elements()) * sizeof(float),
+            seconds,     static_cast<std::size_t>(samples_)};
+    row.with("backend", "nccl").with("model", model_.name);
+    return machine_.describe(row);
+  }
+
+  Told told_by(std::vector<std::string> command, std::string* output_text = nullptr) const {
+    const CommandOutput output = run_command(std::move(command), dtrain::Deadline::after(job_time));
+    Told told = Told::from(output.text);
+    if (!output.succeeded || told.facts["buckets"].size() != static_cast<std::size_t>(ranks_)) {
+      throw dtrain::Error(dtrain::Errc::protocol, "a job of " + std::to_string(ranks_) + " ranks with " + model_.name +
+                                                      " failed, or took longer than " +
+                                                      std::to_string(job_time.count()) + " s");
+    }
+    if (output_text != nullptr) {
+      *output_text = output.text;
+    }
+    return told;
+  }
+
+  /// PyTorch's own backward pass is taken off: what is left is DDP's.
+  void run_peer(const PeerPython& python) {
+    if (!python.present()) {
+      std::printf("pytorch: missing: no torch with CUDA in %s; DTRAIN_PEER_PYTHON names a Python that has it\n",
+                  python.looked_in().c_str());
+      return;
+    }
+    if (ranks_ > machine_.devices) {
+      std::printf("pytorch: left out with %d ranks, which have to share %d GPUs\n", ranks_, machine_.devices);
+      return;
+    }
+    std::string sizes;
+    for (const std::int64_t size : model_.sizes) {
+      sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+    }
+    std::string text;
+    Told told = told_by({python.path(), std::string(DTRAIN_BENCH_DIR) + "/peers/ddp_step_pytorch.py", "cuda",
+                         std::to_string(ranks_), std::to_string(samples_), std::to_string(steps_together), sizes},
+                        &text);
+    const StepSeconds ddp = seconds_of(told, "ddp", "host_ddp");
+    const StepSeconds plain = seconds_of(told, "plain", "host_plain");
+    const auto add = [&](const char* what, double with, double without, double own) {
+      Row added = row("pytorch", what, with - without);
+      rows_.add(added.with("ratio", (with - without) / own).with("whole_seconds", with).with("peer", version(text)));
+    };
+    add("step, DDP's share", ddp.step, plain.step, dtrain_.step);
+    add("host time, DDP's share", ddp.host, plain.host, dtrain_.host);
+    const double share = dtrain_.host / (ddp.host - plain.host);
+    print_goal("host time at most 1/5 of PyTorch's", share > 0 && share <= 0.2, text_of(share, " of it"));
+  }
+
+  /// What the line "version TEXT" says.
+  static std::string version(const std::string& text) {
+    const std::size_t begin = text.find("version ");
+    return begin == std::string::npos ? "unknown" : text.substr(begin + 8, text.find('\n', begin) - begin - 8);
+  }
+
+  const char* bench_name_;
+  const CudaMachine& machine_;
+  ModelShapes model_;
+  int ranks_;
+  int samples_;
+  ResultRows& rows_;
+  StepSeconds dtrain_;
+};
+
+/// "2.28.9", of the library and not of its header. @throws Error (nccl's)
+std::string nccl_version() {
+  int code = 0;
+  if (ncclGetVersion(&code) != ncclSuccess) {
+    return "unknown";
+  }
+  return dtrain::backend::nccl::version_text(code);
+}
+
+/// NCCL from 2.30.3 on lets ranks share a GPU where it is told to.
+bool ranks_may_share_a_device() {
+  const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return allowed != nullptr && std::strcmp(allowed, "1") == 0;
+}
+
+}  // namespace
+
+void measure_cuda_steps(const char* bench_name, const Options& options, ResultRows& rows) {
+  CudaMachine machine = CudaMachine::look();
+  machine.versions += ", NCCL " + nccl_version();
+  std::vector<int> all_ranks = options.ranks;
+  if (all_ranks.empty()) {
+    all_ranks = machine.devices > 1 ? std::vector<int>{1, machine.devices} : std::vector<int>{1};
+  }
+  std::printf("%s (%d of them), %s\n", machine.device.c_str(), machine.devices, machine.versions.c_str());
+  const PeerPython python("import sys, torch; sys.exit(not torch.cuda.is_available())");
+  for (const int ranks : all_ranks) {
+    if (ranks > machine.devices && !ranks_may_share_a_device()) {
+      std::printf(
+          "%d ranks: left out: %d GPUs are visible; NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks of NCCL 2.30.3 "
+          "share one\n",
+          ranks, machine.devices);
+      continue;
+    }
+    for (const ModelShapes& model : {resnet50(), gpt2()}) {
+      CudaSteps(bench_name, machine, model, ranks, options.samples > 0 ? options.samples : usual_samples, rows)
+          .run(python);
+    }
+  }
+}
+
+int run_cuda_step_rank(int argc, char** argv) {
+  return dtrain::run<NcclPolicy>(argc, argv, [](dtrain::ProcessGroup<NcclPolicy> group, dtrain::Arguments arguments) {
+    if (arguments.size() < 5) {
+      return 2;
+    }
+    CudaStepRank(std::move(group), model_named(arguments[3]).sizes).measure(positive("samples", arguments[4]));
+    return 0;
+  });
+}
+
+}  // namespace bench
