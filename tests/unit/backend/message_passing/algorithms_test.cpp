@@ -331,4 +331,17 @@ TEST_CASE("ranks that call different things are told what each called") {
   CHECK(disagreement(larger, operation(OperationKind::all_reduce, 4001)).find("operation 2") != std::string::npos);
 }
 
+TEST_CASE("ranks that broadcast from different roots are told both, whatever the length") {
+  for (const std::size_t count : {std::size_t{8}, std::size_t{4000}}) {
+    Operation mine = operation(OperationKind::broadcast, count);
+    Operation other = mine;
+    other.root = 1;
+    for (const std::string& sentence : {disagreement(mine, other), disagreement(other, mine)}) {
+      CAPTURE(sentence);
+      CHECK(sentence.find("from rank 0") != std::string::npos);
+      CHECK(sentence.find("from rank 1") != std::string::npos);
+    }
+  }
+}
+
 }  // namespace
