@@ -15,8 +15,8 @@
 namespace fashion_mnist {
 
 /// Every sample counts exactly once, whatever the number of ranks. Collective, blocking.
-template <class Group>
-Score evaluate(const Group& group, Mlp& model, const Dataset& dataset) {
+template <class Group, class Model>
+Score evaluate(const Group& group, Model& model, const Dataset& dataset) {
   const auto ranks = static_cast<std::size_t>(group.world_size());
   const dtrain::DistributedSampler sampler{{.dataset_size = dataset.size(),
                                             .global_batch = 512 * ranks,

@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/ddp/named_tensor.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "random.hpp"
+#include "sgd.hpp"
 
 namespace fashion_mnist {
 
@@ -32,6 +34,8 @@ struct Batch {
 template <class Scalar>
 class BasicMlp {
  public:
+  using Optimizer = Sgd;
+
   /// Layers between the `widths`: {784, 256, 128, 10} has three. Weights are uniform within sqrt(6 / inputs) of zero
   /// (He et al., "Delving Deep into Rectifiers", 2015), biases zero. The same seed gives the same bits everywhere.
   BasicMlp(std::span<const Eigen::Index> widths, std::uint64_t seed) {
@@ -98,6 +102,25 @@ class BasicMlp {
       times_slope(input_error_, *error);
     }
   }
+
+  /// Says that gradient `index` is ready, which was not computed anew.
+  void announce(std::size_t index, dtrain::Ready ready) const { ready(index); }
+
+  /// Blocking: until what was enqueued is done. Here it is.
+  void block_until_done() const noexcept {}
+
+  Optimizer optimizer(float momentum) const { return Optimizer(momentum); }
+
+  /// Copies the elements of a parameter's value.
+  void read(const dtrain::TensorView& value, std::span<std::byte> to) const {
+    std::copy_n(value.data, to.size(), to.begin());
+  }
+
+  /// The values, for a checkpoint, in memory of the host; take_saved() after it was written to.
+  std::vector<dtrain::NamedTensor> saved() { return dtrain::parameter_values(parameters()); }
+  void take_saved() const noexcept {}
+
+  void add_to_first_gradient(Scalar change) { layers_.front().weight_gradient[0] += change; }
 
  private:
   using Row = Eigen::Matrix<Scalar, 1, Eigen::Dynamic>;

@@ -39,8 +39,8 @@ struct SilentSink final : dtrain::Ready::Sink {
 
 /// Times the same steps in three ways: reduced, not reduced, and reduced without computing. No optimizer runs, so the
 /// parameters stay as they are; gradients do not. Nothing on one rank. Collective, blocking: less than a second or so.
-template <class Ddp>
-std::optional<double> probe_overlap(Ddp& ddp, Mlp& model, const Dataset& dataset,
+template <class Ddp, class Model>
+std::optional<double> probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
                                     const dtrain::ddp::SampleBatches& batches) {
   const auto& group = ddp.group();
   if (group.world_size() == 1) return std::nullopt;
@@ -55,13 +55,14 @@ std::optional<double> probe_overlap(Ddp& ddp, Mlp& model, const Dataset& dataset
   };
   const auto communicate = [&](dtrain::Ready ready) {
     for (std::size_t i = parameters; i-- > 0;)
-      ready(i);
+      model.announce(i, ready);
   };
   std::array<double, probes * ways> seconds{};
   const auto time = [&](std::size_t probe, std::size_t way, const auto& run) {
     group.barrier_blocking();  // what is measured is one step, not the wait for a rank that started late
     const auto begin = std::chrono::steady_clock::now();
     run();
+    model.block_until_done();
     seconds[way * probes + probe] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   for (std::size_t probe = 0; probe < probes; ++probe) {

@@ -55,6 +55,9 @@ class Sgd {
     return all;
   }
 
+  /// After what velocities() shows was written to.
+  void take_velocities() const noexcept {}
+
  private:
   void prepare(std::span<const dtrain::Parameter> parameters) {
     if (!velocity_.empty()) return;

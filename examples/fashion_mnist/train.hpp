@@ -42,9 +42,10 @@ struct Epochs {
 };
 
 /// Trains `model` for the steps that `state` has not done yet. Collective, blocking.
-template <class Ddp>
-Epochs train_epochs(Ddp& ddp, Mlp& model, Sgd& sgd, TrainingState& state, const Dataset& dataset,
-                    const dtrain::DistributedSampler& sampler, const Options& options, Progress& progress) {
+template <class Ddp, class Model>
+Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, TrainingState<Model>& state,
+                    const Dataset& dataset, const dtrain::DistributedSampler& sampler, const Options& options,
+                    Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const auto steps = static_cast<std::int64_t>(sampler.steps_per_epoch());
@@ -66,8 +67,7 @@ Epochs train_epochs(Ddp& ddp, Mlp& model, Sgd& sgd, TrainingState& state, const 
       ddp.backward([&](dtrain::Ready ready) {
         if (!perturb) return model.backward(batch, ready);
         perturb = false;
-        const std::vector<dtrain::Parameter> parameters = model.parameters();
-        Perturbation perturbation(parameters, ready);
+        Perturbation perturbation(model, ready);
         model.backward(batch, dtrain::Ready(perturbation));
       });
       sgd.step(model.parameters(), learning_rate(state.step(), last_step, peak_learning_rate));
@@ -90,12 +90,14 @@ Epochs train_epochs(Ddp& ddp, Mlp& model, Sgd& sgd, TrainingState& state, const 
 }
 
 /// All parameters, one after the other: raw little-endian f32 in the order of parameters().
-inline std::vector<std::byte> parameter_bytes(Mlp& model) {
+template <class Model>
+std::vector<std::byte> parameter_bytes(Model& model) {
   static_assert(std::endian::native == std::endian::little);
   std::vector<std::byte> bytes;
   for (const dtrain::Parameter& parameter : model.parameters()) {
-    const std::span<const std::byte> value = std::as_bytes(parameter.value.as<float>());
-    bytes.insert(bytes.end(), value.begin(), value.end());
+    const std::size_t before = bytes.size();
+    bytes.resize(before + parameter.value.bytes());
+    model.read(parameter.value, std::span(bytes).subspan(before));
   }
   return bytes;
 }
@@ -110,7 +112,7 @@ inline void print_result(Progress& progress, const Summary& summary, const Score
 }
 
 /// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad data.
-template <class Policy>
+template <class Policy, class Model = Mlp>
 int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   const Options options = parse_options(arguments);
   if (options.perturb_rank && *options.perturb_rank >= group.world_size()) {
@@ -126,9 +128,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   Dataset test = load_dataset(options.data, "t10k");
   if (options.shuffle_test_labels) shuffle_labels(test, options.seed);
 
-  Mlp model(layer_widths, options.seed);
-  Sgd sgd(momentum);
-  TrainingState state(options, model, sgd);
+  Model model(layer_widths, options.seed);
+  typename Model::Optimizer sgd = model.optimizer(momentum);
+  TrainingState<Model> state(options, model, sgd);
   state.load(group);
   dtrain::DdpOptions ddp_options{.progress = options.progress};
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;

@@ -9,18 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "mlp.hpp"
 #include "options.hpp"
-#include "sgd.hpp"
 
 namespace fashion_mnist {
 
 /// The step counts all steps of all epochs. What decides which training it is stands beside it, so that a checkpoint of
 /// another one is not taken for it. Threads: none but the one that uses it.
+template <class Model>
 class TrainingState {
  public:
+  using Optimizer = typename Model::Optimizer;
+
   /// Lifetime: `model` and `sgd` stay where they are.
-  TrainingState(const Options& options, Mlp& model, Sgd& sgd)
+  TrainingState(const Options& options, Model& model, Optimizer& sgd)
       : file_(options.checkpoint), which_(identity(options)), model_(&model), sgd_(&sgd) {}
 
   std::int64_t step() const noexcept { return step_; }
@@ -31,6 +32,8 @@ class TrainingState {
   template <class Group>
   void load(const Group& group) {
     if (file_.empty() || !dtrain::load_checkpoint_blocking(group, file_, tensors())) return;
+    model_->take_saved();
+    sgd_->take_velocities();
     if (which_ != sought_) {
       throw dtrain::Error(dtrain::Errc::usage,
                           file_ + " is the checkpoint of a training with --epochs=" + std::to_string(which_[0]) +
@@ -54,9 +57,8 @@ class TrainingState {
   }
 
   std::vector<dtrain::NamedTensor> tensors() {
-    const std::vector<dtrain::Parameter> parameters = model_->parameters();
-    std::vector<dtrain::NamedTensor> all = dtrain::parameter_values(parameters);
-    for (const dtrain::NamedTensor& velocity : sgd_->velocities(parameters)) {
+    std::vector<dtrain::NamedTensor> all = model_->saved();
+    for (const dtrain::NamedTensor& velocity : sgd_->velocities(model_->parameters())) {
       all.push_back(velocity);
     }
     all.push_back({"epochs, global batch, seed", dtrain::tensor_view(which_.data(), {3})});
@@ -68,8 +70,8 @@ class TrainingState {
   Identity which_;
   Identity sought_ = which_;
   std::int64_t step_ = 0;
-  Mlp* model_;
-  Sgd* sgd_;
+  Model* model_;
+  Optimizer* sgd_;
 };
 
 }  // namespace fashion_mnist
