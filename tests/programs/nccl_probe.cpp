@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -43,6 +44,26 @@ class Values {
   dtrain::stream::cuda::DeviceBuffer memory_;
 };
 
+/// Host memory, of more than one piece, and of none, goes through the device.
+template <class Group>
+bool host_values_pass(const Group& group) {
+  std::vector<double> numbers(100'000);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = static_cast<double>(i) + group.rank();
+  }
+  group.all_reduce_blocking(numbers, dtrain::ReduceOp::max);
+  std::vector<std::int64_t> words(100'000, group.rank());
+  group.broadcast_blocking(words, group.world_size() - 1);
+  std::vector<float> none;
+  group.all_reduce_blocking(none, dtrain::ReduceOp::sum);
+  bool right = true;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    right =
+        right && numbers[i] == static_cast<double>(i) + group.world_size() - 1 && words[i] == group.world_size() - 1;
+  }
+  return right;
+}
+
 template <class Group>
 int hello(const Group& group) {
   const Values sum(1, static_cast<float>(group.rank()));
@@ -60,7 +81,7 @@ int hello(const Group& group) {
       done.block_until_complete(dtrain::Deadline::after(group.timeout())) == dtrain::stream::WaitResult::complete;
   std::printf("rank %d of %d on device %d: sum %.0f, half %.0f, average %.1f\n", group.rank(), group.world_size(),
               sum.view().device.index, sum.first(), part.first(), average.first());
-  return complete ? 0 : 3;
+  return complete && host_values_pass(group) ? 0 : 3;
 }
 
 /// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
@@ -109,6 +130,7 @@ int main(int argc, char** argv) {
 }
 
 #else
+#include <cstdint>
 #include <cstdio>
 
 int main() {

@@ -16,6 +16,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/group/job.hpp"
+#include "dtrain/group/passage.hpp"
 #include "dtrain/rendezvous/delete_off_loop.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
@@ -50,6 +51,7 @@ class Circle final : private Job::Closable {
   const rendezvous::Membership& members() const noexcept { return members_; }
   bool is_whole() const noexcept { return prefix_.empty(); }
   auto stream() const { return ends_->stream.ref(); }
+  const Passage<typename Communicator::Stream>& passage() const noexcept { return ends_->passage; }
 
   /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
   Communicator& live() {
@@ -107,6 +109,7 @@ class Circle final : private Job::Closable {
   /// What an exception leaves with the job. The communicator goes before its stream.
   struct Ends {
     StreamOwner stream;
+    Passage<typename Communicator::Stream> passage;
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
   };
 

@@ -6,6 +6,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
+#include "dtrain/group/passage.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -13,7 +14,8 @@ namespace DTRAIN_NAMESPACE::group {
 /// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
 /// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
 /// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
-/// std::span, std::vector, std::array or array of a dtrain::Element.
+/// std::span, std::vector, std::array or array of a dtrain::Element. With a backend of device memory,
+/// all_reduce_blocking and broadcast_blocking take host memory besides, which is copied there and back.
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
@@ -31,6 +33,14 @@ class Collectives {
   }
   void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
   void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+    if constexpr (Passage<Stream>::is_needed) {
+      if (is_on_host(input) && is_on_host(output)) {
+        backend::check_all_reduce(input, output);
+        self().circle_->passage().pass(
+            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); }, [&] { wait(); });
+        return;
+      }
+    }
     all_reduce(input, output, op, stream());
     wait();
   }
@@ -43,6 +53,14 @@ class Collectives {
     channel.broadcast(buffer, root, stream);
   }
   void broadcast_blocking(WriteBuffer buffer, int root) const {
+    if constexpr (Passage<Stream>::is_needed) {
+      if (is_on_host(buffer)) {
+        backend::check_broadcast(buffer, root, live().size());
+        self().circle_->passage().pass(
+            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); }, [&] { wait(); });
+        return;
+      }
+    }
     broadcast(buffer, root, stream());
     wait();
   }
@@ -118,6 +136,8 @@ class Collectives {
   }
 
  private:
+  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().circle_->live(); }
   Stream stream() const { return self().stream(); }
