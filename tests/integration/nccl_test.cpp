@@ -130,7 +130,7 @@ TEST_CASE("an exception on one rank is what all ranks over NCCL say") {
 
 TEST_CASE("ranks that reduce different counts over NCCL learn by the timeout what each called") {
   if (!can_run(3)) return;
-  const Result result = job(3, "other_count", {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  const Result result = job(3, "other_count", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
@@ -140,7 +140,7 @@ TEST_CASE("ranks that reduce different counts over NCCL learn by the timeout wha
 
 TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named") {
   if (!can_run(2)) return;
-  const Program::Variables variables{{"DTRAIN_TIMEOUT_SECONDS", "2"}, {"DTRAIN_LIVENESS_SECONDS", "60"}};
+  const Program::Variables variables{{"DTRAIN_TIMEOUT_SECONDS", "4"}, {"DTRAIN_LIVENESS_SECONDS", "60"}};
   const Result left = job(2, "leave", variables);
   CAPTURE(left.error);
   CHECK(left.exit_code != 0);

@@ -34,7 +34,7 @@ inline std::string late_key(const ChannelContext& context, int rank) {
 
 /// How long the ranks may be apart in giving up.
 inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
-  return std::min<std::chrono::nanoseconds>(timeout / 4, std::chrono::seconds(5));
+  return std::min<std::chrono::nanoseconds>(timeout, std::chrono::seconds(5));
 }
 
 /// Blocking: grace_of(timeout) twice at most. @returns why `operation` has not ended; nothing where the job has failed
