@@ -39,7 +39,10 @@ std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patie
         worker.identity.master_addr = "127.0.0.1";
         worker.identity.master_port = store.port();
         worker.timeout = std::chrono::seconds(20);
-        if (!hosts.empty()) {
+        if (hosts.empty()) {
+          worker.identity.local_rank = self.rank();
+          worker.identity.local_world_size = ranks;
+        } else {
           worker.host_id_override = hosts[static_cast<std::size_t>(self.rank())];
         }
         self.doing("joining");

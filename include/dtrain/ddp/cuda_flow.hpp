@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
@@ -42,8 +44,8 @@ class CudaFlow {
   /// Work of `stream` from now on comes after what `producer` holds now; one of the host stands for the default stream.
   static void order_behind(Stream stream, StreamHandle producer) {
     stream::cuda::Event written;
-    Stream::of(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr})
-        .record(written);
+    with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
+                [&](Stream written_on) { written_on.record(written); });
     stream.wait(written);
   }
 
@@ -61,6 +63,11 @@ class CudaFlow {
   [[noreturn]] void require_no_stream(std::size_t parameter) const { gradients_->refuse_without_stream(parameter); }
   void require_stream(std::size_t parameter, StreamHandle stream) const {
     gradients_->require_same_device(parameter, stream);
+    if (stream.native == cudaStreamPerThread) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
+                                              ") came with cudaStreamPerThread, which is another stream in every "
+                                              "thread; pass a stream that was created, or the default stream");
+    }
   }
 
   void arrive(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
@@ -119,7 +126,7 @@ class CudaFlow {
   void finish(Wait&& wait, Resume&&) {
     stream_.record(done_);
     for (const StreamHandle producer : producers_) {
-      Stream::of(producer).wait(done_);
+      with_stream(producer, [this](Stream waiting) { waiting.wait(done_); });
     }
     if (producers_.empty()) {
       wait(done_);

@@ -8,12 +8,25 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/stream_handle.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Calls `act(stream)`. The default stream, a null one, is that of the thread's current device: it is made the
+/// handle's.
+template <class F>
+void with_stream(StreamHandle handle, F act) {
+  if (handle.native == nullptr) {
+    const stream::cuda::DeviceGuard guard(handle.device.index);
+    act(stream::cuda::StreamRef::of(handle));
+  } else {
+    act(stream::cuda::StreamRef::of(handle));
+  }
+}
 
 /// Events are made once and reused, so that a step with the same streams as an earlier one allocates nothing.
 class ProducerLanes {
@@ -35,7 +48,7 @@ class ProducerLanes {
   /// Marks the present end of every stream.
   void record() {
     for (std::size_t i = 0; i < used_; ++i) {
-      stream::cuda::StreamRef::of(lanes_[i].stream).record(lanes_[i].produced);
+      with_stream(lanes_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(lanes_[i].produced); });
     }
   }
 

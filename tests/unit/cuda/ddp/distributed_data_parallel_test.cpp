@@ -1,0 +1,192 @@
+#include "dtrain/distributed_data_parallel.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/nccl.hpp"
+#include "dtrain/backend/staged.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
+#include "support/nccl_rank.hpp"
+#include "support/thread_group.hpp"
+
+namespace {
+
+using dtrain::DdpOptions;
+using dtrain::DeviceKind;
+using dtrain::DistributedDataParallel;
+using dtrain::DType;
+using dtrain::Ready;
+using dtrain::stream::cuda::PinnedBuffer;
+using dtrain::stream::cuda::Stream;
+using support::check;
+using support::DeviceBuffer;
+using support::RankEnd;
+using support::run_groups;
+
+using NcclPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Nccl>;
+using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
+
+/// Two parameters of f32, one of f64, and a buffer of i64, on the rank's device; one stream computes.
+class Model {
+ public:
+  static constexpr DeviceKind device_kind = DeviceKind::cuda;
+
+  explicit Model(int rank) : device_{DeviceKind::cuda, dtrain::stream::cuda::current_device()} {
+    add<float>("w", 300, static_cast<float>(rank + 1));
+    add<double>("scale", 7, rank + 1.0);
+    add<float>("b", 40, static_cast<float>(rank + 1));
+    counter_ = support::on_device(std::vector<std::int64_t>{rank + 5});
+  }
+
+  const std::vector<dtrain::Parameter>& parameters() const { return list_; }
+  std::vector<dtrain::TensorView> buffers() const { return {{counter_.data(), {1}, DType::i64, device_}}; }
+
+  /// Gradients whose every element is `value`.
+  void backward(double value, Ready ready) {
+    fill<float>(sources_[0], 300, value);
+    fill<double>(sources_[1], 7, value);
+    fill<float>(sources_[2], 40, value);
+    for (const std::size_t i : {1u, 2u, 0u}) {
+      check(cudaMemcpyAsync(list_[i].gradient.data, sources_[i].data(), list_[i].gradient.bytes(),
+                            cudaMemcpyHostToDevice, stream_.ref().native()),
+            "cudaMemcpyAsync");
+      ready(i, stream_.ref().handle());
+    }
+  }
+
+  /// Blocking: whether every gradient is `value` for what comes next on the stream.
+  bool holds(double value) const {
+    block();
+    return all<float>(list_[0].gradient, value) && all<double>(list_[1].gradient, value) &&
+           all<float>(list_[2].gradient, value);
+  }
+  bool starts_with(double value) const {
+    return all<float>(list_[0].value, value) && all<double>(list_[1].value, value);
+  }
+  std::int64_t counter() const {
+    block();
+    return support::on_host<std::int64_t>(counter_.data(), 1)[0];
+  }
+
+ protected:
+  std::vector<dtrain::Parameter> list_;
+
+ private:
+  template <class T>
+  void add(const char* name, std::size_t count, T value) {
+    values_.push_back(support::on_device(std::vector<T>(count, value)));
+    gradients_.push_back(support::on_device(std::vector<T>(count, T{0})));
+    sources_.emplace_back(count * sizeof(T));
+    const dtrain::Shape shape{static_cast<std::int64_t>(count)};
+    const DType dtype = dtrain::dtype_of<T>::value;
+    list_.push_back(
+        {name, {values_.back().data(), shape, dtype, device_}, {gradients_.back().data(), shape, dtype, device_}});
+  }
+
+  template <class T>
+  static void fill(PinnedBuffer& source, std::size_t count, double value) {
+    std::fill_n(reinterpret_cast<T*>(source.data()), count, static_cast<T>(value));
+  }
+
+  template <class T>
+  static bool all(const dtrain::TensorView& view, double value) {
+    const std::size_t count = view.shape.element_count();
+    return support::on_host<T>(view.data, count) == std::vector<T>(count, static_cast<T>(value));
+  }
+
+  void block() const {
+    dtrain::stream::cuda::Event event;
+    stream_.ref().record(event);
+    CHECK(event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+          dtrain::stream::WaitResult::complete);
+  }
+
+  dtrain::Device device_;
+  std::vector<DeviceBuffer> values_;
+  std::vector<DeviceBuffer> gradients_;
+  std::vector<PinnedBuffer> sources_;
+  DeviceBuffer counter_;
+  Stream stream_;
+};
+
+struct BindingModel : Model {
+  using Model::Model;
+  void bind_gradient(std::size_t i, const dtrain::TensorView& view) { list_[i].gradient = view; }
+};
+
+/// Whole numbers, whose sums over 1, 2 or 4 ranks and halves are exact on every backend.
+template <class Policy, class M>
+void expect_training(int ranks) {
+  std::atomic<int> wrong{0};
+  const std::vector<RankEnd> ends = run_groups<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
+    M model(group.rank());
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 256}};
+    wrong += model.starts_with(1) && model.counter() == 5 ? 0 : 1;  // rank 0's values
+    for (int step = 0; step < 3; ++step) {
+      ddp.backward([&](Ready ready) { model.backward(8 * step + 2 * group.rank(), ready); });
+      wrong += model.holds(8 * step + group.world_size() - 1) ? 0 : 1;
+    }
+    wrong += ddp.plan().bucket_of == std::vector<std::size_t>{2, 0, 1} ? 0 : 1;  // as the gradients were ready
+    const std::string summary = ddp.summary_blocking();
+    wrong += summary.find("a step of 3: forward ") == 0 ? 0 : 1;
+    group.throw_if_failed();
+  });
+  CHECK(wrong == 0);
+  for (const RankEnd& end : ends)
+    CHECK(end.text == "");
+}
+
+}  // namespace
+
+TEST_CASE("a model on a GPU is trained over NCCL, bound or not, by 1, 2 and 4 ranks") {
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    if (!support::enough_devices(ranks)) {
+      dtrain_test::skip("there is no device for each rank");
+      continue;
+    }
+    expect_training<NcclPolicy, Model>(ranks);
+    expect_training<NcclPolicy, BindingModel>(ranks);
+  }
+}
+
+TEST_CASE("ranks that share a GPU train over the host's memory") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    expect_training<StagedPolicy, Model>(ranks);
+    expect_training<StagedPolicy, BindingModel>(ranks);
+  }
+  ::unsetenv("DTRAIN_SHARE_DEVICES");
+}
+
+TEST_CASE("a parameter of the host in a model on a GPU is refused by its name") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  struct Mixed : Model {
+    Mixed() : Model(0), host(4) {
+      list_.push_back({"table", dtrain::tensor_view(host.data(), {4}), dtrain::tensor_view(host.data(), {4})});
+    }
+    std::vector<float> host;
+  };
+  const std::vector<RankEnd> ends = run_groups<NcclPolicy>(1, [](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Mixed model;
+    DistributedDataParallel ddp{model, group};
+  });
+  CHECK(ends[0].text == "parameter 3 'table' is on host, which backend Nccl does not reduce");
+}
+
+#endif  // DTRAIN_WITH_NCCL
