@@ -66,7 +66,7 @@ class DistributedDataParallel {
                 "or backend::Staged around this backend");
 
   /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
-  /// values, plans the buckets, and binds the gradients where the model can.
+  /// values and buffers, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
   /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits;
@@ -91,17 +91,19 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: no, unless work of an unfinished step is running. While an exception unwinds, the channel stays with the
-  /// group: the peers are to end with that exception's text, and not because this rank's channel closed.
+  /// Blocking: on CUDA until the last step has been reduced; else only where work of an unfinished step is running.
+  /// While an exception unwinds, the channel stays with the group: the peers are to end with that exception's text, and
+  /// not because this rank's channel closed.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       leave_to_group();
     }
   }
 
-  /// `f(ready)` runs the backward pass and calls `ready(i)` for every parameter; then all gradients are reduced.
-  /// Collective, blocking. @throws what `f` throws, after telling the job, whose other ranks then throw its text; and
-  /// as Step::finish.
+  /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
+  /// Collective, blocking as Step::finish. The first step also plans the buckets anew (DdpOptions::reorder_gradients),
+  /// and waits for the device then. @throws what `f` throws, after telling the job, whose other ranks then throw its
+  /// text; and as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
     Step step = begin();

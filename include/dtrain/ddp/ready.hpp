@@ -29,7 +29,8 @@ class Ready {
   /// Gradient `parameter` (its index in parameters()) is final in host memory.
   void operator()(std::size_t parameter) const { sink_->ready(parameter); }
 
-  /// It is final once the work that `stream` holds now has run.
+  /// It is final once the work that `stream` holds now has run: the only form for a gradient on a GPU, with this or
+  /// other memory.
   void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
 
   /// It is in `gradient` this time (an autograd engine's own tensor), which stays unchanged until the step is finished;

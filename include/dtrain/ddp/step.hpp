@@ -40,10 +40,11 @@ class Step {
   ~Step() { abandon(); }
 
   /// Gradient `parameter` is final in host memory. Blocking: no; a copy where the gradient is not bound.
-  /// @throws Error (invalid_argument) out of range, ready before, or after finish(); the job's cause once it failed.
+  /// @throws Error (invalid_argument) out of range, ready before, after finish(), or for a gradient on a GPU; the job's
+  /// cause once it failed.
   void ready(std::size_t parameter) { target().ready(parameter); }
 
-  /// It is final once the work that `stream` holds now has run.
+  /// It is final once the work that `stream` holds now has run; until finish() nothing else touches its memory.
   void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
 
   /// It is in `gradient` this time, which stays unchanged until finish() returns; the reduced values are in the
@@ -55,8 +56,9 @@ class Step {
   /// For code that takes a Ready.
   Ready announcer() { return Ready(target()); }
 
-  /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. All `ready`
-  /// calls have returned before. @throws Error (missing_gradient) that names the parameters that were not ready;
+  /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. On CUDA it does
+  /// not block: later work of the streams that were given to `ready` comes after the reduction. All `ready` calls have
+  /// returned before. @throws Error (missing_gradient) that names the parameters that were not ready;
   /// PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();
