@@ -35,7 +35,6 @@ using dtrain::backend::SharedMemory;
 using dtrain::backend::Staged;
 using dtrain::backend::staged::Pieces;
 using dtrain::stream::cuda::Event;
-using support::awkward_values;
 using support::FakeJob;
 using support::on_host;
 using support::RankThread;
@@ -61,16 +60,42 @@ static_assert(backend::CanSendRecv<Staged<SharedMemory>::Communicator>);
 static_assert(backend::CanSplit<Staged<SharedMemory>::Communicator>);
 
 constexpr int rank_counts[] = {1, 2, 3, 4};
-/// None, less than a piece, exactly one, several and a rest.
-constexpr std::size_t counts[] = {0, 1, 1000, 262'144, 700'001};
+constexpr std::size_t counts[] = {0, 1, 1000, 262'144, 600'001};
 
-template <class T>
-std::vector<std::vector<T>> inputs_of(int ranks, std::size_t count) {
-  std::vector<std::vector<T>> inputs;
-  for (int rank = 0; rank < ranks; ++rank) {
-    inputs.push_back(awkward_values<T>(count, static_cast<std::uint64_t>(rank) + count));
+/// Values whose sum depends on the order of summation.
+std::vector<float> values_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t mixed = (i + 1) * 2'654'435'761U + static_cast<std::size_t>(rank) * 40'503U;
+    values[i] = static_cast<float>(mixed % 100'003) * 0.013F - 600;
   }
-  return inputs;
+  return values;
+}
+
+/// Made once for all ranks.
+struct Table {
+  Table(int ranks, std::size_t length) : count(length) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      inputs.push_back(values_of(rank, count));
+    }
+    sum = reference_reduction(ReduceOp::sum, inputs);
+    average = reference_reduction(ReduceOp::average, inputs);
+  }
+  const std::vector<float>& reduced(ReduceOp op) const { return op == ReduceOp::sum ? sum : average; }
+
+  std::size_t count;
+  std::vector<std::vector<float>> inputs;
+  std::vector<float> sum;
+  std::vector<float> average;
+};
+
+/// None, less than a piece, exactly one, several and a rest.
+std::vector<Table> tables_of(int ranks) {
+  std::vector<Table> tables;
+  for (const std::size_t count : counts) {
+    tables.emplace_back(ranks, count);
+  }
+  return tables;
 }
 
 std::size_t index_of(const RankThread& self) {
@@ -103,17 +128,18 @@ TEST_CASE("pieces cover a buffer once, in order, and an empty buffer has one emp
 
 TEST_CASE("device memory is reduced to the bits that shared memory gives, wherever it lies") {
   for (const int ranks : rank_counts) {
+    const std::vector<Table> tables = tables_of(ranks);
     const auto job = std::make_shared<FakeJob>(ranks);
     run_thread_ranks(
         ranks,
         [&](RankThread& self) {
           StagedRank<> rank(job, self.rank(), self.size());
-          const auto arena = rank.communicator.allocate_blocking(4 * 700'001 + 64, Deadline::after(20s));
-          for (const std::size_t count : counts) {
-            const auto inputs = inputs_of<float>(ranks, count);
+          const auto arena = rank.communicator.allocate_blocking(4 * 600'001 + 64, Deadline::after(20s));
+          for (const Table& table : tables) {
+            const std::size_t count = table.count;
             for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-              const auto expected = reference_reduction(op, inputs);
-              const std::vector<float>& own = inputs[index_of(self)];
+              const std::vector<float>& expected = table.reduced(op);
+              const std::vector<float>& own = table.inputs[index_of(self)];
               rank.forget();
 
               self.doing("an all_reduce in an allocation");
@@ -160,21 +186,21 @@ TEST_CASE("every element type goes through, cut at its own length") {
 
 TEST_CASE("one rank's device memory reaches all, from every root, in an allocation or not") {
   for (const int ranks : rank_counts) {
+    const std::vector<Table> tables = tables_of(ranks);
     const auto job = std::make_shared<FakeJob>(ranks);
     run_thread_ranks(
         ranks,
         [&](RankThread& self) {
           StagedRank<> rank(job, self.rank(), self.size());
-          const auto arena = rank.communicator.allocate_blocking(4 * 700'001, Deadline::after(20s));
-          const BufferView foreign = rank.space(700'001);
-          for (const std::size_t count : counts) {
+          const auto arena = rank.communicator.allocate_blocking(4 * 600'001, Deadline::after(20s));
+          const BufferView foreign = rank.space(600'001);
+          for (const Table& table : tables) {
             for (int root = 0; root < ranks; ++root) {
-              const auto inputs = inputs_of<float>(ranks, count);
               std::byte* const data = (self.rank() + root) % 2 == 0 ? arena.data() : foreign.data;
-              write(data, inputs[index_of(self)]);
-              rank.communicator.broadcast(rank.view(data, count), root, rank.ref());
+              write(data, table.inputs[index_of(self)]);
+              rank.communicator.broadcast(rank.view(data, table.count), root, rank.ref());
               REQUIRE(rank.wait());
-              CHECK(on_host<float>(data, count) == inputs[static_cast<std::size_t>(root)]);
+              CHECK(on_host<float>(data, table.count) == table.inputs[static_cast<std::size_t>(root)]);
             }
           }
         },
@@ -184,19 +210,23 @@ TEST_CASE("one rank's device memory reaches all, from every root, in an allocati
 
 TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoint") {
   for (const int ranks : rank_counts) {
+    const auto size = static_cast<std::size_t>(ranks);
+    std::vector<Table> tables;
+    for (const std::size_t count : {0, 1, 1000, 300'001}) {
+      tables.emplace_back(ranks, size * count);
+    }
     const auto job = std::make_shared<FakeJob>(ranks);
     run_thread_ranks(
         ranks,
         [&](RankThread& self) {
           StagedRank<> rank(job, self.rank(), self.size());
-          const auto size = static_cast<std::size_t>(ranks);
-          for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}}) {
-            const auto inputs = inputs_of<float>(ranks, size * count);
-            const auto reduced = reference_reduction(ReduceOp::sum, inputs);
+          for (const Table& table : tables) {
+            const std::size_t count = table.count / size;
+            const std::vector<float>& reduced = table.sum;
             const auto own_block = slice(reduced, index_of(self) * count, count);
 
             rank.forget();
-            const BufferView whole = rank.put(inputs[index_of(self)]);
+            const BufferView whole = rank.put(table.inputs[index_of(self)]);
             const BufferView part = rank.space(count);
             rank.communicator.reduce_scatter(whole, part, ReduceOp::sum, rank.ref());
             REQUIRE(rank.wait());
@@ -233,8 +263,8 @@ TEST_CASE("device memory goes from rank to rank, and round a ring at once, whate
             const auto length = [count](int from) {
               return count == 0 ? 0 : count + 200'000 * static_cast<std::size_t>(from);
             };
-            const auto sent = awkward_values<float>(length(self.rank()), static_cast<std::uint64_t>(self.rank()));
-            const auto expected = awkward_values<float>(length(previous), static_cast<std::uint64_t>(previous));
+            const auto sent = values_of(self.rank(), length(self.rank()));
+            const auto expected = values_of(previous, length(previous));
             rank.forget();
             const BufferView input = rank.put(sent);
             const BufferView output = rank.space(expected.size());
@@ -245,7 +275,7 @@ TEST_CASE("device memory goes from rank to rank, and round a ring at once, whate
               const BufferView answer = rank.space(length(1));
               rank.communicator.recv(answer, 1, rank.ref());
               REQUIRE(rank.wait());
-              CHECK(rank.get<float>(answer) == awkward_values<float>(length(1), 1));
+              CHECK(rank.get<float>(answer) == values_of(1, length(1)));
             } else if (self.rank() == 1) {
               rank.communicator.send(input, 0, rank.ref());
               REQUIRE(rank.wait());
@@ -377,7 +407,7 @@ TEST_CASE("two channels whose operations cross do not wait for each other") {
 TEST_CASE("device memory is reduced along a topology that lies over the backend for host memory") {
   run_thread_ranks(3, [job = std::make_shared<FakeJob>(3)](RankThread& self) {
     StagedRank<Ranked> rank(job, self.rank(), self.size());
-    const std::size_t count = 700'001;
+    const std::size_t count = 600'001;
     const BufferView view = rank.put(std::vector<float>(count, static_cast<float>(self.rank() + 1)));
     rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
     REQUIRE(rank.wait());
