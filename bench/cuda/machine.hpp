@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What CUDA half of a benchmark ran on, for its rows.
+/// What the CUDA half of a benchmark ran on, for its rows.
 
 #include <cuda_runtime_api.h>
 

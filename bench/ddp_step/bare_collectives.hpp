@@ -4,9 +4,11 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "dtrain/backend/nccl.hpp"

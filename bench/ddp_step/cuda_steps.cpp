@@ -1,8 +1,12 @@
 // Steps on GPUs over NCCL: beside them the same collectives by NCCL alone, and what PyTorch's DDP does with gradients
-// of the same sizes.
+// of the same sizes. Host time is what begin, all ready and finish take of the thread that calls them; of PyTorch's it
+// is what a step with DDP takes longer than one without (peers/ddp_step_pytorch.py), and never what a GPU is waited
+// for.
 
 #include "bench/ddp_step/cuda_steps.hpp"
 
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -110,7 +114,8 @@ class CudaSteps {
     const StepSeconds plain = seconds_of(told, "plain", "host_plain");
     const auto add = [&](const char* what, double with, double without, double own) {
       Row added = row("pytorch", what, with - without);
-      rows_.add(added.with("ratio", (with - without) / own).with("whole_seconds", with).with("peer", version(text)));
+      added.with("ratio", (with - without) / own).with("with_ddp_seconds", with).with("without_ddp_seconds", without);
+      rows_.add(added.with("peer", version(text)));
     };
     add("step, DDP's share", ddp.step, plain.step, dtrain_.step);
     add("host time, DDP's share", ddp.host, plain.host, dtrain_.host);
@@ -133,7 +138,7 @@ class CudaSteps {
   StepSeconds dtrain_;
 };
 
-/// "2.28.9", of the library and not of its header. @throws Error (nccl's)
+/// "2.28.9", of the library and not of its header.
 std::string nccl_version() {
   int code = 0;
   if (ncclGetVersion(&code) != ncclSuccess) {
