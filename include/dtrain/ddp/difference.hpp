@@ -38,9 +38,10 @@ std::string option_difference(const char* option, int rank, const Value& mine, i
 /// The first of the options that are yes or no.
 inline std::optional<std::string> switch_difference(const ModelDescription& mine, int rank,
                                                     const ModelDescription& theirs, int other_rank) {
+  using Value = bool ModelDescription::*;  // nvcc writes a member of this type in a way that g++ warns of
   struct Switch {
     const char* option;
-    bool ModelDescription::*value;
+    Value value;
   };
   for (const Switch& one : {Switch{"deterministic", &ModelDescription::deterministic},
                             Switch{"reorder_gradients", &ModelDescription::reorder_gradients},
