@@ -40,9 +40,10 @@ namespace {
 using Copy = std::pair<void*, const void*>;
 
 cudaError_t resolve(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, End& target, End& source) {
+  if (bytes == 0) return cudaSuccess;
   target = end_of(to, bytes);
   source = end_of(from, bytes);
-  if (bytes != 0 && (target.address == nullptr || source.address == nullptr)) return cudaErrorInvalidValue;
+  if (target.address == nullptr || source.address == nullptr) return cudaErrorInvalidValue;
   return is_direction(kind, target, source) ? cudaSuccess : cudaErrorInvalidMemcpyDirection;
 }
 

@@ -7,6 +7,7 @@
 #include "capture.hpp"
 #include "device_memory.hpp"
 #include "pinned_memory.hpp"
+#include "stream.hpp"
 
 using namespace emulation;
 
@@ -23,7 +24,10 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 cudaError_t cudaFree(void* pointer) {
   return call("cudaFree", [&] {
     if (const cudaError_t refused = refused_while_capturing()) return refused;
-    return pointer == nullptr || free_device_memory(pointer) ? cudaSuccess : cudaErrorInvalidValue;
+    if (pointer == nullptr) return cudaSuccess;
+    if (!is_device_address(pointer)) return cudaErrorInvalidValue;
+    block_until_device_complete(device_of(pointer));  // as the real one does
+    return free_device_memory(pointer) ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 
@@ -50,8 +54,12 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
-  return call("cudaFreeHost",
-              [&] { return pointer == nullptr || free_pinned_memory(pointer) ? cudaSuccess : cudaErrorInvalidValue; });
+  return call("cudaFreeHost", [&] {
+    if (pointer == nullptr) return cudaSuccess;
+    if (!is_pinned(pointer)) return cudaErrorInvalidValue;
+    block_until_device_complete(current_device());
+    return free_pinned_memory(pointer) ? cudaSuccess : cudaErrorInvalidValue;
+  });
 }
 
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int) {

@@ -9,7 +9,7 @@ namespace emulation {
 /// Memory of a device, at an address that kills who reads or writes it; null where it does not fit.
 void* allocate_device_memory(std::size_t bytes, int device) noexcept;
 
-/// Whether `pointer` was one. Waits for nothing: work that still uses the memory is a race, or reads rubbish.
+/// Whether `pointer` was one. Waits for nothing: work that still used the memory would die.
 bool free_device_memory(void* pointer) noexcept;
 
 /// Whether the address lies where device memory would. Threads: any, without a lock.

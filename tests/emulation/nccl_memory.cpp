@@ -27,7 +27,10 @@ ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
 
 ncclResult_t ncclMemFree(void* pointer) {
   if (const ncclResult_t refused = nccl_admitted("ncclMemFree")) return refused;
-  return pointer == nullptr || free_device_memory(pointer) ? ncclSuccess : ncclInvalidArgument;
+  if (pointer == nullptr) return ncclSuccess;
+  if (!is_device_address(pointer)) return ncclInvalidArgument;
+  block_until_device_complete(device_of(pointer));
+  return free_device_memory(pointer) ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* buffer, size_t bytes, void** handle) {

@@ -15,6 +15,7 @@
 #include "api.hpp"
 #include "capture.hpp"
 #include "emulation.hpp"
+#include "event.hpp"
 #include "futex.hpp"
 
 namespace emulation {
@@ -162,10 +163,17 @@ cudaStream_t handle_of(Stream* stream) noexcept {
 }
 
 void block_until_device_complete(int device) noexcept {
-  const std::lock_guard lock(registry().mutex);  // nobody ends a stream meanwhile
-  for (const Stream* stream : registry().streams) {
-    if (stream->device() == device) stream->block_until_complete();
+  std::vector<Record*> marks;
+  {
+    const std::lock_guard lock(registry().mutex);  // nobody ends a stream meanwhile
+    for (Stream* stream : registry().streams) {
+      if (stream->device() != device || stream->is_complete()) continue;
+      marks.push_back(new_record());
+      stream->enqueue([mark = marks.back()] { mark->complete(); });
+    }
   }
+  for (const Record* mark : marks)
+    mark->block();
 }
 
 void launch(cudaStream_t stream, std::function<void()> work) {
