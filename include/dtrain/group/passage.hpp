@@ -8,13 +8,10 @@
 
 #include "dtrain/core/buffer_view.hpp"
 #include "dtrain/core/config.hpp"
-
-#if DTRAIN_WITH_CUDA
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
-#endif
 
 namespace DTRAIN_NAMESPACE::group {
 
