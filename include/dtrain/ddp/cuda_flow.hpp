@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ class CudaFlow {
   static constexpr bool copies_on_stream = true;
   static constexpr bool is_measured = false;  // the host does not learn when
 
-  CudaFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter&)
-      : stream_(stream), gradients_(&gradients), plan_(&plan), arrivals_(gradients.size()) {
+  CudaFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
+      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), arrivals_(gradients.size()) {
     replan();
   }
 
@@ -60,7 +61,12 @@ class CudaFlow {
 
   void begin_step() noexcept { producers_.clear(); }
 
-  [[noreturn]] void require_no_stream(std::size_t parameter) const { gradients_->refuse_without_stream(parameter); }
+  /// An index out of range is left to what comes next.
+  void require_no_stream(std::size_t parameter) const {
+    if (parameter < gradients_->size()) {
+      gradients_->refuse_without_stream(parameter);
+    }
+  }
   void require_stream(std::size_t parameter, StreamHandle stream) const {
     gradients_->require_same_device(parameter, stream);
     if (stream.native == cudaStreamPerThread) {
@@ -98,6 +104,7 @@ class CudaFlow {
 
   void before(std::size_t bucket) {
     lanes_[bucket].make_wait(stream_);
+    stamp(bucket, StepEvent::started);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       const Arrival& arrival = arrivals_[parameter];
@@ -118,6 +125,7 @@ class CudaFlow {
       }
     }
     copies_.enqueue(stream_);
+    stamp(bucket, StepEvent::reduced);
   }
 
   /// Later work of every stream that produced a gradient of this step comes after the last bucket. Blocking: no, unless
@@ -188,6 +196,20 @@ class CudaFlow {
     bool is_left_out = false;
   };
 
+  /// A call of the host in the stream: some microseconds, hence only where everything is to be recorded. A graph would
+  /// call it again and again.
+  void stamp(std::size_t bucket, StepEvent event) const {
+    if (!meter_->is_complete() || stream_.is_capturing()) {
+      return;
+    }
+    const auto pass = [](void* given) {
+      (*std::unique_ptr<StepMeter::Stamp>(static_cast<StepMeter::Stamp*>(given)))();
+    };
+    auto stamp = std::make_unique<StepMeter::Stamp>(meter_->stamp(bucket, event));
+    stream::cuda::check(cudaLaunchHostFunc(stream_.native(), pass, stamp.get()), "cudaLaunchHostFunc");
+    static_cast<void>(stamp.release());
+  }
+
   void note(StreamHandle stream) {
     if (std::find(producers_.begin(), producers_.end(), stream) == producers_.end()) {
       producers_.push_back(stream);
@@ -197,6 +219,7 @@ class CudaFlow {
   Stream stream_;
   GradientTable* gradients_;
   const BucketPlan* plan_;
+  StepMeter* meter_;
   std::vector<Arrival> arrivals_;
   std::vector<ProducerLanes> lanes_;     ///< of each bucket
   std::vector<StreamHandle> producers_;  ///< of the step so far

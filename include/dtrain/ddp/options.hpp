@@ -30,7 +30,9 @@ struct DdpOptions {
   bool allow_unused_parameters = false;
   /// Each step gives every rank rank 0's buffers, where the model has buffers().
   bool broadcast_buffers = true;
-  bool timeline = false;  ///< every ready() is recorded, too, and records are kept of many steps
+  /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
+  /// some microseconds a bucket; records are kept of many steps.
+  bool timeline = false;
   /// On CUDA: the stream that values, gradients and buffers were written on before the construction. Without one, the
   /// device's default stream, which also stands for all streams that are not made non-blocking.
   StreamHandle written_on{};

@@ -35,7 +35,7 @@ class Pipeline {
   /// Collective, blocking: allocates. @throws as Reducer.
   Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
            std::span<const TensorView> buffers, BucketPlan plan, ReduceOp op, const FailureContext& context,
-           std::size_t records)
+           std::size_t records, bool records_everything)
       : communicator_(std::move(communicator)),
         op_(op),
         plan_(std::move(plan)),
@@ -45,7 +45,7 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records),
+        meter_(ranges_.size(), records, records_everything),
         flow_(stream, gradients_, plan_, meter_) {}
 
   Pipeline(const Pipeline&) = delete;

@@ -44,7 +44,7 @@ class Reducer final : public Step::Target {
       : context_(std::move(context)),
         options_(std::move(options)),
         pipeline_(std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
-                  options_.records),
+                  options_.records, options_.records_every_ready),
         ledger_(pipeline_.gradients().names()) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
   }
@@ -96,15 +96,14 @@ class Reducer final : public Step::Target {
 
   /// See Step; the reducer is what its calls arrive at.
   void ready(std::size_t parameter) override {
-    ledger_.check_index(parameter);
     pipeline_.flow().require_no_stream(parameter);
-    announce(parameter, pipeline_.gradients()[parameter].own, {});
+    announce(parameter, nullptr, {});
   }
 
   void ready(std::size_t parameter, StreamHandle stream) override {
     ledger_.check_index(parameter);
     pipeline_.flow().require_stream(parameter, stream);
-    announce(parameter, pipeline_.gradients()[parameter].own, stream);
+    announce(parameter, nullptr, stream);
   }
 
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
@@ -171,15 +170,14 @@ class Reducer final : public Step::Target {
   /// How long the news that a step was abandoned may be on its way: it says more than what comes after.
   static constexpr std::chrono::milliseconds cause_grace{500};
 
+  /// @param gradient null for the parameter's own memory
   void announce(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     if (context_.latch->failed()) {
       context_.latch->throw_if_failed(context_.rank);
     }
     ledger_.enter(parameter);
-    if (options_.records_every_ready) {
-      pipeline_.meter().ready(parameter);
-    }
-    pipeline_.arrive(parameter, gradient, stream);
+    pipeline_.meter().ready(parameter);
+    pipeline_.arrive(parameter, gradient != nullptr ? gradient : pipeline_.gradients()[parameter].own, stream);
   }
 
   /// Calls `act`; the others, who wait for this rank, learn what it throws.

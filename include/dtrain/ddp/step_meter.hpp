@@ -38,7 +38,11 @@ class StepMeter {
   };
 
   /// @param records that the ring holds
-  StepMeter(std::size_t buckets, std::size_t records) : recorder_(records), spans_(buckets) {}
+  /// @param is_complete whether every ready() is noted, and what costs more than a clock's reading
+  StepMeter(std::size_t buckets, std::size_t records, bool is_complete = false)
+      : recorder_(records), is_complete_(is_complete), spans_(buckets) {}
+
+  bool is_complete() const noexcept { return is_complete_; }
 
   void replan(std::size_t buckets) { spans_ = std::vector<Span>(buckets); }
 
@@ -52,7 +56,11 @@ class StepMeter {
     recorder_.note(step_, StepEvent::begun, 0, now);
   }
 
-  void ready(std::size_t parameter) noexcept { recorder_.note(step_, StepEvent::ready, parameter); }
+  void ready(std::size_t parameter) noexcept {
+    if (is_complete_) {
+      recorder_.note(step_, StepEvent::ready, parameter);
+    }
+  }
   void launched(std::size_t bucket) noexcept { recorder_.note(step_, StepEvent::launched, bucket); }
 
   Stamp stamp(std::size_t bucket, StepEvent event) noexcept {
@@ -112,6 +120,7 @@ class StepMeter {
   }
 
   StepRecorder recorder_;
+  bool is_complete_;
   std::vector<Span> spans_;
   StepTimes times_;
   std::uint64_t step_ = 0;

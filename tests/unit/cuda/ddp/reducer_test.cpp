@@ -286,6 +286,31 @@ TEST_CASE("once the job has failed begin, ready and finish throw its cause") {
   CHECK_THROWS_AS((void)rank.reducer->begin(), dtrain::PeerLost);
 }
 
+TEST_CASE("where everything is recorded, the device's times of each bucket are") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  for (const bool everything : {false, true}) {
+    CAPTURE(everything);
+    CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.options = {.records_every_ready = everything}});
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      Step step = rank.reducer->begin();
+      for (std::size_t i = rank.count(); i-- > 0;)
+        step.ready(i, rank.stream().handle());
+      step.finish();
+    }
+    CHECK(rank.wait());
+    std::size_t on_device = 0;
+    dtrain::ddp::StepRecord last{};
+    for (const dtrain::ddp::StepRecord& record : rank.reducer->recorder().records()) {
+      if (record.event != dtrain::ddp::StepEvent::started && record.event != dtrain::ddp::StepEvent::reduced) continue;
+      ++on_device;
+      CHECK(record.time >= last.time);
+      CHECK(record.step >= last.step);
+      last = record;
+    }
+    CHECK(on_device == (everything ? 3 * 2 * rank.count() : 0));
+  }
+}
+
 TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce at the new places") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const auto job = std::make_shared<FakeJob>(2);
