@@ -200,6 +200,23 @@ int deterministic(const Group& group) {
   return 0;
 }
 
+/// A process group that fails, and another one in the same process.
+int again() {
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Mpi>;
+  {
+    const dtrain::ProcessGroup<Policy> group = dtrain::init_process_group<Policy>();
+    auto channel = group.open_channel("fails");
+    channel.abort({dtrain::CauseKind::exception, group.rank(), "", "enough"});
+  }
+  try {
+    const dtrain::ProcessGroup<Policy> group = dtrain::init_process_group<Policy>();
+  } catch (const dtrain::Error& error) {
+    std::printf("%s\n", error.what());
+    return 0;
+  }
+  return 1;
+}
+
 template <class Backend>
 int run(int argc, char** argv, std::string_view what) {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, Backend>;
@@ -217,6 +234,9 @@ int run(int argc, char** argv, std::string_view what) {
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "hello";
+  if (what == "again") {
+    return again();
+  }
   if (what.substr(0, 4) == "own_") {
     return run<dtrain::backend::MpiCollectives>(argc, argv, what.substr(4));
   }

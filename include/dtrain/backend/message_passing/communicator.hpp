@@ -118,7 +118,13 @@ class Communicator {
   struct End {
     End(const ChannelContext& of, Deadline deadline)
         : context(of), channel(new Channel<H>(context, job_ranks_of(context, deadline), deadline)) {
-      subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+      try {
+        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+      } catch (...) {
+        channel->close(0);
+        channel->release();
+        throw;
+      }
     }
     End(const End&) = delete;
     End& operator=(const End&) = delete;

@@ -93,6 +93,7 @@ class CollectiveEndpoint : public Endpoint {
     using message_passing::OperationKind;
     const int count = static_cast<int>(operation.count);
     const MPI_Datatype type = datatype_of(operation.dtype);
+    const Calls::Inside inside(calls());
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_SUCCESS;
     switch (operation.kind) {

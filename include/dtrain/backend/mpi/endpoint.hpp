@@ -47,6 +47,7 @@ class Endpoint {
 
   /// At most 2^31 - 1 bytes. @throws Error (mpi, limit)
   Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
+    const Calls::Inside inside(requests_.calls());
     MPI_Request request = MPI_REQUEST_NULL;
     check(
         MPI_Isend(input.data(), count_of(input.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_, &request),
@@ -55,6 +56,7 @@ class Endpoint {
   }
 
   Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
+    const Calls::Inside inside(requests_.calls());
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Irecv(output.data(), count_of(output.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_,
                     &request),
@@ -105,6 +107,7 @@ class Endpoint {
 
  protected:
   const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
+  Calls& calls() noexcept { return requests_.calls(); }
 
   /// A request of `peer`, or of all ranks (-1). One that `receives` can be cancelled.
   Ticket started(MPI_Request request, int peer, bool receives) {

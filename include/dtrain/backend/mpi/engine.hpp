@@ -18,6 +18,7 @@
 #include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/orders.hpp"
+#include "dtrain/backend/mpi/presence.hpp"
 #include "dtrain/backend/mpi/progress.hpp"
 #include "dtrain/backend/mpi/session.hpp"
 #include "dtrain/core/block_until.hpp"
@@ -41,20 +42,10 @@ class Engine {
     std::string secret{};  ///< of the job, once it was handed out
   };
 
-  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. MPI exists once in a process, can be started
-  /// once, and knows one main thread: this is the one thing that dtrain keeps for the whole process, for as long as
-  /// somebody owns it.
+  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. See Presence.
   /// @throws Error (timeout, unsupported, mpi)
   static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
-    static std::mutex mutex;
-    static std::weak_ptr<Engine> present;
-    const std::lock_guard lock(mutex);
-    std::shared_ptr<Engine> engine = present.lock();
-    if (!engine) {
-      engine.reset(new Engine(deadline));
-      present = engine;
-    }
-    return engine;
+    return presence().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
   }
 
   Engine(const Engine&) = delete;
@@ -63,6 +54,9 @@ class Engine {
   /// Blocking: ends MPI with all other ranks where nothing was given up, as long as end_within() says; else at once.
   ~Engine() {
     const bool clean = opened_.load() && !failed_.load();
+    if (!clean) {
+      presence().give_up();
+    }
     orders().give({nullptr, nullptr, [inside = &shared_->inside, clean] {
                      if (clean && !inside->loop.out_of_service()) {
                        inside->session->end();
@@ -125,6 +119,12 @@ class Engine {
   void end_within(std::chrono::nanoseconds patience) noexcept { patience_.store(patience); }
 
  private:
+  /// It outlives whatever the program destroys at its end.
+  static Presence<Engine>& presence() {
+    static Presence<Engine>& present = *new Presence<Engine>;
+    return present;
+  }
+
   /// Outlives an Engine whose thread does not come back.
   struct Shared {
     bool block_until_ended(Deadline deadline) {

@@ -83,11 +83,11 @@ class HostOver {
     }
     std::chrono::milliseconds patience(1);
     bool given_up = false;
-    std::optional<Deadline> last_patience;
+    std::optional<CallWatch> last_patience;
     while (!task.ended.load()) {
       if (!given_up && watch.gives_up()) {
         given_up = true;
-        last_patience = Deadline::after(patience_with_mpi);
+        last_patience.emplace(engine_->requests().calls(), patience_with_mpi);
         engine_->orders().give({nullptr, &task, {}});
       }
       bell_.sleep(Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))),
@@ -95,7 +95,7 @@ class HostOver {
       if (!task.ended.load() && !given_up) {
         watch.stalled();
       }
-      if (last_patience && last_patience->passed() && !task.ended.load()) {
+      if (last_patience && last_patience->hangs() && !task.ended.load()) {
         // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
         log(LogLevel::error, watch.reason() + " (and a call to MPI does not come back: this process ends here)");
         ::_exit(exit_code);
@@ -133,7 +133,7 @@ class HostOver {
  private:
   static constexpr int yields = 20;
   static constexpr int exit_code = 75;
-  static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< for it to let go of an operation's memory
+  static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< with one call that does not come back
   static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
 
   /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's

@@ -3,6 +3,7 @@
 /// What threads want of the one that owns MPI.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -26,6 +27,12 @@ struct Order {
 /// Threads: `give` from any, the rest from the one that carries out. It sleeps while there is nothing to do.
 class Orders {
  public:
+  Orders() {
+    waiting_.reserve(usual);
+    taken_orders_.reserve(usual);
+  }
+
+  /// Allocates only where more than `usual` orders wait, or for a call that is large.
   void give(Order order) {
     {
       const std::lock_guard lock(mutex_);
@@ -64,6 +71,8 @@ class Orders {
   }
 
  private:
+  static constexpr std::size_t usual = 64;
+
   std::mutex mutex_;
   std::vector<Order> waiting_;
   std::vector<Order> taken_orders_;

@@ -78,7 +78,8 @@ class ProgressLoop {
 
   /// How long to sleep where nothing is waited for. A send may be complete for MPI before its bytes have left (its
   /// connection is not there yet, or full), and they leave only inside MPI's calls.
-  static std::chrono::nanoseconds rest(std::chrono::nanoseconds idle_for) noexcept {
+  std::chrono::nanoseconds rest(std::chrono::nanoseconds idle_for) noexcept {
+    const Calls::Inside inside(requests_.calls());
     int found = 0;
     static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
     return std::clamp<std::chrono::nanoseconds>(idle_for / 16, longest_nap, longest_rest);
@@ -86,6 +87,7 @@ class ProgressLoop {
 
   void carry_out(Order& order) noexcept {
     if (order.call) {
+      const Calls::Inside inside(requests_.calls());
       order.call();
     } else if (order.give_up != nullptr) {
       if (std::find(tasks_.begin(), tasks_.end(), order.give_up) != tasks_.end()) {

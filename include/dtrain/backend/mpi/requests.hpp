@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtrain/backend/mpi/calls.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/core/error.hpp"
 
@@ -33,6 +34,9 @@ class Requests {
 
   bool empty() const noexcept { return requests_.empty(); }
 
+  /// Where all calls about messages are counted. Threads: as Calls.
+  Calls& calls() noexcept { return calls_; }
+
   /// What is under way stays so for MPI, which is not called again; its owners may end.
   void forget() noexcept {
     requests_.clear();
@@ -51,8 +55,7 @@ class Requests {
     int count = 0;
     indices_.resize(requests_.size());
     statuses_.resize(requests_.size());
-    const int code =
-        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+    const int code = test_some(count);
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
       throw mpi_error(code, "waiting for messages");
     }
@@ -87,6 +90,12 @@ class Requests {
   }
 
  private:
+  int test_some(int& count) noexcept {
+    const Calls::Inside inside(calls_);
+    return MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(),
+                        statuses_.data());
+  }
+
   static Completed completed(const Owner& owner, const MPI_Status& status, int error) noexcept {
     int bytes = 0;
     if (owner.receives && error == MPI_SUCCESS) {
@@ -95,7 +104,8 @@ class Requests {
     return {owner, static_cast<std::size_t>(bytes < 0 ? 0 : bytes), error};
   }
 
-  static bool end(MPI_Request& request, bool receives) noexcept {
+  bool end(MPI_Request& request, bool receives) noexcept {
+    const Calls::Inside inside(calls_);
     int done = 0;
     if (receives && MPI_Cancel(&request) != MPI_SUCCESS) {
       return false;
@@ -116,6 +126,7 @@ class Requests {
     }
   }
 
+  Calls calls_;
   std::vector<MPI_Request> requests_;
   std::vector<Owner> owners_;
   std::vector<int> indices_;
