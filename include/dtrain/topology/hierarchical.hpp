@@ -45,6 +45,9 @@ class HierarchicalReduction {
         node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
     if (layout_.nodes > 1 && layout_.has_lane()) {
       across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
+      if (layout_.ranks > layout_.nodes) {
+        companion_.emplace();
+      }
     }
   }
 
@@ -112,8 +115,9 @@ class HierarchicalReduction {
       const auto inside = [&] {
         return (index == 0 || share_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
       };
-      serves = segments > 1 && across_ ? companion_.run_both(inside, across, [&](const Cause& cause) { abort(cause); })
-                                       : across() && inside();
+      serves = segments > 1 && companion_
+                   ? companion_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
+                   : across() && inside();
     }
     return serves && share_in_node(view_of(output, segment(segments - 1)));
   }
@@ -169,7 +173,7 @@ class HierarchicalReduction {
   NodeLayout layout_;
   Lane<typename Intra::Communicator> node_;
   std::optional<Lane<typename B::Communicator>> across_;
-  Companion companion_;  ///< goes first
+  std::optional<Companion> companion_;  ///< of a rank that has work inside and across; goes first
 };
 
 /// A backend that can be used inside the nodes of one on host streams.
