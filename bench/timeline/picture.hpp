@@ -28,6 +28,10 @@ class TimelinePicture {
       last = std::max(last, event.begin + event.duration);
       ranks_[event.rank].push_back(event);
     }
+    for (auto& [rank, own] : ranks_) {  // what is inside another span comes after it, and is drawn over it
+      std::stable_sort(own.begin(), own.end(),
+                       [](const TraceEvent& a, const TraceEvent& b) { return a.duration > b.duration; });
+    }
     begin_ = first;
     length_ = std::max(last - first, 1.0);
   }
@@ -68,8 +72,7 @@ class TimelinePicture {
     const double width = std::max(x_of(event.begin + event.duration) - x, 0.5);
     if (event.row == 0) {
       const bool waiting = event.name == "waiting";
-      return box(x, y + (waiting ? 4 : 0), width, waiting ? 10 : 18, waiting ? waiting_color : backward_color,
-                 event.name);
+      return box(x, y, width, 18, waiting ? waiting_color : backward_color, event.name);
     }
     if (event.row == 1) return box(x - 0.5, y + 20, 1, 14, ready_color, event.name + " is ready");
     if (event.row != 3) return "";

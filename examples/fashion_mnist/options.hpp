@@ -29,6 +29,7 @@ struct Options {
   dtrain::stream::host::Progress progress = dtrain::stream::host::Progress::automatic;
   std::string save_parameters;        ///< empty: not wanted
   std::string summary;                ///< empty: not wanted
+  std::string timeline;               ///< empty: not wanted
   std::string checkpoint;             ///< empty: not wanted
   std::int64_t checkpoint_steps = 0;  ///< 0: those of an epoch
   bool shuffle_test_labels = false;
@@ -48,6 +49,7 @@ inline constexpr std::string_view help_text =
   --progress=WHO           who runs the communication: automatic (default), thread or inline
   --save-parameters=FILE   write the parameters: raw little-endian f32
   --summary=FILE           write what was reached as JSON
+  --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto
   --checkpoint=FILE        save the training there after each epoch, and go on from it where it exists: started again,
                            by --max-restarts or by hand, a killed training ends with the same parameters
   --checkpoint-steps=N     save after every N steps and at the end instead
@@ -88,7 +90,7 @@ struct Flag {
   void (*set)(Options& options, std::string_view name, std::string_view value);
 };
 
-inline constexpr std::array<Flag, 13> flags{{
+inline constexpr std::array<Flag, 14> flags{{
     {"--epochs", true,
      [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
     {"--global-batch", true,
@@ -105,6 +107,7 @@ inline constexpr std::array<Flag, 13> flags{{
     {"--progress", true, [](Options& o, auto, auto value) { o.progress = dtrain::stream::host::progress_from(value); }},
     {"--save-parameters", true, [](Options& o, auto, auto value) { o.save_parameters = value; }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
+    {"--timeline", true, [](Options& o, auto, auto value) { o.timeline = value; }},
     {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
     {"--checkpoint-steps", true,
      [](Options& o, auto name, auto value) { o.checkpoint_steps = number<std::int64_t>(name, value, 1, 1000000000); }},

@@ -102,6 +102,18 @@ std::vector<std::byte> parameter_bytes(Model& model) {
   return bytes;
 }
 
+/// The last steps: more than a screen shows. Collective, blocking.
+template <class Ddp, class Model>
+void write_timeline(const Ddp& ddp, Model& model, const std::string& path) {
+  constexpr std::uint64_t shown = 50;
+  std::vector<std::string> names;
+  for (const dtrain::Parameter& parameter : model.parameters()) {
+    names.push_back(parameter.name);
+  }
+  const std::uint64_t steps = ddp.statistics().steps;
+  dtrain::write_timeline_blocking(ddp.group(), path, ddp.records(steps > shown ? steps - shown + 1 : 1), names);
+}
+
 inline void print_result(Progress& progress, const Summary& summary, const Score& test) {
   progress.line("");
   progress.line("test accuracy      " + fixed(summary.test_accuracy, 4) + "  (" + grouped(test.correct) + " of " +
@@ -133,6 +145,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   TrainingState<Model> state(options, model, sgd);
   state.load(group);
   dtrain::DdpOptions ddp_options{.progress = options.progress};
+  ddp_options.timeline = !options.timeline.empty();
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
   dtrain::DistributedDataParallel ddp{model, group, ddp_options};
   const dtrain::DistributedSampler sampler{{.dataset_size = training.size(),
@@ -147,6 +160,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   if (state.step() > 0)
     progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
   const Epochs epochs = train_epochs(ddp, model, sgd, state, training, sampler, options, progress);
+  if (!options.timeline.empty()) write_timeline(ddp, model, options.timeline);
   Summary summary;
   summary.world_size = group.world_size();
   summary.epochs = options.epochs;

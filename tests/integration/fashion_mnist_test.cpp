@@ -119,14 +119,15 @@ TEST_CASE("the accuracy is that of the test labels: with those shuffled it is ch
   CHECK(accuracy < 0.13);
 }
 
-TEST_CASE("started once for each rank by somebody else, it is the same training") {
+TEST_CASE("started once for each rank by somebody else, it is the same training, and its timeline has every rank") {
   if (!can_run()) return;
   const TemporaryDirectory folder;
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"}) {
     ranks.push_back(std::make_unique<Program>(
         DTRAIN_EXAMPLES_DIR "/fashion_mnist_per_process",
-        std::vector<std::string>{"--epochs=1", "--summary=" + folder.path + "/summary"},
+        std::vector<std::string>{"--epochs=1", "--summary=" + folder.path + "/summary",
+                                 "--timeline=" + folder.path + "/timeline"},
         Program::Variables{
             {"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29533"}}));
   }
@@ -137,4 +138,11 @@ TEST_CASE("started once for each rank by somebody else, it is the same training"
   }
   CHECK(SummaryFile(folder.path + "/summary").text("parameters_digest") ==
         train({"--nproc-per-node=2"}).summary.text("parameters_digest"));
+  const std::string timeline = support::file_content(folder.path + "/timeline");
+  for (const char* event : {"\"step 235\",\"pid\":0", "\"step 235\",\"pid\":1", "\"step 186\",\"pid\":1",
+                            "\"layer3.bias\",\"pid\":1", "\"bucket 0\",\"pid\":1,\"tid\":3"}) {
+    CAPTURE(event);
+    CHECK(timeline.find(event) != std::string::npos);
+  }
+  CHECK(timeline.find("\"step 185\"") == std::string::npos);  // it has the last 50
 }

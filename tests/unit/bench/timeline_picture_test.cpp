@@ -65,5 +65,6 @@ TEST_CASE("the picture has a row of each rank, with its backward pass, gradients
   CHECK(count(svg, "<title>a &lt;weight> is ready</title>") == 2);
   CHECK(count(svg, "<title>bucket 0</title>") == 2);
   CHECK(svg.find("step 2") == std::string::npos);
+  CHECK(svg.find("<title>step 1</title>") < svg.rfind("<title>waiting</title>"));  // which is drawn over it
   CHECK(svg.ends_with("</svg>\n"));
 }

@@ -13,16 +13,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "support/summary_file.hpp"
 #include "support/temporary_directory.hpp"
 
 using dtrain::NamedTensor;
 using dtrain::ddp::read_checkpoint_file;
 using dtrain::ddp::write_checkpoint_file;
+using support::file_content;
 
 namespace {
 
@@ -50,11 +51,6 @@ Training after(std::int64_t steps) {
     value = static_cast<double>(random());
   training.steps = steps;
   return training;
-}
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 void put(const std::string& path, const std::string& bytes) {
@@ -113,7 +109,7 @@ TEST_CASE("the bytes of a checkpoint are those that the format says") {
   expected += std::string("\1\1\0\0\0\0\0\0\0\2\1\0\0", 13);
   const auto digest = dtrain::Sha256().update(expected).digest();
   expected.append(reinterpret_cast<const char*>(digest.data()), digest.size());
-  CHECK(content(folder.path + "/c") == expected);
+  CHECK(file_content(folder.path + "/c") == expected);
 }
 
 TEST_CASE("a checkpoint that is cut anywhere, longer, or of which any bit is flipped is refused") {
@@ -121,7 +117,7 @@ TEST_CASE("a checkpoint that is cut anywhere, longer, or of which any bit is fli
   const std::string path = folder.path + "/checkpoint";
   Training saved = after(7);
   write_checkpoint_file(path, saved.state());
-  const std::string whole = content(path);
+  const std::string whole = file_content(path);
   REQUIRE(refusal(path).empty());
   for (std::size_t length = 0; length < whole.size(); ++length) {
     put(path, whole.substr(0, length));
@@ -144,7 +140,7 @@ TEST_CASE("a refusal says what is wrong with the file") {
   const std::string path = folder.path + "/checkpoint";
   Training saved = after(7);
   write_checkpoint_file(path, saved.state());
-  const std::string whole = content(path);
+  const std::string whole = file_content(path);
 
   std::string changed = whole;
   changed[changed.size() - 40] ^= 1;
@@ -210,7 +206,7 @@ TEST_CASE("where the disk is full, writing is refused and the old checkpoint sta
   const std::string path = folder.path + "/checkpoint";
   Training saved = after(7);
   write_checkpoint_file(path, saved.state());
-  const auto whole_size = static_cast<rlim_t>(content(path).size());
+  const auto whole_size = static_cast<rlim_t>(file_content(path).size());
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
@@ -264,7 +260,7 @@ TEST_CASE("two writers of one file do not mix: the second is refused, and what a
   put(folder.path + "/victim", "untouched");
   REQUIRE(::symlink((folder.path + "/victim").c_str(), (path + ".part").c_str()) == 0);
   CHECK_THROWS_AS(write_checkpoint_file(path, saved.state()), dtrain::Error);
-  CHECK(content(folder.path + "/victim") == "untouched");
+  CHECK(file_content(folder.path + "/victim") == "untouched");
 }
 
 TEST_CASE("a writer that is killed at any moment leaves a whole checkpoint, never an older one") {

@@ -50,7 +50,7 @@ TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   const fashion_mnist::Options options =
       parse({"--epochs=7", "--global-batch", "64", "--seed=18446744073709551615", "--data=/a=b", "--bucket-mib=0.25",
              "--progress", "inline", "--save-parameters=p", "--summary", "s", "--shuffle-test-labels",
-             "--perturb-rank=3", "--checkpoint=c", "--checkpoint-steps=9", "--help"});
+             "--perturb-rank=3", "--checkpoint=c", "--timeline=t", "--checkpoint-steps=9", "--help"});
   CHECK(options.epochs == 7);
   CHECK(options.global_batch == 64);
   CHECK(options.seed == 18446744073709551615U);
@@ -60,6 +60,7 @@ TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   CHECK(options.save_parameters == "p");
   CHECK(options.summary == "s");
   CHECK(options.checkpoint == "c");
+  CHECK(options.timeline == "t");
   CHECK(options.checkpoint_steps == 9);
   CHECK(options.shuffle_test_labels);
   CHECK(options.perturb_rank == 3);
