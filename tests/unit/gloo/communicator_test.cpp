@@ -22,6 +22,7 @@ TEST_CASE("collectives over Gloo") {
 #include <vector>
 
 #include "dtrain/kernels/reduction.hpp"
+#include "dtrain/net/interfaces.hpp"
 #include "support/gloo_rank.hpp"
 
 namespace {
@@ -173,6 +174,28 @@ TEST_CASE("splits have channels of their own, which do not wait for their parent
     }
     CHECK(whole[0] == 6);
     CHECK(half[0] == (color == 0 ? 2 : 4));
+  });
+}
+
+TEST_CASE("ranks whose addresses are of IPv6 reach each other, where this host has one") {
+  bool has_one = false;
+  for (const dtrain::net::InterfaceAddress& each : dtrain::net::interface_addresses()) {
+    has_one = has_one || each.endpoint.host() == "::1";
+  }
+  if (!has_one) {
+    dtrain_test::skip("this host has no IPv6");
+    return;
+  }
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
+    context.members.named_address = "::1";
+    GlooRank self(job->latch(thread.rank()), dtrain::backend::Gloo::open_blocking(context, Deadline::after(10s)));
+    std::vector<std::int32_t> values(100'000, thread.rank());
+    const BufferView view = dtrain::buffer_view(std::span(values));
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    CHECK(self.wait());
+    CHECK(values == std::vector<std::int32_t>(100'000, 3));
   });
 }
 
