@@ -31,7 +31,7 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// time, the rest from any.
 class Channel {
  public:
-  /// @param communicator is usable @throws Error (cuda)
+  /// Without a communicator: see opening.hpp. @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
       : context(limited(of)), options(with), fate(context), device_(device), ring_(device) {}
   Channel(const Channel&) = delete;

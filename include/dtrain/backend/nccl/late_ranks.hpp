@@ -41,21 +41,24 @@ inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
 /// meanwhile
 inline std::optional<Cause> why_late_blocking(const ChannelContext& context, const Operation& operation) {
   const auto own_rank = std::to_string(context.reporting_rank());
-  const std::string called = "called " + shared_memory::to_string(operation) +
-                             (operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence));
+  const std::string turn = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
+  const std::string called = " called " + shared_memory::to_string(operation) + turn;
   const int size = context.members.world_size;
-  std::string detail = "does every rank call it, and the operations of all channels in the same order?";
+  std::string detail =
+      "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
+      "long it may take";
   try {
     const Deadline deadline = Deadline::after(grace_of(context.timeout));
-    context.store.set_blocking(late_key(context, context.members.rank), "rank " + own_rank + " " + called, deadline);
+    context.store.set_blocking(late_key(context, context.members.rank), "rank " + own_rank + called, deadline);
     const int next = (context.members.rank + 1) % size;
     const std::string other = printable(context.store.get_blocking(late_key(context, next), deadline).substr(0, 300));
-    if (other.ends_with(has_left)) {
-      detail = other;
-    } else if (operation.sequence != 0 && !other.ends_with(" " + called)) {
+    if (operation.sequence != 0 && other.ends_with(turn) && !other.ends_with(called)) {
       return Cause{CauseKind::disagreement, -1, "",
-                   "on channel '" + context.name + "', rank " + own_rank + " " + called + " and " + other +
+                   "on channel '" + context.name + "', rank " + own_rank + called + " and " + other +
                        "; every rank calls the same collectives in the same order"};
+    }
+    if (!other.ends_with(called)) {  // it has left, or is in another turn, which it may have come to before this one
+      detail = other + "; every rank calls the same collectives in the same order";
     } else if (context.failure->block_until_failed(Deadline::after(grace_of(context.timeout)))) {
       return std::nullopt;  // other ranks differ
     }
@@ -66,8 +69,7 @@ inline std::optional<Cause> why_late_blocking(const ChannelContext& context, con
   }
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
                shared_memory::to_string(operation) + ", " + shared_memory::place_of(operation, context.name) +
-                   ": it had not ended after " + seconds_text(context.timeout) + "; " + detail +
-                   " DTRAIN_TIMEOUT_SECONDS is how long it may take"};
+                   ": it had not ended after " + seconds_text(context.timeout) + "; " + detail};
 }
 
 /// A rank that waits for this one in vain will read it. Blocking: a second at most.
