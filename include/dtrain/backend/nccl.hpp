@@ -39,6 +39,9 @@ struct NcclWith {
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
   static constexpr bool reduces(DType) noexcept { return true; }
 
+  /// How many ranks a node takes where nobody says.
+  static int visible_devices() { return cuda::visible_devices(); }
+
   /// Chooses the rank's device, before anything else of CUDA. Blocking: no. @throws Error (unsupported, usage, cuda)
   static Entry enter_blocking(const Newcomer& newcomer, Deadline /*deadline*/) {
     cuda::take_device(newcomer, may_share());

@@ -1,3 +1,4 @@
+// ctest: TIMEOUT 180
 #include "dtrain/backend/staged.hpp"
 
 #include "dtrain/core/config.hpp"
