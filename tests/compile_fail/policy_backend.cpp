@@ -1,6 +1,9 @@
 // A policy whose second type carries no bytes.
 // expect: dtrain: the second type of Policy must be a backend, such as backend::SharedMemory
-#include "dtrain/dtrain.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/policy.hpp"
+#include "dtrain/topology/flat.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
 using Backend = dtrain::topology::Flat;
@@ -8,4 +11,4 @@ using Backend = dtrain::topology::Flat;
 using Backend = dtrain::backend::SharedMemory;
 #endif
 
-dtrain::Policy<dtrain::launch::PerNode, Backend> policy;
+dtrain::Policy<dtrain::launch::PerProcess, Backend> policy;

@@ -1,11 +1,14 @@
 // A policy whose first type starts nothing.
 // expect: dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess
-#include "dtrain/dtrain.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/policy.hpp"
+#include "dtrain/topology/flat.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
 using Launcher = dtrain::backend::SharedMemory;
 #else
-using Launcher = dtrain::launch::PerNode;
+using Launcher = dtrain::launch::PerProcess;
 #endif
 
 dtrain::Policy<Launcher, dtrain::backend::SharedMemory> policy;

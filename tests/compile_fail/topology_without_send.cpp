@@ -1,6 +1,9 @@
 // A topology that is written on send and recv, over a backend that has none.
 // expect: dtrain: this topology needs a backend with send and recv
-#include "dtrain/dtrain.hpp"
+#include <string_view>
+
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/policy.hpp"
 #include "support/store_backend.hpp"
 
 struct Line {
@@ -27,4 +30,4 @@ struct Line {
   using Over = B;
 };
 
-static_assert(dtrain::Policy<dtrain::launch::PerNode, support::StoreBackend, Line>::fits);
+static_assert(dtrain::Policy<dtrain::launch::PerProcess, support::StoreBackend, Line>::fits);
