@@ -32,9 +32,9 @@ inline std::string late_key(const ChannelContext& context, int rank) {
   return context.name + "/late/" + std::to_string(rank);
 }
 
-/// How long the ranks may be apart in giving up.
+/// How long the ranks may be apart in giving up. Who waits for the stream is patient for twice the timeout.
 inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
-  return std::min<std::chrono::nanoseconds>(timeout, std::chrono::seconds(5));
+  return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
 }
 
 /// Blocking: grace_of(timeout) twice at most. @returns why `operation` has not ended; nothing where the job has failed
