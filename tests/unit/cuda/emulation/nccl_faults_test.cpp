@@ -1,0 +1,152 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/emulated_ranks.hpp"
+
+namespace {
+
+using support::EmulatedRank;
+using support::run_emulated_ranks;
+using support::settled;
+
+struct Reset {
+  ~Reset() { emulation::reset(); }
+};
+
+/// Issues an all_reduce of `count` elements; what becomes of it shows later.
+void reduce(EmulatedRank& rank, std::size_t count) {
+  float* const data = rank.on_device(std::vector<float>(count, 1));
+  static_cast<void>(ncclAllReduce(data, data, count, ncclFloat32, ncclSum, rank.communicator, rank.stream));
+  static_cast<void>(settled(rank.communicator));  // an error may have come already
+}
+
+ncclResult_t error_of(EmulatedRank& rank) {
+  ncclResult_t state = ncclSuccess;
+  while (state == ncclSuccess || state == ncclInProgress)
+    EXPECT_SUCCESS(ncclCommGetAsyncError(rank.communicator, &state));
+  return state;
+}
+
+bool stays_busy(EmulatedRank& rank) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return cudaStreamQuery(rank.stream) == cudaErrorNotReady;
+}
+
+/// Aborts, after which the stream comes to its end.
+void abort(EmulatedRank& rank) {
+  EXPECT_SUCCESS(ncclCommAbort(rank.communicator));
+  rank.communicator = nullptr;
+  EXPECT_SUCCESS(cudaStreamSynchronize(rank.stream));
+}
+
+}  // namespace
+
+TEST_CASE("an emulated initialisation that never completes can be aborted") {
+  const Reset reset;
+  emulation::set_device_count(1);
+  emulation::init_never_completes(true);
+  ncclUniqueId id{};
+  EXPECT_SUCCESS(ncclGetUniqueId(&id));
+  ncclComm_t communicator = nullptr;
+  CHECK(support::begin_init(&communicator, 1, id, 0) == ncclInProgress);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ncclResult_t state = ncclSuccess;
+  EXPECT_SUCCESS(ncclCommGetAsyncError(communicator, &state));
+  CHECK(state == ncclInProgress);
+  CHECK(ncclCommAbort(communicator) == ncclSuccess);
+}
+
+TEST_CASE("emulated ranks that miss one can be aborted") {
+  const Reset reset;
+  emulation::set_device_count(1);
+  ncclUniqueId id{};
+  EXPECT_SUCCESS(ncclGetUniqueId(&id));
+  ncclComm_t communicator = nullptr;
+  CHECK(support::begin_init(&communicator, 2, id, 0) == ncclInProgress);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(ncclCommAbort(communicator) == ncclSuccess);
+}
+
+TEST_CASE("an asynchronous error is reported by its rank, and all hang until they are aborted") {
+  const Reset reset;
+  emulation::fault_in_operation(emulation::Fault::async_error, 2, 1);
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
+    reduce(rank, 10);
+    reduce(rank, 10);
+    if (rank.rank == 1) CHECK(error_of(rank) == ncclRemoteError);
+    CHECK(stays_busy(rank));
+    abort(rank);
+  });
+}
+
+TEST_CASE("emulated collectives that do not fit together hang, as NCCL's do") {
+  const Reset reset;
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
+    reduce(rank, rank.rank == 0 ? 10 : 11);
+    CHECK(stays_busy(rank));
+    abort(rank);
+  });
+}
+
+TEST_CASE("emulated collectives that do not fit together are reported where a test wants it") {
+  const Reset reset;
+  emulation::set_mismatch(emulation::Mismatch::report);
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
+    reduce(rank, rank.rank == 0 ? 10 : 11);
+    CHECK(error_of(rank) == ncclInvalidUsage);
+    abort(rank);
+  });
+}
+
+TEST_CASE("two emulated ranks on one device are refused, unless NCCL is told to allow them") {
+  const Reset reset;
+  for (const bool allowed : {false, true}) {
+    CAPTURE(allowed);
+    allowed ? ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1) : ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    emulation::set_device_count(1);
+    ncclUniqueId id{};
+    EXPECT_SUCCESS(ncclGetUniqueId(&id));
+    support::run_thread_ranks(2, [&](support::RankThread& self) {
+      ncclComm_t communicator = nullptr;
+      support::begin_init(&communicator, 2, id, self.rank());
+      CHECK(settled(communicator) == (allowed ? ncclSuccess : ncclInvalidUsage));
+      const std::string text = ncclGetLastError(communicator);
+      CHECK((text.find("Duplicate GPU detected") == std::string::npos) == allowed);
+      EXPECT_SUCCESS(ncclCommAbort(communicator));
+    });
+  }
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+TEST_CASE("a call before the last one has been taken is refused") {
+  const Reset reset;
+  emulation::set_polls_in_progress(3);
+  run_emulated_ranks(1, [](EmulatedRank& rank) {
+    float* const data = rank.on_device(std::vector<float>{1});
+    const auto call = [&] {
+      return ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, rank.communicator, rank.stream);
+    };
+    CHECK(call() == ncclInProgress);
+    CHECK(call() == ncclInvalidArgument);
+    CHECK(settled(rank.communicator) == ncclSuccess);
+    rank.taken(call());
+    rank.finalize();
+  });
+}
+
+TEST_CASE("an emulated call fails where a test wants it, on the device that it names") {
+  const Reset reset;
+  emulation::fail("ncclAllReduce", 2, ncclSystemError, 1);
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
+    reduce(rank, 4);
+    float* const data = rank.on_device(std::vector<float>{1});
+    const ncclResult_t result = ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, rank.communicator, rank.stream);
+    CHECK(result == (rank.rank == 1 ? ncclSystemError : ncclInProgress));
+    abort(rank);
+  });
+}

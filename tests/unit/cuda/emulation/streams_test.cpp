@@ -1,0 +1,92 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "support/two_streams.hpp"
+
+namespace {
+
+using support::TwoStreams;
+using support::written_and_read;
+
+struct Reset {
+  ~Reset() { emulation::reset(); }
+};
+
+}  // namespace
+
+TEST_CASE("an emulated stream waits for an event of another") {
+  const Reset reset;
+  emulation::ignore_wait(0);
+  TwoStreams streams;
+  CHECK(written_and_read(streams) == 7);
+  CHECK(emulation::waits() == 1);
+}
+
+TEST_CASE("an emulated event tells when its stream has come to it") {
+  TwoStreams streams;
+  CHECK(cudaEventQuery(streams.event) == cudaSuccess);  // never recorded
+  std::atomic<bool> may_go_on{false};
+  emulation::launch(streams.first, [&] {
+    while (!may_go_on)
+      std::this_thread::yield();
+  });
+  EXPECT_SUCCESS(cudaEventRecord(streams.event, streams.first));
+  CHECK(cudaEventQuery(streams.event) == cudaErrorNotReady);
+  CHECK(cudaStreamQuery(streams.first) == cudaErrorNotReady);
+  CHECK(cudaStreamQuery(streams.second) == cudaSuccess);
+  may_go_on = true;
+  EXPECT_SUCCESS(cudaEventSynchronize(streams.event));
+  CHECK(cudaEventQuery(streams.event) == cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("a host function of an emulated stream may call nothing of CUDA") {
+  TwoStreams streams;
+  cudaError_t inside = cudaSuccess;
+  const auto function = [](void* result) { *static_cast<cudaError_t*>(result) = cudaSetDevice(0); };
+  EXPECT_SUCCESS(cudaLaunchHostFunc(streams.first, function, &inside));
+  EXPECT_SUCCESS(cudaStreamSynchronize(streams.first));
+  CHECK(inside == cudaErrorNotPermitted);
+}
+
+TEST_CASE("an emulated graph does again what was captured, on all its streams") {
+  TwoStreams streams;
+  cudaEvent_t joined = nullptr;
+  EXPECT_SUCCESS(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+  float* const data = streams.shadow();
+  data[0] = 0;
+  EXPECT_SUCCESS(cudaStreamBeginCapture(streams.first, cudaStreamCaptureModeGlobal));
+  emulation::launch(streams.first, [data] { data[0] += 1; });
+  EXPECT_SUCCESS(cudaEventRecord(streams.event, streams.first));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(streams.second, streams.event, 0));
+  emulation::launch(streams.second, [data] { data[0] *= 2; });
+  void* none = nullptr;
+  CHECK(cudaMalloc(&none, 1) == cudaErrorStreamCaptureUnsupported);
+  EXPECT_SUCCESS(cudaEventRecord(joined, streams.second));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(streams.first, joined, 0));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  EXPECT_SUCCESS(cudaStreamEndCapture(streams.first, &graph));
+  EXPECT_SUCCESS(cudaGraphInstantiate(&executable, graph, 0));
+  for (int launch = 0; launch < 3; ++launch)
+    EXPECT_SUCCESS(cudaGraphLaunch(executable, streams.first));
+  EXPECT_SUCCESS(cudaStreamSynchronize(streams.first));
+  CHECK(data[0] == 14);
+  EXPECT_SUCCESS(cudaGraphExecDestroy(executable));
+  EXPECT_SUCCESS(cudaGraphDestroy(graph));
+  EXPECT_SUCCESS(cudaEventDestroy(joined));
+  static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("an emulated capture that a stream has not come back from is refused") {
+  TwoStreams streams;
+  EXPECT_SUCCESS(cudaStreamBeginCapture(streams.first, cudaStreamCaptureModeGlobal));
+  EXPECT_SUCCESS(cudaEventRecord(streams.event, streams.first));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(streams.second, streams.event, 0));
+  emulation::launch(streams.second, [] {});
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(streams.first, &graph) == cudaErrorStreamCaptureUnjoined);
+  static_cast<void>(cudaGetLastError());
+}
