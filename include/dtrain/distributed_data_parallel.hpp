@@ -216,7 +216,7 @@ class DistributedDataParallel {
   }
 
   /// With what is called back after the first step. It holds the group until leave_to_group.
-  ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
+  ddp::ReducerOptions reducer_options([[maybe_unused]] M& model, const DdpOptions& options, std::size_t parameters,
                                       const std::vector<TensorView>& buffers) const {
     ddp::ReducerOptions wanted;
     wanted.allow_unused_parameters = options.allow_unused_parameters;
@@ -232,11 +232,9 @@ class DistributedDataParallel {
         return ddp::agree_on_order_blocking(group.store(), prefix, order, group.rank(), context,
                                             Deadline::after(group.timeout()));
       };
-      wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) {
-        if constexpr (ddp::BindsGradients<M>) {
-          model.bind_gradient(i, view);
-        }
-      };
+      if constexpr (ddp::BindsGradients<M>) {
+        wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+      }
     }
     return wanted;
   }

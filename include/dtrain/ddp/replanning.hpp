@@ -19,7 +19,7 @@ struct Replanning {
   BucketCaps caps;
   /// Collective, blocking: rank 0's order, given this rank's.
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
-  /// Gradient i lives at `view` now: for the model's bind_gradient.
+  /// Gradient i lives at `view` now: for the model's bind_gradient. Needed where one is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
 };
 

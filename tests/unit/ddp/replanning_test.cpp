@@ -91,7 +91,7 @@ TEST_CASE("bound gradients move once, between steps, with what they hold, and th
   }
   CHECK(rank.parameters[0].gradient.data != before[0]);
   std::size_t held = 0;
-  for (const std::size_t size : {3, 100, 1, 17})
+  for (const std::size_t size : {3u, 100u, 1u, 17u})
     held += size;
   std::size_t not_zero = 0;
   for (std::size_t k = 0; k < rank.reducer->plan().arena_bytes / sizeof(float); ++k)
