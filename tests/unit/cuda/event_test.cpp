@@ -1,9 +1,5 @@
 #include "dtrain/stream/cuda/event.hpp"
 
-#include "dtrain/core/config.hpp"
-
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -119,5 +115,3 @@ TEST_CASE("one CUDA stream waits for an event of another, and the host does not 
   REQUIRE(read.block_until_complete(soon()) == WaitResult::complete);
   CHECK(seen == 7);
 }
-
-#endif  // DTRAIN_WITH_CUDA

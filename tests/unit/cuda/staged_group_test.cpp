@@ -1,7 +1,3 @@
-#include "dtrain/core/config.hpp"
-
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -92,5 +88,3 @@ TEST_CASE("ranks of one device that were not asked to share it do not become a g
   CHECK(refusal->find("ranks 0 and 1") != std::string::npos);
   CHECK(refusal->find("DTRAIN_SHARE_DEVICES=1") != std::string::npos);
 }
-
-#endif  // DTRAIN_WITH_CUDA

@@ -1,10 +1,6 @@
 // ctest: TIMEOUT 180
 #include "dtrain/backend/staged.hpp"
 
-#include "dtrain/core/config.hpp"
-
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -433,5 +429,3 @@ TEST_CASE("what a call cannot take is refused at the call, and the channel serve
     CHECK(rank.get<float>(one)[0] == 2);
   });
 }
-
-#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,70 @@
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA && DTRAIN_WITH_GLOO
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "dtrain/backend/gloo.hpp"
+#include "dtrain/backend/staged.hpp"
+#include "support/staged_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::Deadline;
+using dtrain::ReduceOp;
+using support::FakeJob;
+using support::RankThread;
+using support::run_thread_ranks;
+using support::StagedRank;
+using namespace std::chrono_literals;
+
+}  // namespace
+
+TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and messages of several pieces") {
+  for (const int ranks : {1, 2, 3}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(
+        ranks,
+        [&](RankThread& self) {
+          StagedRank<dtrain::backend::Gloo> rank(job, self.rank(), self.size());
+          const std::size_t count = 300'001;
+          const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(20s));
+          const auto size = static_cast<std::size_t>(ranks);
+          const std::vector<float> own(count, static_cast<float>(self.rank() + 1));
+          const std::vector<float> sum(count, static_cast<float>(ranks * (ranks + 1) / 2));
+
+          support::write(arena.data(), own);
+          const BufferView bound = rank.view(arena.data(), count);
+          const BufferView foreign = rank.put(own);
+          rank.communicator.all_reduce(bound, bound, ReduceOp::sum, rank.ref());
+          rank.communicator.all_reduce(foreign, foreign, ReduceOp::sum, rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(rank.get<float>(bound) == sum);
+          CHECK(rank.get<float>(foreign) == sum);
+
+          const BufferView sent = rank.put(own);
+          const BufferView blocks = rank.space(size * count);
+          rank.communicator.all_gather(sent, blocks, rank.ref());
+          rank.communicator.reduce_scatter(blocks, bound, ReduceOp::max, rank.ref());
+          const BufferView received = rank.space(count);
+          const int next = (self.rank() + 1) % ranks;
+          const int previous = (self.rank() + ranks - 1) % ranks;
+          rank.communicator.send_recv(sent, next, received, previous, rank.ref());
+          rank.communicator.broadcast(foreign, ranks - 1, rank.ref());
+          rank.communicator.barrier(rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(rank.get<float>(bound) == own);  // block r is rank r's, on every rank
+          CHECK(rank.get<float>(received) == std::vector<float>(count, static_cast<float>(previous + 1)));
+          CHECK(rank.get<float>(foreign) == sum);
+        },
+        60s);
+  }
+}
+
+#endif  // DTRAIN_WITH_CUDA && DTRAIN_WITH_GLOO
