@@ -87,7 +87,7 @@ class CudaMlp {
     BasicMlp<float> first(widths, seed);
     const std::vector<dtrain::Parameter> parameters = first.parameters();
     for (std::size_t i = 0; i + 1 < parameters.size(); i += 2) {
-      layers_.emplace_back(parameters[i], parameters[i + 1]);
+      layers_.emplace_back(parameters[i], parameters[i + 1], stream());
     }
   }
 
@@ -195,14 +195,17 @@ class CudaMlp {
   using DeviceBuffer = dtrain::stream::cuda::DeviceBuffer;
 
   struct Tensor {
-    explicit Tensor(const dtrain::Parameter& host)
+    /// Blocking: the value is on the device then.
+    Tensor(const dtrain::Parameter& host, dtrain::stream::cuda::StreamRef stream)
         : name(host.name),
           shape(host.value.shape),
           value(host.value.bytes()),
           own_gradient(host.value.bytes()),
           gradient(floats(own_gradient)) {
-      dtrain::stream::cuda::check(cudaMemcpy(value.data(), host.value.data, value.bytes(), cudaMemcpyHostToDevice),
-                                  "cudaMemcpy of a parameter");
+      dtrain::stream::cuda::check(
+          cudaMemcpyAsync(value.data(), host.value.data, value.bytes(), cudaMemcpyHostToDevice, stream.native()),
+          "cudaMemcpyAsync of a parameter");
+      dtrain::stream::cuda::check(cudaStreamSynchronize(stream.native()), "cudaStreamSynchronize");
     }
 
     dtrain::Parameter parameter(dtrain::Device device) const {
@@ -219,9 +222,10 @@ class CudaMlp {
   };
 
   struct Layer {
-    Layer(const dtrain::Parameter& host_weight, const dtrain::Parameter& host_bias)
-        : weight(host_weight),
-          bias(host_bias),
+    Layer(const dtrain::Parameter& host_weight, const dtrain::Parameter& host_bias,
+          dtrain::stream::cuda::StreamRef stream)
+        : weight(host_weight, stream),
+          bias(host_bias, stream),
           inputs(static_cast<int>(host_weight.value.shape.extents()[0])),
           outputs(static_cast<int>(host_weight.value.shape.extents()[1])) {}
 
@@ -259,8 +263,8 @@ class CudaMlp {
     labels_ = DeviceBuffer(static_cast<std::size_t>(rows));
     ones_ = room(1);
     const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0F);
-    dtrain::stream::cuda::check(cudaMemcpy(ones_.data(), ones.data(), ones_.bytes(), cudaMemcpyHostToDevice),
-                                "cudaMemcpy of ones");
+    copy(ones_.data(), ones.data(), ones_.bytes());
+    block_until_done();
     rows_ = rows;
   }
 

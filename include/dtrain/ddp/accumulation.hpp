@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -31,29 +32,52 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
+/// What such steps have left in which gradients, for a next step that reduces without announcing them anew. Threads:
+/// `add` concurrently, for different parameters; everything else between steps.
+class AccumulatedGradients {
+ public:
+  explicit AccumulatedGradients(std::size_t parameters) : entries_(parameters) {}
+
+  void add(std::size_t parameter, StreamHandle stream) noexcept { entries_[parameter] = {true, stream}; }
+  bool has(std::size_t parameter) const noexcept { return entries_[parameter].is_there; }
+  StreamHandle stream(std::size_t parameter) const noexcept { return entries_[parameter].stream; }
+  void clear() noexcept { entries_.assign(entries_.size(), {}); }
+
+ private:
+  struct Entry {
+    bool is_there = false;
+    StreamHandle stream{};
+  };
+
+  std::vector<Entry> entries_;
+};
+
 /// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
 class Accumulation final : public Step::Target {
  public:
-  Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, const FailureContext& context) noexcept
-      : ledger_(&ledger), gradients_(&gradients), context_(&context) {}
+  Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, AccumulatedGradients& accumulated,
+               const FailureContext& context) noexcept
+      : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context) {}
 
-  void ready(std::size_t parameter) override {
+  void ready(std::size_t parameter) override { ready(parameter, {}); }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
     ledger_->check_index(parameter);
     context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(parameter, stream);
   }
-
-  void ready(std::size_t parameter, StreamHandle) override { ready(parameter); }
 
   /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
   /// would not know of it.
-  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle) override {
-    ready(parameter);
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    ledger_->check_index(parameter);
     if (gradient.data != (*gradients_)[parameter].own) {
       throw Error(Errc::invalid_argument,
                   "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
                       " came with other memory while no_sync() was held; add the gradient to the parameter's own, "
                       "which the next step without no_sync() reduces");
     }
+    ready(parameter, stream);
   }
 
   void finish() override { context_->latch->throw_if_failed(context_->rank); }
@@ -62,6 +86,7 @@ class Accumulation final : public Step::Target {
  private:
   const ReadyLedger* ledger_;
   const GradientTable* gradients_;
+  AccumulatedGradients* accumulated_;
   const FailureContext* context_;
 };
 

@@ -27,7 +27,8 @@ class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file
   explicit AtomicFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
-    while (!open_and_lock()) {
+    for (int tries = 1; !open_and_lock(); ++tries) {
+      if (tries == most_tries) fail(EBUSY);
     }
     if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
   }
@@ -56,6 +57,9 @@ class AtomicFile {
   }
 
  private:
+  /// Two writers seldom meet; a file system whose two ways to a file disagree about it would keep this one for ever.
+  static constexpr int most_tries = 100;
+
   /// @returns false where the file was renamed by its writer before it could be locked
   bool open_and_lock() {
     descriptor_ =
@@ -73,7 +77,10 @@ class AtomicFile {
     struct stat mine {};
     struct stat named {};
     if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
-    if (!S_ISREG(mine.st_mode)) fail(EINVAL);
+    if (!S_ISREG(mine.st_mode)) {
+      descriptor_.reset();  // what is not this writer's is not removed
+      fail(EINVAL);
+    }
     return ::stat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
   }
 

@@ -51,7 +51,7 @@ void save_checkpoint_blocking(const Group& group, const std::string& path, std::
 /// after the model is wrapped. Collective, blocking. @returns false on every rank where rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
-/// leaves the values as they were; the job's first cause
+/// leaves the values as they were unless the file changes while it is read; the job's first cause
 template <class Group>
 bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);

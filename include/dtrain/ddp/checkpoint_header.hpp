@@ -35,6 +35,9 @@ inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256D
 /// The longest list that is written or read.
 inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
 
+/// The most tensors in a checkpoint.
+inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+
 /// What a preamble says.
 struct CheckpointPreamble {
   bool is_checkpoint = false;    ///< of any version
@@ -105,7 +108,8 @@ inline std::optional<std::vector<ParameterDescription>> parse_checkpoint_list(st
   constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
   net::ByteReader reader(bytes);
   const std::size_t count = reader.u32();
-  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > reader.remaining() / smallest_entry_bytes) {
+  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
+      count > reader.remaining() / smallest_entry_bytes) {
     return std::nullopt;
   }
   std::vector<ParameterDescription> tensors;

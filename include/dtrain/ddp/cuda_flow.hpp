@@ -82,7 +82,11 @@ class CudaFlow {
 
   /// The stream of an announced parameter is one that finish() orders, and that zeros have to wait for.
   void note_producer(std::size_t parameter) { note(arrivals_[parameter].stream); }
-  void leave_out(std::size_t parameter) noexcept { arrivals_[parameter] = {nullptr, {}, true}; }
+
+  /// The stream that last produced it is remembered: there its owner may still be using it.
+  void leave_out(std::size_t parameter) noexcept {
+    arrivals_[parameter] = {nullptr, arrivals_[parameter].stream, true};
+  }
 
   void complete(std::size_t bucket) {
     ProducerLanes& lanes = lanes_[bucket];
@@ -95,6 +99,11 @@ class CudaFlow {
       }
       for (const StreamHandle producer : producers_) {
         lanes.add(producer);  // a gradient's owner may still be writing what zeros are to replace
+      }
+      const StreamHandle earlier = arrivals_[parameter].stream;
+      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph waits for nothing from outside it
+        lanes.add(earlier);
+        note(earlier);
       }
     }
     lanes.record();
@@ -208,6 +217,15 @@ class CudaFlow {
     auto stamp = std::make_unique<StepMeter::Stamp>(meter_->stamp(bucket, event));
     stream::cuda::check(cudaLaunchHostFunc(stream_.native(), pass, stamp.get()), "cudaLaunchHostFunc");
     static_cast<void>(stamp.release());
+  }
+
+  /// Whether this step becomes part of a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for (const StreamHandle producer : producers_) {
+      with_stream(producer, [&captured](Stream stream) { captured = captured || stream.is_capturing(); });
+    }
+    return captured;
   }
 
   void note(StreamHandle stream) {

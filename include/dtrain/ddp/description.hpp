@@ -46,10 +46,14 @@ inline ModelDescription describe(std::span<const Parameter> parameters, const Dd
   for (const TensorView& buffer : buffers) {
     description.buffer_bytes += buffer.bytes();
   }
-  description.parameters.reserve(parameters.size());
+  description.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(
         {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    description.parameters.push_back(
+        {"(buffer " + std::to_string(i) + ")", buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
   }
   return description;
 }

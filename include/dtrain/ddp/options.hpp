@@ -26,7 +26,9 @@ struct DdpOptions {
   /// ready; gradients that were bound may move then, with what they hold. Not with `deterministic`, nor where the first
   /// step became part of a CUDA graph.
   bool reorder_gradients = true;
-  /// A parameter that is not announced in a step counts as zeros on that rank; else finish() names it in an error.
+  /// A parameter that is not announced in a step counts as zeros on that rank, unless steps under no_sync() since the
+  /// last one have left something in its gradient; else finish() names it in an error. On CUDA streams that gradients
+  /// came from outlive the wrapper then.
   bool allow_unused_parameters = false;
   /// Each step gives every rank rank 0's buffers, where the model has buffers().
   bool broadcast_buffers = true;

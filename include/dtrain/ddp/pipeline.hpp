@@ -127,12 +127,14 @@ class Pipeline {
   }
 
   /// Blocking: until the work that points into the arena has ended; aborted where it does not by the deadline, or now.
-  void end(bool now, const Cause& cause, Deadline deadline) {
+  /// @returns false where it has not ended even so: this must outlive it
+  bool end(bool now, const Cause& cause, Deadline deadline) {
     const std::size_t launched = queue_.launched();
-    if (now || !flow_.block_until_idle(launched, deadline)) {
-      communicator_.abort(cause);
-      static_cast<void>(flow_.block_until_idle(launched, Deadline::after(std::chrono::seconds(5))));
+    if (!now && flow_.block_until_idle(launched, deadline)) {
+      return true;
     }
+    communicator_.abort(cause);
+    return flow_.block_until_idle(launched, Deadline::after(std::chrono::seconds(5)));
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -45,6 +46,8 @@ bool on_rank_0_blocking(const Group& group, Work work) {
       outcome = work() ? "yes" : "no";
     } catch (const Error& error) {
       outcome = FileOutcome::of(error);
+    } catch (const std::exception& error) {  // out of memory, say: the others wait for an outcome
+      outcome = FileOutcome::of(Error(Errc::limit, std::string("rank 0's work on a file ended by ") + error.what()));
     }
     store.set_blocking("outcome", outcome);
   }

@@ -14,6 +14,7 @@
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/ddp/accumulation.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -43,9 +44,11 @@ class Reducer final : public Step::Target {
           FailureContext context, ReducerOptions options = {})
       : context_(std::move(context)),
         options_(std::move(options)),
-        pipeline_(std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
-                  options_.records, options_.records_every_ready),
-        ledger_(pipeline_.gradients().names()) {
+        owner_(new Pipeline<Communicator>(std::move(communicator), stream, parameters, options_.buffers,
+                                          std::move(plan), op, context_, options_.records,
+                                          options_.records_every_ready)),
+        ledger_(pipeline_.gradients().names()),
+        accumulated_(parameters.size()) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
   }
 
@@ -55,9 +58,13 @@ class Reducer final : public Step::Target {
   /// Blocking: until the work that points into the arena has ended; that of a step that was not finished is aborted.
   ~Reducer() {
     try {
-      pipeline_.end(under_way_,
-                    {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
-                    Deadline::after(context_.timeout));
+      const bool is_idle = pipeline_.end(
+          under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+          Deadline::after(context_.timeout));
+      if (!is_idle) {
+        static_cast<void>(owner_.release());  // its memory is still in use, and nobody is left to wait longer
+        log(LogLevel::warning, "a stream still runs a step that was given up; the memory of its gradients is kept");
+      }
     } catch (...) {
       // Nothing more can be done here, and nobody is left to be told.
     }
@@ -124,6 +131,7 @@ class Reducer final : public Step::Target {
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
+    accumulated_.clear();
     if (++steps_ == 1) {
       replan();
     }
@@ -161,7 +169,7 @@ class Reducer final : public Step::Target {
   const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
 
   /// Target of a step that reduces nothing. Lifetime: the reducer's.
-  Accumulation accumulation() const noexcept { return {ledger_, pipeline_.gradients(), context_}; }
+  Accumulation accumulation() noexcept { return {ledger_, pipeline_.gradients(), accumulated_, context_}; }
 
   /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
   std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
@@ -198,7 +206,8 @@ class Reducer final : public Step::Target {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
         }
-        pipeline_.leave_out_others([this](std::size_t parameter) { return ledger_.was_ready(parameter); });
+        bring_accumulated();
+        pipeline_.leave_out_others([this](std::size_t parameter) { return takes_part(parameter); });
       }
       if (!pipeline_.all_complete()) {
         throw Error(Errc::invalid_argument,
@@ -206,6 +215,19 @@ class Reducer final : public Step::Target {
             .with_rank(context_.rank);
       }
     });
+  }
+
+  /// Announced in this step, or left by one that reduced nothing.
+  bool takes_part(std::size_t parameter) const noexcept {
+    return ledger_.was_ready(parameter) || accumulated_.has(parameter);
+  }
+
+  void bring_accumulated() {
+    for (std::size_t parameter = 0; parameter < pipeline_.gradients().size(); ++parameter) {
+      if (!ledger_.was_ready(parameter) && accumulated_.has(parameter)) {
+        pipeline_.arrive(parameter, pipeline_.gradients()[parameter].own, accumulated_.stream(parameter));
+      }
+    }
   }
 
   /// Once, where it is wanted and no graph holds addresses.
@@ -219,8 +241,10 @@ class Reducer final : public Step::Target {
 
   FailureContext context_;
   ReducerOptions options_;
-  Pipeline<Communicator> pipeline_;
+  std::unique_ptr<Pipeline<Communicator>> owner_;
+  Pipeline<Communicator>& pipeline_ = *owner_;
   ReadyLedger ledger_;
+  AccumulatedGradients accumulated_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed

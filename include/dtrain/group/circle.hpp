@@ -120,6 +120,7 @@ class Circle final : private Job::Closable {
         prefix_(std::move(prefix)),
         ends_(std::make_shared<Ends>()) {
     enlist(ends_->stream);
+    static_cast<void>(ends_->stream.ref());  // on this thread's device, if streams have one
     job_->add(*this);
   }
 

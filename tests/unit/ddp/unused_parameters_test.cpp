@@ -33,3 +33,29 @@ TEST_CASE("where it is allowed, a gradient that is not announced counts as zeros
     CHECK_FALSE(rank.latch->failed());
   }
 }
+
+TEST_CASE("a gradient that was left in a step without reduction takes part in the next one, announced or not") {
+  for (const bool bound : {false, true}) {
+    CAPTURE(bound);
+    FakeRank rank({3, 100, 1}, {256, 512}, true, std::chrono::seconds(10), {.allow_unused_parameters = true});
+    if (bound) rank.bind_all();
+    dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
+    for (std::size_t i = 0; i < 3; ++i)
+      rank.write(i, 5.0F);
+    Step kept(accumulation);
+    kept.ready(1);
+    kept.finish();
+    Step first = rank.reducer->begin();
+    first.ready(0);
+    first.finish();
+    CHECK(rank.read(0) == 50.0F);
+    CHECK(rank.read(1) == 50.0F);
+    CHECK(rank.read(2) == 0.0F);
+
+    rank.write(1, 5.0F);  // what was left has been reduced
+    Step second = rank.reducer->begin();
+    second.ready(0);
+    second.finish();
+    CHECK(rank.read(1) == 0.0F);
+  }
+}

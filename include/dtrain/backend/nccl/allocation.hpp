@@ -33,7 +33,8 @@ inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline 
   }
 }
 
-/// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator, not the work on it.
+/// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator. Its end waits for the device,
+/// as that of other device memory does.
 class Allocation {
  public:
   Allocation() noexcept = default;
@@ -73,7 +74,18 @@ class Allocation {
         channel->strike(place);
       }
       if (data != nullptr) {
+        wait_for_device();
         static_cast<void>(release(data));
+      }
+    }
+
+    /// As cudaFree does: the program's own streams may still read it, and NCCL's memory is unmapped at once.
+    void wait_for_device() const noexcept {
+      try {
+        const stream::cuda::DeviceGuard guard(channel->device());
+        static_cast<void>(stream::cuda::quiet(cudaDeviceSynchronize()));
+      } catch (...) {
+        // A device that cannot be made the current one runs nothing any more.
       }
     }
 

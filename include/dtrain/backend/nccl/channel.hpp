@@ -64,11 +64,14 @@ class Channel {
     }
     const Settled settled = settle_blocking(turn, call(turn.communicator()), Deadline::after(context.timeout),
                                             [this] { return fate.aborted(); });
+    if (settled.code != ncclSuccess) {
+      if (watched) {
+        ring_.give_up();
+      }
+      explain(settled, shared_memory::to_string(operation) + " by " + function, &operation, std::move(turn));
+    }
     if (watched) {
       ring_.end(stream);
-    }
-    if (settled.code != ncclSuccess) {
-      explain(settled, shared_memory::to_string(operation) + " by " + function, &operation, std::move(turn));
     }
   }
 
@@ -135,7 +138,7 @@ class Channel {
       });
     } catch (...) {
       const Gate::Turn turn = gate.enter();
-      if (turn.communicator() != nullptr) {  // else NCCL may still have been writing there
+      if (turn.communicator() != nullptr && !fate.aborted()) {  // else NCCL may still be writing there
         known_.erase(place);
       }
       throw;

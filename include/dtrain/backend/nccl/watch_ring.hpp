@@ -59,12 +59,15 @@ class WatchRing {
     ++count_;
   }
 
-  /// Behind it, or in its place where it could not be enqueued. @throws Error (cuda)
+  /// Behind it. @throws Error (cuda)
   void end(stream::cuda::StreamRef stream) {
     Place& place = at(count_ - 1);
+    place.enqueued = true;  // also where it cannot be recorded anew: its place ends with an earlier operation then
     stream.record(place.behind);
-    place.enqueued = true;
   }
+
+  /// Instead of end(), where it could not be enqueued.
+  void give_up() noexcept { at(count_ - 1).enqueued = true; }
 
   /// Forgets what is complete. Not in a thread that captures a stream.
   View look() {

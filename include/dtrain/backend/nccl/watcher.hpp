@@ -17,6 +17,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
 
 #if DTRAIN_WITH_NCCL
 
@@ -59,8 +60,7 @@ class Watcher {
     try {
       // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
       stream::cuda::quiet(cudaSetDevice(channel.device()));
-      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-      stream::cuda::quiet(cudaThreadExchangeStreamCaptureMode(&mode));
+      const stream::cuda::RelaxedCapture relaxed;
       while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
         look(channel);
       }

@@ -49,10 +49,9 @@ class Communicator {
   /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
   /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_device(input, output);
+    check_device(input, output, stream);
     check_all_reduce(input, output);
-    std::byte* twin = twins_.find(output.data, output.bytes());
-    twin = twin != nullptr ? twin : twins_.find(input.data, input.bytes());
+    std::byte* const twin = twins_.find(output.data, output.bytes());
     const std::size_t element = size_bytes(output.dtype);
     const Pieces pieces(output.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
@@ -72,7 +71,7 @@ class Communicator {
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
-    check_device(buffer, buffer);
+    check_device(buffer, buffer, stream);
     check_broadcast(buffer, root, size());
     std::byte* const twin = twins_.find(buffer.data, buffer.bytes());
     const std::size_t element = size_bytes(buffer.dtype);
@@ -91,7 +90,7 @@ class Communicator {
   /// See CanReduceScatter.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires CanReduceScatter<Inner> {
-    check_device(input, output);
+    check_device(input, output, stream);
     check_reduce_scatter(input, output, rank(), size());
     const std::size_t element = size_bytes(output.dtype);
     const Pieces pieces(output.count, element, conveyor_->room(), ranks());
@@ -112,7 +111,7 @@ class Communicator {
 
   /// See CanAllGather.
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
-    check_device(input, output);
+    check_device(input, output, stream);
     check_all_gather(input, output, rank(), size());
     const std::size_t element = size_bytes(input.dtype);
     const Pieces pieces(input.count, element, conveyor_->room(), ranks());
@@ -131,18 +130,18 @@ class Communicator {
 
   /// See CanSendRecv.
   void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
-    check_device(input, input);
+    check_device(input, input, stream);
     check_message("send", input, peer, rank(), size());
     exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
   }
   void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
-    check_device(output, output);
+    check_device(output, output, stream);
     check_message("recv", output, peer, rank(), size());
     exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from,
                  Stream stream) requires CanSendRecv<Inner> {
-    check_device(input, output);
+    check_device(input, output, stream);
     check_send_recv(input, to, output, from, size());
     if (input.dtype != output.dtype) {
       throw Error(Errc::unsupported, std::string("send_recv of device memory that sends ") + name(input.dtype) +
@@ -229,8 +228,12 @@ class Communicator {
     conveyor_->submit(order, std::max(sends, receives), true, describe, stream);
   }
 
-  void check_device(const ConstBufferView& input, const ConstBufferView& output) const {
+  void check_device(const ConstBufferView& input, const ConstBufferView& output, Stream stream) const {
     const Device own{DeviceKind::cuda, conveyor_->device()};
+    if (stream.device() != own) {
+      throw Error(Errc::invalid_argument,
+                  "this channel takes streams of " + to_string(own) + ", not one of " + to_string(stream.device()));
+    }
     for (const Device device : {input.device, output.device}) {
       if (device != own) {
         throw Error(Errc::unsupported, "this channel takes memory of " + to_string(own) + ", not of " +

@@ -114,6 +114,9 @@ class Conveyor {
     Batch(Conveyor& conveyor, const Order& order) noexcept : conveyor_(conveyor), order_(order) {}
 
     Parcel& add() {
+      if (conveyor_.road_->parcels().is_empty()) {
+        enqueue();  // or the device, which waits for these parcels, would be waited for
+      }
       Parcel& parcel = conveyor_.road_->parcels().take();
       (first_ == nullptr ? first_ : last_->next) = &parcel;
       last_ = &parcel;

@@ -22,6 +22,7 @@ namespace DTRAIN_NAMESPACE::backend::staged {
 struct Parcel {
   explicit Parcel(std::byte* pinned_word) : arrived(pinned_word) {}
 
+  stream::cuda::Event reached;          ///< the program's stream has come to the piece
   stream::cuda::Event departed;         ///< the piece is in host memory
   stream::cuda::ExternalEvent arrived;  ///< its result is
   std::byte* input = nullptr;           ///< what the host's operation reads and writes
@@ -34,6 +35,15 @@ struct Parcel {
 /// Owns parcels and lends them; grows where all are lent. Threads: all members from any.
 class ParcelPool {
  public:
+  /// @throws Error (cuda) where there is no more pinned memory
+  ParcelPool() { grow(); }
+
+  /// Whether the next take() allocates, which may wait for the whole device.
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return free_.empty();
+  }
+
   /// @throws Error (cuda) where there is no more pinned memory
   Parcel& take() {
     const std::lock_guard lock(mutex_);
@@ -63,7 +73,7 @@ class ParcelPool {
   }
 
  private:
-  static constexpr std::size_t parcels_together = 32;
+  static constexpr std::size_t parcels_together = 256;
   static constexpr std::size_t word_distance = 64;  // a cache line each
 
   void grow() {

@@ -54,6 +54,7 @@ class Road {
     parcel.output = leg.output;
     parcel.input_count = leg.input_count;
     parcel.output_count = leg.output_count;
+    stream.record(parcel.reached);
     copy_to_host(leg.to_host, stream);
     stream.record(parcel.departed);
     upload_.ref().wait(parcel.departed);  // after a failure the host signals without having waited for it

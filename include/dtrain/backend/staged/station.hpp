@@ -20,6 +20,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
@@ -91,6 +92,7 @@ class Station {
     for (Parcel* next = nullptr; parcel != nullptr; parcel = next) {
       next = parcel->next;
       try {
+        const stream::cuda::RelaxedCapture relaxed;
         take_device();
         if (!inner_.failure() && has_departed(order, *parcel)) {
           run(order, *parcel);
@@ -113,16 +115,20 @@ class Station {
     }
   }
 
-  /// Blocking: until the piece is in host memory, by the channel's timeout. @returns false where the channel has failed
+  /// Blocking: until the piece is in host memory, by the channel's timeout from when the program's stream has come to
+  /// it; until then by the peers' timeouts, which fail the channel. @returns false where the channel has failed
   bool has_departed(const Order& order, const Parcel& parcel) {
-    const Deadline deadline = Deadline::after(context_.timeout);
+    std::optional<Deadline> deadline;
     while (parcel.departed.block_until_complete(Deadline::after(look_for_failure)) != stream::WaitResult::complete) {
       if (inner_.failure()) {
         return false;
       }
-      if (deadline.passed()) {
+      if (!deadline && parcel.reached.is_complete()) {
+        deadline = Deadline::after(context_.timeout);
+      }
+      if (deadline && deadline->passed()) {
         fail(order.kind, CauseKind::timeout,
-             "what its CUDA stream had to do first took longer than the timeout; does a kernel hang?");
+             "copying a piece to the host took longer than the timeout; is the device still there?");
         return false;
       }
     }

@@ -29,7 +29,8 @@ class StreamRef {
   StreamRef(int, int) = delete;
   StreamRef(std::nullptr_t, int) = delete;
 
-  /// The stream of a handle; a null one is the device's default stream. @throws Error (invalid_argument) for one of the
+  /// The stream of a handle; a null one is the device's legacy default stream, in files that are compiled with
+  /// default streams for each thread too: those wait for it. @throws Error (invalid_argument) for one of the
   /// host.
   static StreamRef of(StreamHandle handle) {
     if (handle.device.kind != DeviceKind::cuda) {
@@ -37,7 +38,8 @@ class StreamRef {
                                               " was given where a CUDA stream is needed; pass the cudaStream_t that "
                                               "the work was enqueued on, with its device");
     }
-    return {static_cast<cudaStream_t>(handle.native), handle.device.index};
+    return {handle.native == nullptr ? cudaStreamLegacy : static_cast<cudaStream_t>(handle.native),
+            handle.device.index};
   }
 
   Device device() const noexcept { return {DeviceKind::cuda, device_}; }
