@@ -41,6 +41,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -91,6 +92,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -171,6 +173,21 @@
 /// 1 adds backend::Gloo, which needs Gloo's headers and library; set by the CMake target dtrain::gloo or by -D.
 #ifndef DTRAIN_WITH_GLOO
 #define DTRAIN_WITH_GLOO 0
+#endif
+
+/// 1 adds backend::Nccl, which needs NCCL's header and library: CMake's target dtrain::nccl sets it. It brings CUDA
+/// along.
+#ifndef DTRAIN_WITH_NCCL
+#define DTRAIN_WITH_NCCL 0
+#endif
+
+/// 1 adds CUDA streams and buffers, which need the CUDA runtime's header and library, and no compiler but the program's
+/// own: CMake's target dtrain::cuda sets it.
+#if !defined(DTRAIN_WITH_CUDA)
+#define DTRAIN_WITH_CUDA DTRAIN_WITH_NCCL
+#elif DTRAIN_WITH_NCCL && !DTRAIN_WITH_CUDA
+#undef DTRAIN_WITH_CUDA
+#define DTRAIN_WITH_CUDA 1
 #endif
 
 // ---- dtrain/core/version.hpp
@@ -1241,6 +1258,8 @@ namespace DTRAIN_NAMESPACE {
 struct StreamHandle {
   Device device{};
   void* native = nullptr;
+
+  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -4141,6 +4160,87 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
+// ---- dtrain/async/worker.hpp
+
+/// @file
+/// async::Worker: a thread of one's own, for work that blocks.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
+/// library may raise. Threads: start, wait and destruction one at a time.
+/// Lifetime: destruction is blocking until the work that runs has ended; whoever owns it makes it end.
+class Worker {
+ public:
+  /// @throws Error where the system gives no more threads
+  Worker() {
+    const BlockedSignals blocked;
+    try {
+      thread_ = std::thread([this] { main(); });
+    } catch (const std::system_error& failure) {
+      throw Error(failure.code(), std::string("starting a channel's thread: ") + failure.what());
+    }
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    work_ = nullptr;
+    post();
+    thread_.join();
+  }
+
+  /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
+  template <class Work>
+  void start(Work& work) noexcept {
+    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
+    object_ = &work;
+    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
+    post();
+  }
+
+  /// Blocking: until what was started is done, or the deadline passes. @returns whether it is done
+  bool wait(Deadline deadline) const noexcept {
+    const std::uint32_t started = started_.load(std::memory_order_relaxed);
+    for (;;) {
+      const std::uint32_t done = done_.load(std::memory_order_acquire);
+      if (done == started) {
+        return true;
+      }
+      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+        return done_.load(std::memory_order_acquire) == started;
+      }
+    }
+  }
+
+ private:
+  void post() noexcept {
+    started_.fetch_add(1, std::memory_order_release);
+    futex_wake(started_, 1, FutexScope::process);
+  }
+
+  void main() noexcept {
+    for (std::uint32_t next = 1;; ++next) {
+      while (started_.load(std::memory_order_acquire) != next) {
+        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
+      }
+      if (work_ == nullptr) {
+        return;
+      }
+      work_(object_);
+      done_.store(next, std::memory_order_release);
+      futex_wake(done_, 1, FutexScope::process);
+    }
+  }
+
+  void (*work_)(void*) noexcept = nullptr;
+  void* object_ = nullptr;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<std::uint32_t> done_{0};
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
 // ---- dtrain/net/address.hpp
 
 /// @file
@@ -5648,6 +5748,353 @@ class UnixListener {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
+// ---- dtrain/stream/cuda/check.hpp
+
+/// @file
+/// The CUDA runtime's errors as dtrain's.
+
+#if DTRAIN_WITH_CUDA
+
+#include <cuda_runtime_api.h>
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// The category of the runtime's error codes, named "cuda".
+inline const std::error_category& cuda_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "cuda"; }
+    std::string message(int code) const override {
+      const char* const text = cudaGetErrorString(static_cast<cudaError_t>(code));
+      return text != nullptr ? text : "CUDA error " + std::to_string(code);
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+/// Whether the call succeeded. What it left in the thread's "last error" is taken out: the program, which asks for that
+/// after its own kernels, would take it for theirs.
+inline bool quiet(cudaError_t code) noexcept {
+  if (code == cudaSuccess) {
+    return true;
+  }
+  if (code != cudaErrorCudartUnloading) {  // at the end of a process nothing more may be called
+    static_cast<void>(cudaGetLastError());
+  }
+  return false;
+}
+
+/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". An error of a kernel shows at whatever
+/// call comes next. @param call what was called, or what was being done
+inline Error cuda_error(cudaError_t code, const std::string& call, const std::string& remedy = {},
+                        SourceLocation where = SourceLocation::current()) {
+  const char* const name = cudaGetErrorName(code);
+  int device = -1;
+  const bool knows_device = quiet(cudaGetDevice(&device));
+  static_cast<void>(quiet(code));
+  const std::string place = knows_device ? " on device " + std::to_string(device) : "";
+  return {std::error_code(static_cast<int>(code), cuda_category()),
+          call + place + ": " + (name != nullptr ? name : "unknown error") + ", " +
+              cuda_category().message(static_cast<int>(code)) + (remedy.empty() ? "" : "; " + remedy),
+          where};
+}
+
+/// @throws Error (of the category cuda) unless `code` is cudaSuccess
+inline void check(cudaError_t code, const char* call, SourceLocation where = SourceLocation::current()) {
+  if (code != cudaSuccess) {
+    throw cuda_error(code, call, {}, where);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/device_guard.hpp
+
+/// @file
+/// The thread's current CUDA device, changed for a scope.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// The calling thread's current device. @throws Error (cuda)
+inline int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+/// Makes `device` the thread's current one, and gives the thread back what it had. Threads: the one that made it.
+class DeviceGuard {
+ public:
+  /// @throws Error (cuda) for a device that is not there
+  explicit DeviceGuard(int device) : before_(current_device()), changed_(device != before_) {
+    if (changed_) {
+      check(cudaSetDevice(device), "cudaSetDevice");
+    }
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard() {
+    if (changed_) {
+      static_cast<void>(quiet(cudaSetDevice(before_)));
+    }
+  }
+
+ private:
+  int before_;
+  bool changed_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/device_buffer.hpp
+
+/// @file
+/// Memory of a CUDA device.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
+/// Blocking: to allocate and to free may wait for the whole device.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() noexcept = default;
+
+  /// Of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
+  explicit DeviceBuffer(std::size_t bytes) : DeviceBuffer(bytes, current_device()) {}
+
+  DeviceBuffer(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
+    const DeviceGuard guard(device);
+    void* memory = nullptr;
+    const cudaError_t code = bytes == 0 ? cudaSuccess : cudaMalloc(&memory, bytes);
+    if (code != cudaSuccess) {
+      throw cuda_error(code, "cudaMalloc of " + std::to_string(bytes) + " bytes");
+    }
+    data_ = static_cast<std::byte*>(memory);
+  }
+
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaFree(data_)));
+    }
+  }
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  int device() const noexcept { return device_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/host_registration.hpp
+
+/// @file
+/// Host memory of somebody else's, pinned for a while.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Pins memory that begins with a page, so that devices copy from and to it without the processor. Borrows the memory,
+/// which outlives it, as it outlives all work on the memory. Blocking: to begin and to end may wait for the device.
+class HostRegistration {
+ public:
+  HostRegistration() noexcept = default;
+
+  /// @throws Error (cuda)
+  HostRegistration(std::byte* data, std::size_t bytes) {
+    if (bytes == 0) {
+      return;
+    }
+    const cudaError_t code = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (code != cudaSuccess) {
+      throw cuda_error(code, "cudaHostRegister of " + std::to_string(bytes) + " bytes",
+                       "look at how much memory may be locked (ulimit -l)");
+    }
+    data_ = data;
+  }
+
+  HostRegistration(HostRegistration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  HostRegistration& operator=(HostRegistration&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~HostRegistration() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaHostUnregister(data_)));
+    }
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/memory_operations.hpp
+
+/// @file
+/// The driver's stream memory operations, looked up at run time.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// The driver's functions come from the runtime, so that a program links no libcuda. Their types are written out here:
+/// <cuda.h> is for programs that use the driver themselves.
+namespace driver {
+
+using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std::uint32_t value, unsigned int flags);
+
+inline constexpr int success = 0;
+inline constexpr int not_supported = 801;
+inline constexpr unsigned int wait_until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ: cyclic
+inline constexpr unsigned int version = 12000;          ///< the one that has no driver option in its way
+
+}  // namespace driver
+
+namespace detail {
+
+/// Null where the driver does not have it.
+inline driver::WaitValue32 find_wait_value() noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, driver::version, cudaEnableDefault, &status);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault, &status);
+#endif
+  const bool there = quiet(code) && status == cudaDriverEntryPointSuccess;
+  return there ? reinterpret_cast<driver::WaitValue32>(found) : nullptr;
+}
+
+}  // namespace detail
+
+/// Enqueued: work of `stream` behind it starts when `*word`, in pinned memory, has come to `value` or gone beyond.
+/// @returns false where the driver or the device cannot do that; nothing is enqueued then
+/// @throws Error (cuda)
+inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
+  const driver::WaitValue32 wait = detail::find_wait_value();
+  if (wait == nullptr) {
+    return false;
+  }
+  // Pinned memory has one address, on the host and on every device.
+  const int result = wait(stream, reinterpret_cast<std::uintptr_t>(word), value, driver::wait_until_at_least);
+  if (result == driver::not_supported) {
+    return false;
+  }
+  check(static_cast<cudaError_t>(result), "cuStreamWaitValue32");  // the numbers are the same
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/pinned_buffer.hpp
+
+/// @file
+/// Host memory that devices copy from and to without the processor.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns pinned memory at the same address for the host and for every device. Lifetime: outlives all work on it.
+/// Blocking: to allocate and to free may wait for the whole device.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() noexcept = default;
+
+  /// @throws Error (cuda: cudaErrorMemoryAllocation among them)
+  explicit PinnedBuffer(std::size_t bytes) : bytes_(bytes) {
+    void* memory = nullptr;
+    const cudaError_t code =
+        bytes == 0 ? cudaSuccess : cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (code != cudaSuccess) {
+      throw cuda_error(code, "cudaHostAlloc of " + std::to_string(bytes) + " bytes");
+    }
+    data_ = static_cast<std::byte*>(memory);
+  }
+
+  PinnedBuffer(PinnedBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~PinnedBuffer() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaFreeHost(data_)));
+    }
+  }
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/relaxed_capture.hpp
+
+/// @file
+/// A thread of dtrain's own beside one of the program's that captures a graph.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// While it lives this thread may ask events and allocate although another thread captures a graph, which CUDA else
+/// forbids to all threads. Of one thread.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { exchange(); }
+
+ private:
+  void exchange() noexcept { static_cast<void>(quiet(cudaThreadExchangeStreamCaptureMode(&other_))); }
+
+  cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;  ///< the one that this thread does not have
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/stream/host/progress.hpp
 
 /// @file
@@ -5825,6 +6272,505 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::stream
+
+// ---- dtrain/stream/cuda/event.hpp
+
+/// @file
+/// A point in a CUDA stream.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns a cudaEvent_t without timing, made by the first record, on the recording stream's device; one never recorded is
+/// complete. Threads: polled and waited for by any thread; not while another thread records it.
+class Event {
+ public:
+  Event() noexcept = default;
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)), device_(other.device_) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~Event() { destroy(); }
+
+  /// False too where the device has failed: block_until_complete() throws what it says. Not while a stream is being
+  /// captured, which this call would break.
+  bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
+
+  /// Blocking: asks again and again, at first at once, then every 100 us, since the runtime's own wait has no deadline.
+  /// @throws Error (cuda) where the device has failed, by this event's work or other work
+  WaitResult block_until_complete(Deadline deadline) const {
+    constexpr std::chrono::microseconds longest_sleep{100};
+    constexpr int polls_at_once = 64;
+    std::chrono::microseconds sleep{1};
+    for (int polls = 0; !poll(); ++polls) {
+      if (deadline.passed()) {
+        return poll() ? WaitResult::complete : WaitResult::timed_out;
+      }
+      if (polls < polls_at_once) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(sleep);
+        sleep = std::min(2 * sleep, longest_sleep);
+      }
+    }
+    return WaitResult::complete;
+  }
+
+  /// For calls of the runtime; null before the first record.
+  cudaEvent_t native() const noexcept { return event_; }
+
+ private:
+  friend class StreamRef;
+
+  void record(cudaStream_t stream, int device) {
+    if (event_ != nullptr && device != device_) {
+      destroy();
+    }
+    if (event_ == nullptr) {
+      const DeviceGuard guard(device);
+      check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      device_ = device;
+    }
+    check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+
+  bool poll() const {
+    const cudaError_t code = event_ == nullptr ? cudaSuccess : cudaEventQuery(event_);
+    if (code != cudaErrorNotReady) {
+      check(code, "cudaEventQuery");
+    }
+    return quiet(code);
+  }
+
+  void destroy() noexcept {
+    if (event_ != nullptr) {
+      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps it until it completes
+      event_ = nullptr;
+    }
+  }
+
+  cudaEvent_t event_ = nullptr;
+  int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/external_event.hpp
+
+/// @file
+/// An event that the host completes and a CUDA stream waits for.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Incomplete until signal(). Streams wait for a word in pinned memory to come to the number of this round, by a memory
+/// operation; reset() begins the next round, also while a stream has not come to its wait yet, which is over all the
+/// same. Where the device has no such operation, a thread of the runtime blocks in the stream's stead.
+///
+/// Threads: all members from any thread, reset() excepted. Lifetime: pinned; outlives the work that waits for it.
+/// signal() does not touch the event after it has become complete, so whoever saw it complete may destroy it, once no
+/// stream waits.
+class ExternalEvent {
+ public:
+  /// @throws Error (cuda) where there is no pinned memory
+  ExternalEvent() : own_(sizeof(std::uint32_t)) { place(own_.data()); }
+
+  /// Borrows four bytes of pinned memory, for those who have many. Lifetime: as the event's.
+  explicit ExternalEvent(std::byte* pinned) { place(pinned); }
+
+  ExternalEvent(const ExternalEvent&) = delete;
+  ExternalEvent& operator=(const ExternalEvent&) = delete;
+  ~ExternalEvent() {
+    if (watch_) {
+      signal();  // ends the watch
+    }
+  }
+
+  bool is_complete() const noexcept { return phase(state_.load(std::memory_order_acquire)) >= signalled; }
+
+  /// Whether a stream's wait gave up at its deadline before anybody signalled.
+  bool timed_out() const noexcept { return phase(state_.load(std::memory_order_acquire)) == expired; }
+
+  void signal() noexcept { complete(state_.load(std::memory_order_acquire), signalled); }
+
+  /// Makes it incomplete again. Not while a thread waits.
+  void reset() noexcept {
+    const std::uint32_t state = state_.load(std::memory_order_acquire);
+    if (phase(state) >= signalled) {
+      state_.store(round(state) + one_round, std::memory_order_release);
+    }
+  }
+
+  WaitResult block_until_complete(Deadline deadline) const noexcept {
+    return block(round(state_.load(std::memory_order_acquire)), deadline);
+  }
+
+ private:
+  friend class StreamRef;
+
+  /// A state is a round's number and its phase; rounds are counted in steps that leave room for the phase.
+  enum Phase : std::uint32_t { idle, awaited, signalled, expired };
+  static constexpr std::uint32_t one_round = 4;
+  static constexpr std::uint32_t phase(std::uint32_t state) noexcept { return state % one_round; }
+  static constexpr std::uint32_t round(std::uint32_t state) noexcept { return state - phase(state); }
+
+  static bool is_before(std::uint32_t earlier, std::uint32_t later) noexcept {  // cyclic, as the device compares
+    return static_cast<std::int32_t>(earlier - later) < 0;
+  }
+
+  /// What a thread of the runtime needs to block in a stream's stead.
+  struct HostWait {
+    ExternalEvent* event;
+    std::uint32_t round;
+    Deadline deadline;
+  };
+
+  void place(std::byte* pinned) { word_ = ::new (static_cast<void*>(pinned)) std::atomic<std::uint32_t>(0); }
+
+  /// Enqueued: see StreamRef.
+  void enqueue_wait(cudaStream_t stream, Deadline deadline, bool watched) {
+    const std::uint32_t present = round(state_.load(std::memory_order_acquire));
+    if (!wait_for_value(stream, reinterpret_cast<const std::uint32_t*>(word_), present)) {
+      enqueue_host_wait(stream, {this, present, deadline});
+    } else if (watched) {
+      watch(present, deadline);
+    }
+  }
+
+  static void enqueue_host_wait(cudaStream_t stream, const HostWait& wait) {
+    auto* const kept = new HostWait(wait);
+    const auto run = [](void* argument) {
+      HostWait* const given = static_cast<HostWait*>(argument);
+      given->event->expire_at(given->round, given->deadline);
+      delete given;
+    };
+    const cudaError_t code = cudaLaunchHostFunc(stream, run, kept);
+    if (code != cudaSuccess) {
+      delete kept;
+      throw cuda_error(code, "cudaLaunchHostFunc");
+    }
+  }
+
+  /// A device does not look at clocks: a thread of this event's does, until the round is over.
+  void watch(std::uint32_t waited_round, Deadline deadline) {
+    if (watch_ && watched_round_ == waited_round) {
+      return;  // the first wait's deadline ends the round
+    }
+    watch_.reset();  // the one before has ended, as its round has
+    const async::BlockedSignals blocked;
+    watch_.emplace([this, waited_round, deadline] { expire_at(waited_round, deadline); });
+    watched_round_ = waited_round;
+  }
+
+  void expire_at(std::uint32_t waited_round, Deadline deadline) noexcept {
+    if (block(waited_round, deadline) == WaitResult::timed_out) {
+      const std::uint32_t state = state_.load(std::memory_order_acquire);
+      if (round(state) == waited_round) {
+        complete(state, expired);
+      }
+    }
+  }
+
+  bool is_over(std::uint32_t waited_round) const noexcept {
+    return !is_before(word_->load(std::memory_order_acquire), waited_round);
+  }
+
+  WaitResult block(std::uint32_t waited_round, Deadline deadline) const noexcept {
+    while (!is_over(waited_round)) {
+      std::uint32_t state = waited_round + idle;
+      if (!state_.compare_exchange_strong(state, waited_round + awaited, std::memory_order_acquire) &&
+          state != waited_round + awaited) {
+        continue;  // the word has been written before this
+      }
+      const FutexResult result = futex_wait(state_, waited_round + awaited, deadline, FutexScope::process);
+      if (result == FutexResult::timed_out && !is_over(waited_round)) {
+        return WaitResult::timed_out;
+      }
+    }
+    return WaitResult::complete;
+  }
+
+  /// Ends the round that `state` was read in, unless it is over. The word goes first: who sees the event complete may
+  /// destroy it. Two may do so at once, and the slower one must neither set the word back nor end the next round.
+  void complete(std::uint32_t state, Phase as) noexcept {
+    const std::uint32_t present = round(state);
+    if (phase(state) >= signalled) {
+      return;
+    }
+    std::uint32_t word = word_->load(std::memory_order_relaxed);
+    while (is_before(word, present) && !word_->compare_exchange_weak(word, present, std::memory_order_release)) {
+    }
+    while (state < present + signalled && round(state) == present &&
+           !state_.compare_exchange_weak(state, present + as, std::memory_order_acq_rel)) {
+    }
+    if (state == present + awaited) {
+      futex_wake_all(state_, FutexScope::process);
+    }
+  }
+
+  PinnedBuffer own_;
+  std::atomic<std::uint32_t>* word_ = nullptr;  ///< the last round that is over; what devices read
+  mutable std::atomic<std::uint32_t> state_{one_round};
+  std::uint32_t watched_round_ = 0;
+  std::optional<std::jthread> watch_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/stream_ref.hpp
+
+/// @file
+/// The reference to a CUDA stream that models Stream.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the stream outlives it and all work
+/// enqueued through it.
+class StreamRef {
+ public:
+  using Event = cuda::Event;
+  using ExternalEvent = cuda::ExternalEvent;
+
+  StreamRef(cudaStream_t stream, int device) noexcept : stream_(stream), device_(device) {}
+  StreamRef(int, int) = delete;
+  StreamRef(std::nullptr_t, int) = delete;
+
+  /// The stream of a handle; a null one is the device's legacy default stream, in files that are compiled with
+  /// default streams for each thread too: those wait for it. @throws Error (invalid_argument) for one of the
+  /// host.
+  static StreamRef of(StreamHandle handle) {
+    if (handle.device.kind != DeviceKind::cuda) {
+      throw Error(Errc::invalid_argument, "a stream of " + to_string(handle.device) +
+                                              " was given where a CUDA stream is needed; pass the cudaStream_t that "
+                                              "the work was enqueued on, with its device");
+    }
+    return {handle.native == nullptr ? cudaStreamLegacy : static_cast<cudaStream_t>(handle.native),
+            handle.device.index};
+  }
+
+  Device device() const noexcept { return {DeviceKind::cuda, device_}; }
+  cudaStream_t native() const noexcept { return stream_; }
+  StreamHandle handle() const noexcept { return {device(), stream_}; }
+
+  /// The event completes when all work enqueued so far has. @throws Error (cuda), as do the others.
+  void record(Event& event) const { event.record(stream_, device_); }
+
+  /// Later work of this stream starts after the event's latest record. Enqueued; the host does not block.
+  void wait(const Event& event) const {
+    if (event.native() != nullptr) {
+      check(cudaStreamWaitEvent(stream_, event.native(), 0), "cudaStreamWaitEvent");
+    }
+  }
+
+  /// Later work starts after `event.signal()`, or at the deadline, which then completes the event with `timed_out()`.
+  /// Enqueued; the host does not block. Lifetime: the event outlives this work.
+  void wait(ExternalEvent& event, Deadline deadline) const { event.enqueue_wait(stream_, deadline, true); }
+
+  /// The same where whoever is to signal keeps the deadline himself: no thread watches the clock.
+  void wait_unwatched(ExternalEvent& event, Deadline deadline) const { event.enqueue_wait(stream_, deadline, false); }
+
+  /// Whether what is enqueued now becomes part of a graph instead of running.
+  bool is_capturing() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  friend bool operator==(StreamRef, StreamRef) = default;
+
+ private:
+  cudaStream_t stream_;
+  int device_;
+};
+
+static_assert(stream::Stream<StreamRef>);
+static_assert(CanWaitExternal<StreamRef>);
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/copy_batch.hpp
+
+/// @file
+/// Many copies within a device, enqueued together.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Collects device-to-device copies, then enqueues them: with one call where the runtime and the driver have one (CUDA
+/// 12.8), else with one for each. In no order among themselves: what one writes no other one reads or writes.
+/// Nothing is allocated for as many copies as were reserved. Threads: one at a time.
+class CopyBatch {
+ public:
+  void reserve(std::size_t copies) {
+    to_.reserve(copies);
+    from_.reserve(copies);
+    bytes_.reserve(copies);
+  }
+
+  void add(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (bytes != 0) {
+      to_.push_back(to);
+      from_.push_back(from);
+      bytes_.push_back(bytes);
+    }
+  }
+
+  std::size_t size() const noexcept { return bytes_.size(); }
+  bool empty() const noexcept { return bytes_.empty(); }
+
+  /// Without enqueueing anything, all are forgotten.
+  void clear() noexcept {
+    to_.clear();
+    from_.clear();
+    bytes_.clear();
+  }
+
+  /// Enqueued; none are left. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some may be enqueued then
+  void enqueue(StreamRef stream) {
+    if (!empty() && (size() == 1 || !enqueue_together(stream))) {
+      for (std::size_t i = 0; i < size(); ++i) {
+        check(cudaMemcpyAsync(to_[i], from_[i], bytes_[i], cudaMemcpyDeviceToDevice, stream.native()),
+              "cudaMemcpyAsync");
+      }
+    }
+    clear();
+  }
+
+ private:
+  /// @returns false where that cannot be, with nothing enqueued
+  bool enqueue_together([[maybe_unused]] StreamRef stream) {
+#if CUDART_VERSION >= 12080
+    // The default stream takes no batches, and graphs take none from every driver.
+    if (!has_batches_ || stream.native() == nullptr || stream.is_capturing()) {
+      return false;
+    }
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    std::size_t first_copy = 0;
+#if CUDART_VERSION >= 13000
+    const cudaError_t code = cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), size(), &attributes,
+                                                  &first_copy, 1, stream.native());
+#else
+    std::size_t failed = 0;
+    const cudaError_t code = cudaMemcpyBatchAsync(to_.data(), const_cast<void**>(from_.data()), bytes_.data(), size(),
+                                                  &attributes, &first_copy, 1, &failed, stream.native());
+#endif
+    if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
+      has_batches_ = false;
+      return quiet(code);
+    }
+    check(code, "cudaMemcpyBatchAsync");
+    return true;
+#else
+    return false;
+#endif
+  }
+
+  std::vector<void*> to_;
+  std::vector<const void*> from_;
+  std::vector<std::size_t> bytes_;
+  bool has_batches_ = true;  ///< until the driver says otherwise
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/stream.hpp
+
+/// @file
+/// A CUDA stream that is owned.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Of two streams with work, the device's scheduler takes that of high priority first.
+enum class Priority { normal, high };
+
+/// Owns a stream that does not wait for the default stream. Lifetime: outlives its references; work that is enqueued
+/// at its end runs all the same, and what it needs outlives it.
+class Stream {
+ public:
+  /// On the thread's current device. @throws Error (cuda)
+  explicit Stream(Priority priority = Priority::normal) : Stream(priority, current_device()) {}
+
+  Stream(Priority priority, int device) : device_(device) {
+    const DeviceGuard guard(device);
+    int lowest = 0;
+    int highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest),
+          "cudaStreamCreateWithPriority");
+  }
+
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), device_(other.device_) {}
+  Stream& operator=(Stream&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~Stream() {
+    if (stream_ != nullptr) {
+      static_cast<void>(quiet(cudaStreamDestroy(stream_)));
+    }
+  }
+
+  StreamRef ref() const noexcept { return {stream_, device_}; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/communication_stream.hpp
+
+/// @file
+/// The CUDA stream that a group or a DDP instance runs its communication on.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
+/// Threads: one at a time. Lifetime: outlives its references.
+class CommunicationStream {
+ public:
+  CommunicationStream() noexcept = default;
+
+  /// @throws Error (cuda)
+  StreamRef ref() const {
+    if (!stream_) {
+      stream_.emplace(Priority::high);
+    }
+    return stream_->ref();
+  }
+
+ private:
+  mutable std::optional<Stream> stream_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/stream/host/external_event.hpp
 
@@ -6363,6 +7309,58 @@ class CommunicationStream {
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/identity/device_choice.hpp
+
+/// @file
+/// Which of the devices that a process sees it computes on.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// What the choice depends on. Ranks are among those of this node; what the launcher did not say is not there.
+struct DeviceFacts {
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  int visible = 0;       ///< devices that this process sees
+  bool sharing = false;  ///< whether ranks were asked to share devices
+};
+
+/// An index among the visible devices, or why there is none.
+struct DeviceChoice {
+  int index = -1;
+  std::string refusal;  ///< a sentence; empty where there is a choice
+};
+
+/// One visible device is taken: a launcher that shows each rank its own has chosen already. Else rank l of the node
+/// takes the l-th; fewer than ranks are dealt out in turn where they are to be shared, and refused otherwise.
+inline DeviceChoice choose_device(const DeviceFacts& facts) {
+  const std::string seen = std::to_string(facts.visible);
+  if (facts.visible < 1) {
+    return {-1,
+            "no CUDA device is visible to this process; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use a "
+            "backend for host memory"};
+  }
+  if (facts.visible == 1) {
+    return {0, {}};
+  }
+  if (!facts.local_rank) {
+    return {-1, seen +
+                    " devices are visible and the launcher did not say which of this node's ranks this is; set "
+                    "LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES"};
+  }
+  const int rank = *facts.local_rank;
+  const int ranks = facts.local_world_size.value_or(rank + 1);
+  if (ranks <= facts.visible && rank < facts.visible) {
+    return {rank, {}};
+  }
+  if (facts.sharing) {
+    return {rank % facts.visible, {}};
+  }
+  return {-1, "rank " + std::to_string(rank) + " of the " + std::to_string(ranks) + " on this node finds " + seen +
+                  " devices; start at most one rank for each device, or set DTRAIN_SHARE_DEVICES=1 to share them"};
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/host_name.hpp
 
@@ -14322,6 +15320,9 @@ struct Newcomer {
   int world_size = 1;
   std::string launcher;               ///< who told it: "openmpi"
   std::optional<std::string> secret;  ///< of the job, where it has one
+  /// Among the ranks of this node, where it was told.
+  std::optional<int> local_rank{};
+  std::optional<int> local_world_size{};
 };
 
 /// What the backend makes of it.
@@ -14474,6 +15475,146 @@ concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> &&
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/cuda/devices.hpp
+
+/// @file
+/// The CUDA device of each rank: chosen before the ranks meet, compared within a node when they have.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::cuda {
+
+/// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
+inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
+  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
+  if (value != "0" && value != "1") {
+    throw Error(Errc::usage,
+                identity::quoted("DTRAIN_SHARE_DEVICES", value) + " is neither 0 nor 1; 1 lets ranks share a device");
+  }
+  return value == "1";
+}
+
+/// How many devices this process sees; 0 where there is no driver. @throws Error (cuda) for what else goes wrong
+inline int visible_devices() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    static_cast<void>(stream::cuda::quiet(code));
+    return 0;
+  }
+  stream::cuda::check(code, "cudaGetDeviceCount");
+  return count;
+}
+
+/// Makes the rank's device the calling thread's current one: see identity::choose_device. Before anything else of CUDA.
+/// @param may_share whether the backend can compute with several ranks on one device, and was asked to
+/// @throws Error (unsupported: there is no device for this rank; usage, cuda)
+inline void take_device(const Newcomer& newcomer, bool may_share) {
+  const identity::DeviceChoice choice =
+      identity::choose_device({newcomer.local_rank, newcomer.local_world_size, visible_devices(), may_share});
+  if (!choice.refusal.empty()) {
+    throw Error(Errc::unsupported, choice.refusal).with_rank(newcomer.rank);
+  }
+  stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
+}
+
+/// What tells a device from all others of the machine, whatever each process calls it: its UUID, or its place on the
+/// bus where it has none.
+inline std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  constexpr char digits[] = "0123456789abcdef";
+  std::string uuid = "GPU-";
+  bool is_set = false;
+  for (const char byte : properties.uuid.bytes) {
+    const auto value = static_cast<unsigned char>(byte);
+    is_set = is_set || value != 0;
+    uuid += digits[value / 16];
+    uuid += digits[value % 16];
+  }
+  if (is_set) {
+    return uuid;
+  }
+  std::array<char, 32> place{};
+  stream::cuda::check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), device),
+                      "cudaDeviceGetPCIBusId");
+  return place.data();
+}
+
+namespace detail {
+
+/// What a rank says of its device: "0 GPU-12ab rank".
+struct DeviceClaim {
+  bool may_share = false;
+  std::string device;
+  std::string rank;
+};
+
+inline std::string to_text(const DeviceClaim& claim) {
+  return std::string(claim.may_share ? "1 " : "0 ") + claim.device + " " + claim.rank;
+}
+
+inline DeviceClaim device_claim_from(const std::string& text) {
+  const std::size_t end = text.find(' ', 2);
+  if (text.size() > 256 || end == std::string::npos) {
+    throw Error(Errc::protocol, "a rank said of its device '" + printable(text.substr(0, 64)) +
+                                    "'; do all ranks run the same program?");
+  }
+  return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
+}
+
+/// The first device that is claimed twice, unless both claims allow that; nothing where there is none.
+inline std::string first_conflict(std::vector<DeviceClaim> claims, const std::string& host) {
+  std::stable_sort(claims.begin(), claims.end(),
+                   [](const DeviceClaim& a, const DeviceClaim& b) { return a.device < b.device; });
+  const auto found = std::adjacent_find(claims.begin(), claims.end(), [](const DeviceClaim& a, const DeviceClaim& b) {
+    return a.device == b.device && !(a.may_share && b.may_share);
+  });
+  if (found == claims.end()) {
+    return {};
+  }
+  return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
+         found->device +
+         "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
+}
+
+}  // namespace detail
+
+/// The name of the channel at whose opening devices are compared: a job's first.
+inline constexpr std::string_view first_channel = "group";
+
+/// Collective over the ranks of a node, blocking: refuses a device that two of them have taken. The node's rank 0 reads
+/// all claims, so that every rank reads one value. Does nothing for later channels than the job's first.
+/// @throws Error (unsupported) on every rank of the node, which names both ranks; (timeout, protocol, cuda), JobFailed
+inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
+  const rendezvous::Membership& members = context.members;
+  if (context.name != first_channel || members.local_world_size == 1) {
+    return;
+  }
+  const std::string no_refusal = "none";
+  const std::string node = "devices/" + std::to_string(members.node_rank) + "/";
+  const std::string device = device_name(stream::cuda::current_device());
+  context.store.set_blocking(node + std::to_string(members.local_rank),
+                             to_text(detail::DeviceClaim{may_share, device, std::to_string(members.rank_in_job())}),
+                             deadline);
+  if (members.local_rank == 0) {
+    std::vector<detail::DeviceClaim> claims;
+    for (int rank = 0; rank < members.local_world_size; ++rank) {
+      claims.push_back(detail::device_claim_from(context.store.get_blocking(node + std::to_string(rank), deadline)));
+    }
+    const std::string conflict = detail::first_conflict(std::move(claims), members.host);
+    context.store.set_blocking(node + "refusal", conflict.empty() ? no_refusal : conflict, deadline);
+  }
+  const std::string refusal = context.store.get_blocking(node + "refusal", deadline);
+  if (refusal != no_refusal) {
+    throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::cuda
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/backend/gloo/device_address.hpp
 
@@ -14731,87 +15872,6 @@ class Mesh {
 }  // namespace DTRAIN_NAMESPACE::backend::gloo
 
 #endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/gloo/worker.hpp
-
-/// @file
-/// gloo::Worker: a channel's own thread, for calls that block in a library.
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
-/// library may raise. Threads: start, wait and destruction one at a time.
-/// Lifetime: destruction is blocking until the work that runs has ended; whoever owns it makes it end.
-class Worker {
- public:
-  /// @throws Error where the system gives no more threads
-  Worker() {
-    const async::BlockedSignals blocked;
-    try {
-      thread_ = std::thread([this] { main(); });
-    } catch (const std::system_error& failure) {
-      throw Error(failure.code(), std::string("starting a channel's thread: ") + failure.what());
-    }
-  }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-  ~Worker() {
-    work_ = nullptr;
-    post();
-    thread_.join();
-  }
-
-  /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
-  template <class Work>
-  void start(Work& work) noexcept {
-    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
-    object_ = &work;
-    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
-    post();
-  }
-
-  /// Blocking: until what was started is done, or the deadline passes. @returns whether it is done
-  bool wait(Deadline deadline) const noexcept {
-    const std::uint32_t started = started_.load(std::memory_order_relaxed);
-    for (;;) {
-      const std::uint32_t done = done_.load(std::memory_order_acquire);
-      if (done == started) {
-        return true;
-      }
-      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
-        return done_.load(std::memory_order_acquire) == started;
-      }
-    }
-  }
-
- private:
-  void post() noexcept {
-    started_.fetch_add(1, std::memory_order_release);
-    futex_wake(started_, 1, FutexScope::process);
-  }
-
-  void main() noexcept {
-    for (std::uint32_t next = 1;; ++next) {
-      while (started_.load(std::memory_order_acquire) != next) {
-        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
-      }
-      if (work_ == nullptr) {
-        return;
-      }
-      work_(object_);
-      done_.store(next, std::memory_order_release);
-      futex_wake(done_, 1, FutexScope::process);
-    }
-  }
-
-  void (*work_)(void*) noexcept = nullptr;
-  void* object_ = nullptr;
-  std::atomic<std::uint32_t> started_{0};
-  std::atomic<std::uint32_t> done_{0};
-  std::thread thread_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
 
 // ---- dtrain/backend/message_passing/allocation.hpp
 
@@ -15450,6 +16510,60 @@ static_assert(message_passing::Wire<Wire>);
 
 #endif  // DTRAIN_WITH_GLOO
 
+// ---- dtrain/backend/mpi/calls.hpp
+
+/// @file
+/// Whether the thread that owns MPI is inside a call to it, for those who wait for that thread.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// Counts a call's beginning and its end; calls do not nest. Threads: Inside in the one that owns MPI, number() from
+/// any.
+class Calls {
+ public:
+  class Inside {
+   public:
+    explicit Inside(Calls& calls) noexcept : calls_(calls) { calls_.number_.fetch_add(1, std::memory_order_relaxed); }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+    ~Inside() { calls_.number_.fetch_add(1, std::memory_order_relaxed); }
+
+   private:
+    Calls& calls_;
+  };
+
+  /// Odd inside a call.
+  std::uint64_t number() const noexcept { return number_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> number_{0};
+};
+
+/// Tells a call that does not come back from a thread that is busy: reducing, or without a core.
+class CallWatch {
+ public:
+  CallWatch(const Calls& calls, std::chrono::milliseconds patience) noexcept
+      : calls_(calls), patience_(patience), seen_(calls.number()), until_(Deadline::after(patience)) {}
+
+  /// Whether all the time since an earlier look, `patience` ago or more, was spent in one call.
+  bool hangs() noexcept {
+    const std::uint64_t now = calls_.number();
+    if (now != seen_ || now % 2 == 0) {
+      seen_ = now;
+      until_ = Deadline::after(patience_);
+    }
+    return until_.passed();
+  }
+
+ private:
+  const Calls& calls_;
+  const std::chrono::milliseconds patience_;
+  std::uint64_t seen_;
+  Deadline until_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
 // ---- dtrain/backend/mpi/library.hpp
 
 /// @file
@@ -15515,6 +16629,104 @@ inline std::string library_name() {
 
 #endif  // DTRAIN_WITH_MPI
 
+// ---- dtrain/backend/mpi/operators.hpp
+
+/// @file
+/// How MPI is to reduce: with its own operators where these give dtrain's results, else with dtrain's kernels.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// The elements as MPI knows them; f16 and bf16, which it does not know, as two bytes.
+inline MPI_Datatype datatype_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return MPI_DOUBLE;
+    case DType::f32: return MPI_FLOAT;
+    case DType::i64: return MPI_INT64_T;
+    case DType::i32: return MPI_INT32_T;
+    case DType::f16:
+    case DType::bf16: return MPI_UINT16_T;
+    case DType::u8: break;
+  }
+  return MPI_UINT8_T;
+}
+
+/// The operators of one channel. An average is summed, and divided by whoever asked for it. MPI says neither how it
+/// orders a sum nor what a minimum with a NaN is: the latter is dtrain's here.
+/// Threads: the one that owns MPI.
+class Operators {
+ public:
+  Operators() = default;
+  Operators(const Operators&) = delete;
+  Operators& operator=(const Operators&) = delete;
+
+  /// @throws Error (mpi)
+  MPI_Op of(DType dtype, ReduceOp op) {
+    const bool half = dtype == DType::f16 || dtype == DType::bf16;
+    const bool real = half || dtype == DType::f32 || dtype == DType::f64;
+    switch (op) {
+      case ReduceOp::sum:
+      case ReduceOp::average: return half ? made(dtype, ReduceOp::sum) : MPI_SUM;
+      case ReduceOp::product: return half ? made(dtype, op) : MPI_PROD;
+      case ReduceOp::min: return real ? made(dtype, op) : MPI_MIN;
+      case ReduceOp::max: break;
+    }
+    return real ? made(dtype, ReduceOp::max) : MPI_MAX;
+  }
+
+  /// While MPI runs.
+  void free() noexcept {
+    for (auto& [key, op] : made_) {
+      static_cast<void>(MPI_Op_free(&op));
+    }
+    made_.clear();
+  }
+
+ private:
+  template <DType dtype, ReduceOp op>
+  static void combine(void* from, void* into, int* count, MPI_Datatype* /*type*/) {
+    auto* const target = static_cast<std::byte*>(into);
+    const std::array<const std::byte*, 2> sources{static_cast<const std::byte*>(from), target};
+    const std::array<std::byte*, 1> targets{target};
+    kernels::Reduction::of(dtype, op)(sources, targets, static_cast<std::size_t>(*count));
+  }
+
+  template <DType dtype>
+  static MPI_User_function* function_for(ReduceOp op) noexcept {
+    switch (op) {
+      case ReduceOp::min: return combine<dtype, ReduceOp::min>;
+      case ReduceOp::max: return combine<dtype, ReduceOp::max>;
+      case ReduceOp::product: return combine<dtype, ReduceOp::product>;
+      default: return combine<dtype, ReduceOp::sum>;
+    }
+  }
+
+  static MPI_User_function* function_for(DType dtype, ReduceOp op) noexcept {
+    switch (dtype) {
+      case DType::f64: return function_for<DType::f64>(op);
+      case DType::f32: return function_for<DType::f32>(op);
+      case DType::f16: return function_for<DType::f16>(op);
+      default: return function_for<DType::bf16>(op);
+    }
+  }
+
+  MPI_Op made(DType dtype, ReduceOp op) {
+    const auto [place, is_new] = made_.try_emplace(std::pair(dtype, op), MPI_OP_NULL);
+    if (is_new) {
+      constexpr int commutes = 1;
+      check(MPI_Op_create(function_for(dtype, op), commutes, &place->second), "making an operator");
+    }
+    return place->second;
+  }
+
+  std::map<std::pair<DType, ReduceOp>, MPI_Op> made_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
 // ---- dtrain/backend/mpi/orders.hpp
 
 /// @file
@@ -15534,6 +16746,12 @@ struct Order {
 /// Threads: `give` from any, the rest from the one that carries out. It sleeps while there is nothing to do.
 class Orders {
  public:
+  Orders() {
+    waiting_.reserve(usual);
+    taken_orders_.reserve(usual);
+  }
+
+  /// Allocates only where more than `usual` orders wait, or for a call that is large.
   void give(Order order) {
     {
       const std::lock_guard lock(mutex_);
@@ -15572,12 +16790,77 @@ class Orders {
   }
 
  private:
+  static constexpr std::size_t usual = 64;
+
   std::mutex mutex_;
   std::vector<Order> waiting_;
   std::vector<Order> taken_orders_;
   std::atomic<std::uint32_t> number_{0};  ///< of orders given
   std::atomic<bool> asleep_{false};
   std::uint32_t taken_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+// ---- dtrain/backend/mpi/presence.hpp
+
+/// @file
+/// The one thing that dtrain keeps for the whole process: which engine owns MPI.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// MPI exists once in a process, can be started once, and is not to be called again where it was given up: it may hold
+/// memory that is no longer there. `E` is the engine. Threads: any.
+template <class E>
+class Presence {
+ public:
+  /// The engine that somebody owns, else what `make()` gives. Blocking: while another thread makes one.
+  /// @throws Error (timeout; unsupported where MPI was given up), what make() throws
+  template <class Make>
+  std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
+      throw Error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
+    }
+    if (given_up_) {
+      throw Error(Errc::unsupported,
+                  "an earlier process group of this process ended in a failure, and with it MPI, which cannot be "
+                  "started again; end the process, and start the job anew");
+    }
+    if (std::shared_ptr<E> engine = present_.lock()) {
+      return engine;
+    }
+    making_ = true;
+    lock.unlock();
+    std::shared_ptr<E> made;
+    std::exception_ptr thrown;
+    try {
+      made = make();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    lock.lock();
+    making_ = false;
+    present_ = made;
+    changed_.notify_all();
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    return made;
+  }
+
+  /// MPI is not to be called again.
+  void give_up() noexcept {
+    const std::lock_guard lock(mutex_);
+    given_up_ = true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::weak_ptr<E> present_;
+  bool making_ = false;
+  bool given_up_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
@@ -15611,6 +16894,9 @@ class Requests {
 
   bool empty() const noexcept { return requests_.empty(); }
 
+  /// Where all calls about messages are counted. Threads: as Calls.
+  Calls& calls() noexcept { return calls_; }
+
   /// What is under way stays so for MPI, which is not called again; its owners may end.
   void forget() noexcept {
     requests_.clear();
@@ -15629,8 +16915,7 @@ class Requests {
     int count = 0;
     indices_.resize(requests_.size());
     statuses_.resize(requests_.size());
-    const int code =
-        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+    const int code = test_some(count);
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
       throw mpi_error(code, "waiting for messages");
     }
@@ -15665,6 +16950,12 @@ class Requests {
   }
 
  private:
+  int test_some(int& count) noexcept {
+    const Calls::Inside inside(calls_);
+    return MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(),
+                        statuses_.data());
+  }
+
   static Completed completed(const Owner& owner, const MPI_Status& status, int error) noexcept {
     int bytes = 0;
     if (owner.receives && error == MPI_SUCCESS) {
@@ -15673,7 +16964,8 @@ class Requests {
     return {owner, static_cast<std::size_t>(bytes < 0 ? 0 : bytes), error};
   }
 
-  static bool end(MPI_Request& request, bool receives) noexcept {
+  bool end(MPI_Request& request, bool receives) noexcept {
+    const Calls::Inside inside(calls_);
     int done = 0;
     if (receives && MPI_Cancel(&request) != MPI_SUCCESS) {
       return false;
@@ -15694,6 +16986,7 @@ class Requests {
     }
   }
 
+  Calls calls_;
   std::vector<MPI_Request> requests_;
   std::vector<Owner> owners_;
   std::vector<int> indices_;
@@ -15741,6 +17034,7 @@ class Endpoint {
 
   /// At most 2^31 - 1 bytes. @throws Error (mpi, limit)
   Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
+    const Calls::Inside inside(requests_.calls());
     MPI_Request request = MPI_REQUEST_NULL;
     check(
         MPI_Isend(input.data(), count_of(input.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_, &request),
@@ -15749,6 +17043,7 @@ class Endpoint {
   }
 
   Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
+    const Calls::Inside inside(requests_.calls());
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Irecv(output.data(), count_of(output.size()), MPI_BYTE, world_rank(peer), tag(lane), communicator_,
                     &request),
@@ -15797,6 +17092,25 @@ class Endpoint {
   /// Nobody waits any more.
   void forget_waiter() noexcept { waiter_ = nullptr; }
 
+ protected:
+  const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
+  Calls& calls() noexcept { return requests_.calls(); }
+
+  /// A request of `peer`, or of all ranks (-1). One that `receives` can be cancelled.
+  Ticket started(MPI_Request request, int peer, bool receives) {
+    std::uint32_t slot = 0;
+    if (free_.empty()) {
+      slot = static_cast<std::uint32_t>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    slots_[slot] = {false, receives, peer, MPI_SUCCESS, 0};
+    requests_.add(request, {this, slot, receives});
+    return {slot};
+  }
+
  private:
   struct Slot {
     bool done = false;
@@ -15815,20 +17129,6 @@ class Endpoint {
 
   int world_rank(int peer) const noexcept { return world_ranks_[static_cast<std::size_t>(peer)]; }
   int tag(Lane lane) const noexcept { return first_tag_ + static_cast<int>(lane); }
-
-  Ticket started(MPI_Request request, int peer, bool receives) {
-    std::uint32_t slot = 0;
-    if (free_.empty()) {
-      slot = static_cast<std::uint32_t>(slots_.size());
-      slots_.emplace_back();
-    } else {
-      slot = free_.back();
-      free_.pop_back();
-    }
-    slots_[slot] = {false, receives, peer, MPI_SUCCESS, 0};
-    requests_.add(request, {this, slot, receives});
-    return {slot};
-  }
 
   void wait_for(Ticket ticket, std::coroutine_handle<> waiter) noexcept {
     awaited_ = ticket.slot;
@@ -16089,7 +17389,8 @@ class ProgressLoop {
 
   /// How long to sleep where nothing is waited for. A send may be complete for MPI before its bytes have left (its
   /// connection is not there yet, or full), and they leave only inside MPI's calls.
-  static std::chrono::nanoseconds rest(std::chrono::nanoseconds idle_for) noexcept {
+  std::chrono::nanoseconds rest(std::chrono::nanoseconds idle_for) noexcept {
+    const Calls::Inside inside(requests_.calls());
     int found = 0;
     static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
     return std::clamp<std::chrono::nanoseconds>(idle_for / 16, longest_nap, longest_rest);
@@ -16097,6 +17398,7 @@ class ProgressLoop {
 
   void carry_out(Order& order) noexcept {
     if (order.call) {
+      const Calls::Inside inside(requests_.calls());
       order.call();
     } else if (order.give_up != nullptr) {
       if (std::find(tasks_.begin(), tasks_.end(), order.give_up) != tasks_.end()) {
@@ -16203,20 +17505,10 @@ class Engine {
     std::string secret{};  ///< of the job, once it was handed out
   };
 
-  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. MPI exists once in a process, can be started
-  /// once, and knows one main thread: this is the one thing that dtrain keeps for the whole process, for as long as
-  /// somebody owns it.
+  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. See Presence.
   /// @throws Error (timeout, unsupported, mpi)
   static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
-    static std::mutex mutex;
-    static std::weak_ptr<Engine> present;
-    const std::lock_guard lock(mutex);
-    std::shared_ptr<Engine> engine = present.lock();
-    if (!engine) {
-      engine.reset(new Engine(deadline));
-      present = engine;
-    }
-    return engine;
+    return presence().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
   }
 
   Engine(const Engine&) = delete;
@@ -16225,6 +17517,9 @@ class Engine {
   /// Blocking: ends MPI with all other ranks where nothing was given up, as long as end_within() says; else at once.
   ~Engine() {
     const bool clean = opened_.load() && !failed_.load();
+    if (!clean) {
+      presence().give_up();
+    }
     orders().give({nullptr, nullptr, [inside = &shared_->inside, clean] {
                      if (clean && !inside->loop.out_of_service()) {
                        inside->session->end();
@@ -16287,6 +17582,12 @@ class Engine {
   void end_within(std::chrono::nanoseconds patience) noexcept { patience_.store(patience); }
 
  private:
+  /// It outlives whatever the program destroys at its end.
+  static Presence<Engine>& presence() {
+    static Presence<Engine>& present = *new Presence<Engine>;
+    return present;
+  }
+
   /// Outlives an Engine whose thread does not come back.
   struct Shared {
     bool block_until_ended(Deadline deadline) {
@@ -16354,6 +17655,505 @@ class Engine {
 
 #endif  // DTRAIN_WITH_MPI
 
+// ---- dtrain/backend/nccl/fate.hpp
+
+/// @file
+/// Whether a channel still serves, why not, and waking the thread that watches it.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The first cause stays. Threads: any.
+class Fate {
+ public:
+  explicit Fate(const ChannelContext& context)
+      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
+  Fate(const Fate&) = delete;
+  Fate& operator=(const Fate&) = delete;
+
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+
+  std::optional<Cause> failure() const {
+    if (!aborted()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// The channel is out of service; whoever watches it is woken. Blocking: no.
+  void abort(const Cause& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_) {
+        return;
+      }
+      try {
+        cause_ = cause;
+      } catch (...) {
+        cause_ = Cause{cause.kind, cause.rank, {}, {}};
+      }
+      aborted_.store(true, std::memory_order_release);
+    }
+    changed_.notify_all();
+  }
+
+  /// Aborts, and tells the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    try {
+      job_->report(cause);
+    } catch (...) {
+      // failure() has it; the job learns of it from whoever looks there.
+    }
+  }
+
+  /// fail() with a cause that this rank is the origin of.
+  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
+
+  /// Where another rank may have gone the job knows better: gives it half a second to say so. Blocking.
+  bool block_for_job() const { return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500))); }
+
+  /// @throws the job's first cause, or this channel's; Error where it is this rank's own
+  void check() const {
+    if (!aborted() && !job_->failed()) {
+      return;
+    }
+    block_for_job();
+    job_->throw_if_failed(job_rank_);
+    throw_cause(*failure());
+  }
+
+  /// @name The watching thread
+  /// @{
+  void stop_watching() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+  }
+  void say_ended() noexcept {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();  // with the lock: nothing of this is touched afterwards
+  }
+  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
+  bool block_while_watching(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || cause_.has_value(); });
+  }
+  /// Blocking. @returns whether the thread has ended
+  bool block_until_ended(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return ended_; });
+  }
+  /// @}
+
+  int job_rank() const noexcept { return job_rank_; }
+
+ private:
+  const int job_rank_;
+  const std::string host_;
+  const std::shared_ptr<FailureLatch> job_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> aborted_{false};
+  std::optional<Cause> cause_;
+  bool stopping_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/options.hpp
+
+/// @file
+/// What a program may ask of NCCL beyond its defaults.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. What the NCCL that the
+/// program is compiled with does not know yet is left out. NCCL's environment variables go before all of it, and are
+/// how an algorithm and a protocol are chosen, which NCCL has no options for: NCCL_ALGO, NCCL_PROTO, NCCL_MAX_CTAS.
+struct NcclOptions {
+  /// Blocks of threads that one collective occupies at least and at most; 0: NCCL's choice. They run on the processors
+  /// that backward runs on: fewer leave it more of them, and take longer.
+  /// @{
+  int min_ctas = 0;
+  int max_ctas = 0;
+  /// @}
+  int cga_cluster_size = -1;  ///< blocks in a cluster, 0 to 8; -1: NCCL's choice
+  int traffic_class = -1;     ///< what the network marks packets with, since 2.26; -1: NCCL's choice
+  bool share_splits = false;  ///< a split uses the buffers and connections of what it was split off; ends with it
+  /// Arenas become windows of symmetric memory, since 2.27: faster between GPUs that NVLink connects. Else they are
+  /// registered one by one.
+  bool symmetric_arenas = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/nccl/version.hpp
+
+/// @file
+/// What differs between the versions of NCCL, 2.18 to 2.30.
+
+#if DTRAIN_WITH_NCCL
+
+#include <nccl.h>
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
+              "dtrain: backend::Nccl needs NCCL 2.18 or newer (ncclCommSplit)");
+
+/// "2.28.9".
+inline std::string version_text(int code) {
+  return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
+}
+
+/// A header that is older than the library does no harm; a newer one names what the library has not.
+/// @throws Error (unsupported)
+inline void require_library() {
+  int library = 0;
+  const int header = NCCL_VERSION_CODE;
+  if (ncclGetVersion(&library) != ncclSuccess || library / 100 < header / 100) {
+    throw Error(Errc::unsupported, "the program was compiled with NCCL " + version_text(header) +
+                                       " and runs with NCCL " + version_text(library) +
+                                       "; put a libnccl.so.2 at least as new first on the library path");
+  }
+}
+
+/// Of a communicator none of whose calls waits for another rank.
+inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = options.share_splits ? 1 : 0;
+  const auto choose = [](int& field, int value, int none) {
+    if (value != none) {
+      field = value;
+    }
+  };
+  choose(config.minCTAs, options.min_ctas, 0);
+  choose(config.maxCTAs, options.max_ctas, 0);
+  choose(config.cgaClusterSize, options.cga_cluster_size, -1);
+#if NCCL_VERSION_CODE >= 22602
+  choose(config.trafficClass, options.traffic_class, -1);
+#endif
+  return config;
+}
+
+/// Device memory of the kind that NCCL registers best, from 2.19 on; the caller says which device is current.
+inline ncclResult_t allocate(void** memory, std::size_t bytes) {
+#if NCCL_VERSION_CODE >= 21901
+  return ncclMemAlloc(memory, bytes);
+#else
+  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+#endif
+}
+
+inline ncclResult_t release(void* memory) {
+#if NCCL_VERSION_CODE >= 21901
+  return ncclMemFree(memory);
+#else
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+#endif
+}
+
+/// What a communicator knows of a piece of memory. Pinned: NCCL may fill it in later.
+struct Registration {
+  void* handle = nullptr;
+#if NCCL_VERSION_CODE >= 22703
+  ncclWindow_t window = nullptr;
+#endif
+};
+
+/// May be in progress when it returns. A window is collective, a handle is not.
+inline ncclResult_t enlist(ncclComm_t communicator, void* memory, std::size_t bytes, bool symmetric,
+                           Registration& registration) {
+#if NCCL_VERSION_CODE >= 22703
+  if (symmetric) {
+    return ncclCommWindowRegister(communicator, memory, bytes, &registration.window, NCCL_WIN_COLL_SYMMETRIC);
+  }
+#endif
+#if NCCL_VERSION_CODE >= 21901
+  static_cast<void>(symmetric);
+  return ncclCommRegister(communicator, memory, bytes, &registration.handle);
+#else
+  static_cast<void>(communicator), static_cast<void>(memory), static_cast<void>(bytes);
+  static_cast<void>(symmetric), static_cast<void>(registration);
+  return ncclSuccess;
+#endif
+}
+
+/// Local to the rank, for both kinds.
+inline ncclResult_t strike(ncclComm_t communicator, const Registration& registration) {
+#if NCCL_VERSION_CODE >= 22703
+  if (registration.window != nullptr) {
+    return ncclCommWindowDeregister(communicator, registration.window);
+  }
+#endif
+#if NCCL_VERSION_CODE >= 21901
+  return registration.handle != nullptr ? ncclCommDeregister(communicator, registration.handle) : ncclSuccess;
+#else
+  static_cast<void>(communicator), static_cast<void>(registration);
+  return ncclSuccess;
+#endif
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/element.hpp
+
+/// @file
+/// dtrain's element types and reductions as NCCL's.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// @throws Error (invalid_argument) for what is no DType
+inline ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return ncclFloat64;
+    case DType::f32: return ncclFloat32;
+    case DType::f16: return ncclFloat16;
+    case DType::bf16: return ncclBfloat16;
+    case DType::i64: return ncclInt64;
+    case DType::i32: return ncclInt32;
+    case DType::u8: return ncclUint8;
+  }
+  throw Error(Errc::invalid_argument, std::string("NCCL has no elements of ") + name(dtype));
+}
+
+/// NCCL adds integers up modulo 2^bits and then divides, which is no average where the sum overflows.
+/// @throws Error (unsupported) for an average of integers; (invalid_argument) for what is no ReduceOp
+inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
+  switch (op) {
+    case ReduceOp::sum: return ncclSum;
+    case ReduceOp::min: return ncclMin;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::product: return ncclProd;
+    case ReduceOp::average:
+      if (dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8) {
+        throw Error(Errc::unsupported, std::string("an average of ") + name(dtype) +
+                                           " by NCCL would be wrong where the sum overflows; reduce with "
+                                           "ReduceOp::sum in a type that holds it, and divide");
+      }
+      return ncclAvg;
+  }
+  throw Error(Errc::invalid_argument, std::string("NCCL does not know the reduction ") + name(op));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/error.hpp
+
+/// @file
+/// NCCL's errors as dtrain's.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The category of ncclResult_t, named "nccl".
+inline const std::error_category& nccl_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "nccl"; }
+    std::string message(int code) const override {
+      const char* const text = ncclGetErrorString(static_cast<ncclResult_t>(code));
+      return text != nullptr ? text : "NCCL error " + std::to_string(code);
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+inline std::string name_of(ncclResult_t code) {
+  switch (code) {
+    case ncclSuccess: return "ncclSuccess";
+    case ncclUnhandledCudaError: return "ncclUnhandledCudaError";
+    case ncclSystemError: return "ncclSystemError";
+    case ncclInternalError: return "ncclInternalError";
+    case ncclInvalidArgument: return "ncclInvalidArgument";
+    case ncclInvalidUsage: return "ncclInvalidUsage";
+    case ncclRemoteError: return "ncclRemoteError";
+    case ncclInProgress: return "ncclInProgress";
+    default: return "ncclResult_t " + std::to_string(static_cast<int>(code));
+  }
+}
+
+/// What NCCL said of the last error in this process, a line at most; empty where it said nothing. The caller is at the
+/// gate of `communicator`, or has none.
+inline std::string last_words(ncclComm_t communicator) {
+  constexpr std::size_t longest = 300;
+  const char* const text = ncclGetLastError(communicator);
+  if (text == nullptr) {
+    return {};
+  }
+  std::string_view words(text, ::strnlen(text, longest));
+  while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) {
+    words.remove_suffix(1);
+  }
+  return printable(words);
+}
+
+/// Who calls NCCL, for its errors.
+struct Caller {
+  int rank = 0;  ///< in the job
+  int device = 0;
+};
+
+/// "ncclAllReduce on rank 1, device 0: ncclSystemError, unhandled system error (its last words: ...); REMEDY".
+inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& words,
+                        const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
+                        SourceLocation where = SourceLocation::current()) {
+  Error error(std::error_code(static_cast<int>(code), nccl_category()),
+              call + " on rank " + std::to_string(caller.rank) + ", device " + std::to_string(caller.device) + ": " +
+                  name_of(code) + ", " + nccl_category().message(static_cast<int>(code)) +
+                  (words.empty() ? "" : " (its last words: " + words + ")") + "; " + remedy,
+              where);
+  error.with_rank(caller.rank);
+  return error;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/gate.hpp
+
+/// @file
+/// The gate of one ncclComm_t, through which every call to NCCL on it goes, one at a time.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Owns a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
+/// Its end leaves a communicator that was neither aborted nor destroyed to the end of the process.
+class Gate {
+ public:
+  /// A turn at the gate.
+  class Turn {
+   public:
+    /// Null before there is one, and once it was aborted or destroyed.
+    ncclComm_t communicator() const noexcept { return gate_->communicator_; }
+    bool is_granted() const noexcept { return lock_.owns_lock(); }
+
+    /// For a while others may enter; what they do to the communicator is seen after enter().
+    void leave() { lock_.unlock(); }
+    void enter() { lock_.lock(); }
+
+   private:
+    friend class Gate;
+    Turn(Gate& gate, std::unique_lock<std::mutex> lock) noexcept : gate_(&gate), lock_(std::move(lock)) {}
+
+    Gate* gate_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  /// Blocking: while another thread has its turn.
+  [[nodiscard]] Turn enter() { return {*this, std::unique_lock(mutex_)}; }
+
+  /// The turn may not be granted.
+  [[nodiscard]] Turn try_enter() { return {*this, std::unique_lock(mutex_, std::try_to_lock)}; }
+
+  void adopt(const Turn& /*turn*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
+
+  /// Ends what runs, also in NCCL's own threads; the streams drain. Blocking: until the device has let go, milliseconds
+  /// as a rule; a graph with captured operations that still exists holds it up.
+  void abort(const Turn& /*turn*/) noexcept {
+    if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
+      static_cast<void>(ncclCommAbort(communicator));
+    }
+  }
+
+  /// After ncclCommFinalize has ended well: does not wait.
+  void destroy(const Turn& /*turn*/) noexcept {
+    if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
+      static_cast<void>(ncclCommDestroy(communicator));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/settling.hpp
+
+/// @file
+/// Waiting until NCCL has done what a call began: its calls here return at once and finish in threads of NCCL's own.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// How it ended: `code` is NCCL's; ncclInProgress where the deadline passed, or the waiting was given up.
+struct Settled {
+  ncclResult_t code = ncclSuccess;
+  bool given_up = false;
+};
+
+/// Whether an error that NCCL found in its own threads has put the communicator out of service.
+inline ncclResult_t state_of(const Gate::Turn& turn) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t code = ncclCommGetAsyncError(turn.communicator(), &state);
+  return code != ncclSuccess ? code : state;
+}
+
+/// After a call that returned `code`. Before it has settled no other call may be made, and no CUDA work enqueued on the
+/// stream concerned. Blocking: to launch an operation takes tens of microseconds, in which the turn is kept; then
+/// others, who may abort, get theirs in between. @param give_up is asked with the turn left
+template <class GiveUp>
+Settled settle_blocking(Gate::Turn& turn, ncclResult_t code, Deadline deadline, GiveUp give_up) {
+  constexpr std::chrono::microseconds longest_sleep{2000};
+  constexpr std::chrono::microseconds kept{300};
+  const auto began = Deadline::Clock::now();
+  std::chrono::microseconds sleep{20};
+  for (; code == ncclInProgress; code = state_of(turn)) {
+    if (Deadline::Clock::now() - began < kept) {
+      std::this_thread::yield();
+      continue;
+    }
+    turn.leave();
+    const bool gives_up = give_up();
+    if (!gives_up) {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(2 * sleep, longest_sleep);
+    }
+    turn.enter();
+    if (gives_up || turn.communicator() == nullptr) {
+      return {ncclInProgress, true};
+    }
+    if (deadline.passed()) {
+      code = state_of(turn);
+      return {code, false};
+    }
+  }
+  return {code, false};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
 // ---- dtrain/backend/open_and_tell.hpp
 
 /// @file
@@ -16367,19 +18167,25 @@ inline void tell_failed_opening(const ChannelContext& context, const Error& erro
   context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
 }
 
-/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
-/// told
-template <class Communicator>
-Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
-  context.failure->throw_if_failed(context.reporting_rank());
+/// What `make()` gives. @throws what that throws, once the job is told
+template <class Make>
+auto telling_failure(const ChannelContext& context, Make make) -> decltype(make()) {
   try {
-    return Communicator::open_blocking(context, deadline);
+    return make();
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
     tell_failed_opening(context, error);
     throw;
   }
+}
+
+/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
+/// told
+template <class Communicator>
+Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return telling_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -17241,7 +19047,7 @@ class Host {
   std::unique_ptr<Mesh> mesh_;
   std::optional<Wire> wire_;
   CloseConnections close_connections_{*this};
-  Worker worker_;  ///< goes first
+  async::Worker worker_;  ///< goes first
 };
 
 static_assert(message_passing::Host<Host>);
@@ -17616,6 +19422,35 @@ Routine barrier(Call<W>& call) {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
+namespace detail {
+
+/// Who sends to whom depends on the root, and ranks that differ on it would wait for each other, or for nobody. So each
+/// tells the next what it calls, round the circle, whoever the root is: where two differ, so do two neighbours.
+template <Wire W>
+class Greeting {
+ public:
+  static std::size_t bytes(const Call<W>& call) noexcept { return 2 * opening_bytes(call); }
+
+  /// @param memory of bytes(call), which stays
+  Greeting(Call<W>& call, std::byte* memory)
+      : heard_(memory + opening_bytes(call)),
+        answer_(call.wire.recv(opening_memory(call, heard_), call.before(1), Lane::collective)),
+        hello_(call.wire.send(write_opening(call, memory, {}), call.after(1), Lane::collective)) {}
+
+  typename W::Ticket answer() const noexcept { return answer_; }
+  typename W::Ticket hello() const noexcept { return hello_; }
+
+  /// `length` is how long the answer was. @throws Error (disagreement)
+  void check(Call<W>& call, std::size_t length) const { check_opening(call, call.before(1), heard_, length, 0); }
+
+ private:
+  std::byte* heard_;
+  typename W::Ticket answer_;
+  typename W::Ticket hello_;
+};
+
+}  // namespace detail
+
 /// Binomial tree: in each step those that have it send it on, so that twice as many have it. Source: Thakur,
 /// Rabenseifner and Gropp (see doubling.hpp), 4.3. @param buffer of at most Tuning::small_bytes
 template <Wire W>
@@ -17624,12 +19459,15 @@ Routine broadcast_small(Call<W>& call, std::span<std::byte> buffer) {
   const int size = call.size();
   const int root = call.operation.root;
   const int place = (call.rank() - root + size) % size;  // the root's is 0
-  std::byte* const memory = call.scratch.at_least(opening_bytes(call));
+  std::byte* const memory = call.scratch.at_least(opening_bytes(call) + detail::Greeting<W>::bytes(call));
+  const detail::Greeting<W> greeting(call, memory + opening_bytes(call));
   const auto rank_at = [&](int at) { return (at + root) % size; };
   int reach = 1;  // ranks in the part of the tree that hangs below this one
   while (reach < size && (place & reach) == 0) {
     reach *= 2;
   }
+  const std::size_t length = co_await call.wire.done(greeting.answer());
+  greeting.check(call, length);
   if (place != 0) {
     const int parent = rank_at(place - reach);
     const Ticket received = call.wire.recv(opening_memory(call, memory), parent, Lane::collective);
@@ -17648,6 +19486,7 @@ Routine broadcast_small(Call<W>& call, std::span<std::byte> buffer) {
   for (std::size_t child = 0; child < children; ++child) {
     co_await call.wire.done(sent[child]);
   }
+  co_await call.wire.done(greeting.hello());
 }
 
 /// Chain: each rank passes on what has arrived while more arrives. Takes the time of the buffer, and of a chunk for
@@ -17668,22 +19507,14 @@ Routine broadcast_large(Call<W>& call, std::span<std::byte> buffer) {
     const Extent extent = blocks.chunk(0, m / lanes, m % lanes);
     return buffer.subspan(extent.offset, extent.bytes);
   };
-  std::byte* const memory = call.scratch.at_least(2 * opening_bytes(call));
-  std::byte* const heard = memory + opening_bytes(call);
+  const detail::Greeting<W> greeting(call, call.scratch.at_least(detail::Greeting<W>::bytes(call)));
   std::array<Ticket, most_lanes> received;
   std::array<Ticket, most_lanes> sent;
-  Ticket hello;
-  if (sends) {
-    hello = call.wire.send(write_opening(call, memory, {}), next, Lane::collective);
+  for (std::size_t m = 0; receives && m < lanes; ++m) {
+    received[m] = call.wire.recv(part(m), previous, Lane::collective);
   }
-  if (receives) {
-    const Ticket answer = call.wire.recv(opening_memory(call, heard), previous, Lane::collective);
-    for (std::size_t m = 0; m < lanes; ++m) {
-      received[m] = call.wire.recv(part(m), previous, Lane::collective);
-    }
-    const std::size_t bytes = co_await call.wire.done(answer);
-    check_opening(call, previous, heard, bytes, 0);
-  }
+  const std::size_t bytes = co_await call.wire.done(greeting.answer());
+  greeting.check(call, bytes);
   for (std::size_t m = 0; m < messages; ++m) {
     const std::size_t lane = m % lanes;
     if (receives) {
@@ -17704,8 +19535,8 @@ Routine broadcast_large(Call<W>& call, std::span<std::byte> buffer) {
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       co_await call.wire.done(sent[lane]);
     }
-    co_await call.wire.done(hello);
   }
+  co_await call.wire.done(greeting.hello());
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -18235,6 +20066,17 @@ struct Buffers {
   std::byte* output = nullptr;
 };
 
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A Wire that carries some collectives itself, alike on every rank.
+template <class W>
+concept CarriesCollectives = Wire<W> && requires(W& wire, Call<W>& call, const Buffers& buffers) {
+  { wire.carries(call.operation) } noexcept -> std::same_as<bool>;
+  { wire.collective(call, buffers) } -> std::same_as<Routine>;
+};
+// clang-format on
+
 namespace detail {
 
 /// Whether everybody sends to everybody.
@@ -18323,7 +20165,7 @@ inline void alone(const Operation& operation, const Buffers& buffers) noexcept {
 }  // namespace detail
 
 /// Carries out the collective that the call names. Its bits depend on the operation, the number of ranks and Tuning
-/// alone, and are the same on every rank. Lifetime: `call` and `buffers` as the routine.
+/// alone, and are the same on every rank, unless the wire carries it. Lifetime: `call` and `buffers` as the routine.
 template <Wire W>
 Routine collective(Call<W>& call, const Buffers& buffers) {
   if (call.size() == 1) {
@@ -18331,6 +20173,13 @@ Routine collective(Call<W>& call, const Buffers& buffers) {
     co_return;
   }
   Routine part;
+  if constexpr (CarriesCollectives<W>) {
+    if (call.wire.carries(call.operation)) {
+      part = call.wire.collective(call, buffers);
+      co_await part;
+      co_return;
+    }
+  }
   switch (call.operation.kind) {
     case OperationKind::all_reduce: part = detail::all_reduce(call, buffers); break;
     case OperationKind::reduce_scatter: part = detail::reduce_scatter(call, buffers); break;
@@ -18431,6 +20280,122 @@ struct TransferItem {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
+// ---- dtrain/backend/mpi/collective_endpoint.hpp
+
+/// @file
+/// A channel's messages over MPI, and its collectives by MPI's own algorithms.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// A Wire that carries whole collectives, over a communicator of the channel's own. Each is one nonblocking call, which
+/// MPI lets nobody cancel: one that is given up takes MPI out of service in this process. Nothing compares what the
+/// ranks call. Threads: as Endpoint.
+class CollectiveEndpoint : public Endpoint {
+ public:
+  using Endpoint::Endpoint;
+
+  /// Collective over the channel's ranks, blocking for as long as MPI likes: so all have said before that they come.
+  /// @throws Error (mpi)
+  void make_communicator(MPI_Comm parent, int tag) {
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Group own = MPI_GROUP_NULL;
+    check(MPI_Comm_group(parent, &all), "asking for the job's ranks");
+    check(MPI_Group_incl(all, size(), world_ranks().data(), &own), "choosing a channel's ranks");
+    check(MPI_Comm_create_group(parent, own, tag, &collectives_), "making a channel's communicator");
+    check(MPI_Comm_set_errhandler(collectives_, MPI_ERRORS_RETURN), "having errors returned");
+    check(MPI_Group_free(&own), "choosing a channel's ranks");
+    check(MPI_Group_free(&all), "asking for the job's ranks");
+  }
+
+  /// While MPI runs, and where nothing was given up.
+  void free_communicator() noexcept {
+    operators_.free();
+    if (collectives_ != MPI_COMM_NULL) {
+      static_cast<void>(MPI_Comm_free(&collectives_));
+    }
+  }
+
+  /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
+  bool carries(const message_passing::Operation& operation) const noexcept {
+    return operation.count * size_bytes(operation.dtype) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
+  }
+
+  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations"; in place means the same on every rank there, so that
+  /// inputs apart are copied. Lifetime: as message_passing::collective
+  template <message_passing::Wire W>
+  message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
+    using message_passing::OperationKind;
+    const message_passing::Operation& operation = call.operation;
+    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+    std::byte* result = buffers.output;
+    if (operation.kind == OperationKind::all_reduce) {
+      copy(result, buffers.input, bytes);
+    } else if (operation.kind == OperationKind::all_gather) {
+      copy(result + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
+    } else if (operation.kind == OperationKind::reduce_scatter) {
+      const std::byte* const own = buffers.input + static_cast<std::size_t>(rank()) * bytes;
+      result = buffers.output == own ? call.scratch.at_least(bytes) : buffers.output;
+    }
+    const Ticket started = start(operation, buffers.input, result);
+    co_await done(started);
+    if (operation.kind == OperationKind::reduce_scatter) {
+      copy(buffers.output, result, bytes);
+    }
+    const bool reduces = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce_scatter;
+    if (reduces && operation.op == ReduceOp::average) {
+      const std::byte* const sources[] = {buffers.output};
+      std::byte* const targets[] = {buffers.output};
+      message_passing::reduction_of(call, true)(sources, targets, operation.count);
+    }
+  }
+
+ private:
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    if (to != from) {
+      kernels::copy_bytes(to, from, bytes);
+    }
+  }
+
+  Ticket start(const message_passing::Operation& operation, const std::byte* input, std::byte* output) {
+    using message_passing::OperationKind;
+    const int count = static_cast<int>(operation.count);
+    const MPI_Datatype type = datatype_of(operation.dtype);
+    const Calls::Inside inside(calls());
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_SUCCESS;
+    switch (operation.kind) {
+      case OperationKind::all_reduce:
+        code = MPI_Iallreduce(MPI_IN_PLACE, output, count, type, operators_.of(operation.dtype, operation.op),
+                              collectives_, &request);
+        break;
+      case OperationKind::reduce_scatter:
+        code = MPI_Ireduce_scatter_block(input, output, count, type, operators_.of(operation.dtype, operation.op),
+                                         collectives_, &request);
+        break;
+      case OperationKind::all_gather:
+        code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, output, count, type, collectives_, &request);
+        break;
+      case OperationKind::broadcast:
+        code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
+        break;
+      default: code = MPI_Ibarrier(collectives_, &request); break;
+    }
+    check(code, "a collective of MPI's own");
+    return started(request, -1, false);
+  }
+
+  MPI_Comm collectives_ = MPI_COMM_NULL;
+  Operators operators_;
+};
+
+static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
 // ---- dtrain/backend/mpi/host.hpp
 
 /// @file
@@ -18440,29 +20405,44 @@ struct TransferItem {
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// See message_passing::Host.
-class Host {
+/// See message_passing::Host. `E` is an Endpoint, or a CollectiveEndpoint.
+template <std::derived_from<Endpoint> E>
+class HostOver {
+  static constexpr bool has_communicator = requires(E & endpoint) { endpoint.free_communicator(); };
+
  public:
-  using Wire = Endpoint;
+  using Wire = E;
 
-  static constexpr const char* backend_name() noexcept { return "backend::Mpi"; }
+  static constexpr const char* backend_name() noexcept {
+    return has_communicator ? "backend::MpiCollectives" : "backend::Mpi";
+  }
 
-  /// Collective, blocking: the channel's tags are agreed on. @throws Error (timeout, limit, mpi), JobFailed
-  Host(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
+  /// Collective, blocking: the channel's tags are agreed on, and its communicator made where it has one.
+  /// @throws Error (timeout, limit, mpi), JobFailed
+  HostOver(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
       : engine_(Engine::shared_blocking(deadline)) {
     engine_->end_within(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ = std::make_shared<Endpoint>(engine_->requests(), engine_->communicator(), first_tag,
-                                           context.members.rank, job_ranks);
+    endpoint_ =
+        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
+    if constexpr (has_communicator) {
+      meet_ranks(context, deadline);  // the engine serves no other channel while it waits for them inside MPI
+      const auto make = [endpoint = endpoint_, first_tag](Engine::Inside& inside) {
+        endpoint->make_communicator(inside.session->communicator(), first_tag);
+      };
+      engine_->run_blocking(make, deadline, "making a channel's communicator");
+    }
     engine_->expect_end();
   }
 
   Wire& wire() noexcept { return *endpoint_; }
 
-  /// Small messages and large ones are cut alike everywhere; where all ranks share a host blocks go straight.
+  /// Where all ranks share a host blocks go straight. Between hosts more is on its way: a long message waits for the
+  /// receiver's answer, behind the bytes that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.all_to_all = context.members.node_count == 1;
+    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
     return tuning;
   }
 
@@ -18476,11 +20456,11 @@ class Host {
     }
     std::chrono::milliseconds patience(1);
     bool given_up = false;
-    std::optional<Deadline> last_patience;
+    std::optional<CallWatch> last_patience;
     while (!task.ended.load()) {
       if (!given_up && watch.gives_up()) {
         given_up = true;
-        last_patience = Deadline::after(patience_with_mpi);
+        last_patience.emplace(engine_->requests().calls(), patience_with_mpi);
         engine_->orders().give({nullptr, &task, {}});
       }
       bell_.sleep(Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))),
@@ -18488,7 +20468,7 @@ class Host {
       if (!task.ended.load() && !given_up) {
         watch.stalled();
       }
-      if (last_patience && last_patience->passed() && !task.ended.load()) {
+      if (last_patience && last_patience->hangs() && !task.ended.load()) {
         // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
         log(LogLevel::error, watch.reason() + " (and a call to MPI does not come back: this process ends here)");
         ::_exit(exit_code);
@@ -18512,6 +20492,9 @@ class Host {
       const auto say = [endpoint = endpoint_, clean](Engine::Inside& inside) {
         if (clean && !inside.loop.out_of_service() && !has_ended()) {
           say_last_word(*endpoint);
+          if constexpr (has_communicator) {
+            endpoint->free_communicator();
+          }
         }
       };
       engine_->run_blocking(say, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
@@ -18523,7 +20506,7 @@ class Host {
  private:
   static constexpr int yields = 20;
   static constexpr int exit_code = 75;
-  static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< for it to let go of an operation's memory
+  static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< with one call that does not come back
   static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
 
   /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's
@@ -18555,6 +20538,20 @@ class Host {
     return tag;
   }
 
+  /// Every rank is about to make the channel's communicator.
+  static void meet_ranks(const ChannelContext& context, Deadline deadline) {
+    const auto key_of = [&](int rank) { return context.name + "/mpi-" + std::to_string(rank); };
+    if (context.members.rank != 0) {
+      context.store.set_blocking(key_of(context.members.rank), "here", deadline);
+    } else {
+      for (int rank = 1; rank < context.members.world_size; ++rank) {
+        context.store.get_blocking(key_of(rank), deadline);
+      }
+      context.store.set_blocking(key_of(0), "all here", deadline);
+    }
+    context.store.get_blocking(key_of(0), deadline);
+  }
+
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
   static void say_last_word(Endpoint& endpoint) {
     static constexpr message_passing::Operation word{};
@@ -18567,13 +20564,748 @@ class Host {
   }
 
   std::shared_ptr<Engine> engine_;
-  std::shared_ptr<Endpoint> endpoint_;  ///< shared with a last word that comes late
+  std::shared_ptr<E> endpoint_;  ///< shared with a last word that comes late
   Bell bell_;
 };
+
+using Host = HostOver<Endpoint>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 #endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/nccl/late_ranks.hpp
+
+/// @file
+/// Finding out, once an operation has run too long, whether the ranks called different things.
+
+#if DTRAIN_WITH_NCCL
+
+/// NCCL itself compares nothing: ranks that call different things wait for each other. Each rank that has waited too
+/// long writes what it is in under its number, and reads what the next rank is in. Where all ranks are not in the same
+/// operation some rank differs from the next.
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+using shared_memory::Operation;
+
+/// What stands under the number of a rank that has closed its end.
+inline constexpr const char* has_left = "has left the channel";
+
+inline std::string late_key(const ChannelContext& context, int rank) {
+  return context.name + "/late/" + std::to_string(rank);
+}
+
+/// How long the ranks may be apart in giving up. Who waits for the stream is patient for twice the timeout.
+inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
+  return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
+}
+
+/// Blocking: grace_of(timeout) twice at most. @returns why `operation` has not ended; nothing where the job has failed
+/// meanwhile
+inline std::optional<Cause> why_late_blocking(const ChannelContext& context, const Operation& operation) {
+  const auto own_rank = std::to_string(context.reporting_rank());
+  const std::string turn = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
+  const std::string called = " called " + shared_memory::to_string(operation) + turn;
+  const int size = context.members.world_size;
+  std::string detail =
+      "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
+      "long it may take";
+  try {
+    const Deadline deadline = Deadline::after(grace_of(context.timeout));
+    context.store.set_blocking(late_key(context, context.members.rank), "rank " + own_rank + called, deadline);
+    const int next = (context.members.rank + 1) % size;
+    const std::string other = printable(context.store.get_blocking(late_key(context, next), deadline).substr(0, 300));
+    if (operation.sequence != 0 && other.ends_with(turn) && !other.ends_with(called)) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   "on channel '" + context.name + "', rank " + own_rank + called + " and " + other +
+                       "; every rank calls the same collectives in the same order"};
+    }
+    if (!other.ends_with(called)) {  // it has left, or is in another turn, which it may have come to before this one
+      detail = other + "; every rank calls the same collectives in the same order";
+    } else if (context.failure->block_until_failed(Deadline::after(grace_of(context.timeout)))) {
+      return std::nullopt;  // other ranks differ
+    }
+  } catch (const JobFailed&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
+  }
+  return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
+               shared_memory::to_string(operation) + ", " + shared_memory::place_of(operation, context.name) +
+                   ": it had not ended after " + seconds_text(context.timeout) + "; " + detail};
+}
+
+/// A rank that waits for this one in vain will read it. Blocking: a second at most.
+inline void say_left(const ChannelContext& context) noexcept {
+  try {
+    if (context.members.world_size > 1 && !context.failure->failed()) {
+      context.store.set_blocking(late_key(context, context.members.rank),
+                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left,
+                                 Deadline::after(std::chrono::seconds(1)));
+    }
+  } catch (...) {
+    // The others find out without it, later.
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/watch_ring.hpp
+
+/// @file
+/// The operations that run or wait in streams, and how long the one in front has run.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+using shared_memory::Operation;
+using shared_memory::OperationKind;
+
+/// An event before and one behind each operation, in a fixed ring. Where more are in flight than it has places, the
+/// last place stands for several operations, and its clock begins anew with each. Threads: one at a time.
+class WatchRing {
+ public:
+  /// What is to be seen of the operation in front.
+  struct View {
+    bool idle = true;                    ///< no operation is in flight
+    cudaError_t failure = cudaSuccess;   ///< of the device
+    const Operation* running = nullptr;  ///< stays until the next call
+    Deadline::Clock::time_point since{};
+  };
+
+  /// Makes the events, so that no operation has to. @throws Error (cuda)
+  explicit WatchRing(int device) {
+    const stream::cuda::Stream first(stream::cuda::Priority::normal, device);
+    for (Place& place : places_) {
+      first.ref().record(place.before);
+      first.ref().record(place.behind);
+    }
+  }
+
+  /// Before an operation is enqueued. @throws Error (cuda)
+  void begin(const Operation& operation, stream::cuda::StreamRef stream) {
+    if (count_ == places_.size()) {
+      Place& last = at(count_ - 1);
+      last.operation = operation;
+      last.began.reset();
+      last.enqueued = false;
+      return;
+    }
+    Place& place = at(count_);
+    stream.record(place.before);
+    place.operation = operation;
+    place.began.reset();
+    place.enqueued = false;
+    ++count_;
+  }
+
+  /// Behind it. @throws Error (cuda)
+  void end(stream::cuda::StreamRef stream) {
+    Place& place = at(count_ - 1);
+    place.enqueued = true;  // also where it cannot be recorded anew: its place ends with an earlier operation then
+    stream.record(place.behind);
+  }
+
+  /// Instead of end(), where it could not be enqueued.
+  void give_up() noexcept { at(count_ - 1).enqueued = true; }
+
+  /// Forgets what is complete. Not in a thread that captures a stream.
+  View look() {
+    View view;
+    for (; count_ > 0 && at(0).enqueued; --count_, front_ = (front_ + 1) % places_.size()) {
+      view.failure = cudaEventQuery(at(0).behind.native());
+      if (view.failure != cudaSuccess) {
+        break;
+      }
+    }
+    if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
+      view.failure = cudaSuccess;
+    }
+    view.idle = count_ == 0;
+    if (!view.idle && !at(0).began && at(0).before.is_complete()) {
+      at(0).began = Deadline::Clock::now();
+    }
+    if (!view.idle && at(0).began) {
+      view.running = &at(0).operation;
+      view.since = *at(0).began;
+    }
+    return view;
+  }
+
+ private:
+  struct Place {
+    Operation operation{};
+    stream::cuda::Event before;
+    stream::cuda::Event behind;
+    bool enqueued = false;  ///< and `behind` recorded
+    std::optional<Deadline::Clock::time_point> began{};
+  };
+
+  Place& at(std::size_t index) noexcept { return places_[(front_ + index) % places_.size()]; }
+
+  std::array<Place, 64> places_;
+  std::size_t front_ = 0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/channel.hpp
+
+/// @file
+/// One rank's end of an NCCL channel: enqueuing operations, and giving up when one fails.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Shared by the Communicator, the thread that watches and the Allocations. Threads: issue and close from one at a
+/// time, the rest from any.
+class Channel {
+ public:
+  /// Without a communicator: see opening.hpp. @throws Error (cuda)
+  Channel(const ChannelContext& of, const NcclOptions& with, int device)
+      : context(limited(of)), options(with), fate(context), device_(device), ring_(device) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  ~Channel() {
+    for (const ncclComm_t nobodys : split_off_) {
+      if (nobodys != nullptr) {
+        static_cast<void>(ncclCommAbort(nobodys));
+      }
+    }
+  }
+
+  const ChannelContext context;
+  const NcclOptions options;
+  Fate fate;
+  Gate gate;
+
+  int device() const noexcept { return device_; }
+  Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
+
+  /// Enqueues what `call(ncclComm_t)` enqueues on `stream`. Blocking: until NCCL has launched it, microseconds; the
+  /// first operations of a channel connect ranks and take longer, `timeout` at most.
+  /// @throws the job's first cause; Error (timeout, nccl, cuda)
+  template <class Call>
+  void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
+    const bool watched = !stream.is_capturing();  // a graph must not record these events, nor anybody query its own
+    Gate::Turn turn = enter_or_throw();
+    if (watched) {
+      ring_.begin(operation, stream);
+    }
+    const Settled settled = settle_blocking(turn, call(turn.communicator()), Deadline::after(context.timeout),
+                                            [this] { return fate.aborted(); });
+    if (settled.code != ncclSuccess) {
+      if (watched) {
+        ring_.give_up();
+      }
+      explain(settled, shared_memory::to_string(operation) + " by " + function, &operation, std::move(turn));
+    }
+    if (watched) {
+      ring_.end(stream);
+    }
+  }
+
+  /// The same for calls without a stream. @param doing for messages
+  template <class Call>
+  void manage(const std::string& doing, Deadline deadline, Call call) {
+    Gate::Turn turn = enter_or_throw();
+    const stream::cuda::DeviceGuard guard(device_);
+    const Settled settled =
+        settle_blocking(turn, call(turn.communicator()), deadline, [this] { return fate.aborted(); });
+    if (settled.code != ncclSuccess) {
+      explain(settled, doing, nullptr, std::move(turn));
+    }
+  }
+
+  /// A look by the watching thread. Blocking: no; nothing while another thread is at the gate.
+  struct Sight {
+    ncclResult_t state = ncclSuccess;
+    std::string words{};
+    cudaError_t device = cudaSuccess;
+    std::optional<Operation> overdue{};
+  };
+  Sight look() {
+    Sight sight;
+    const Gate::Turn turn = gate.try_enter();
+    if (!turn.is_granted() || turn.communicator() == nullptr) {
+      return sight;
+    }
+    sight.state = state_of(turn);
+    if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
+      sight.words = last_words(turn.communicator());
+    }
+    const WatchRing::View view = ring_.look();
+    sight.device = view.failure;
+    if (view.running != nullptr && Deadline::Clock::now() - view.since > context.timeout) {
+      sight.overdue = *view.running;
+    }
+    return sight;
+  }
+
+  /// Whether all operations that are watched are complete. Blocking: while another thread is at the gate.
+  bool idle() {
+    const Gate::Turn turn = gate.enter();
+    return ring_.look().idle;
+  }
+
+  /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
+  /// channel's communicator is aborted.
+  ncclComm_t& room_for_split() { return split_off_.emplace_back(nullptr); }
+
+  /// @name Registered memory
+  /// @{
+  using Place = std::list<Registration>::iterator;
+
+  /// Collective. Blocking: until NCCL knows the memory. @throws as issue
+  Place enlist(std::byte* memory, std::size_t bytes, Deadline deadline) {
+    const Place place = [this] {
+      const Gate::Turn turn = gate.enter();
+      return known_.emplace(known_.end());
+    }();
+    try {
+      manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
+        return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
+      });
+    } catch (...) {
+      const Gate::Turn turn = gate.enter();
+      if (turn.communicator() != nullptr && !fate.aborted()) {  // else NCCL may still be writing there
+        known_.erase(place);
+      }
+      throw;
+    }
+    return place;
+  }
+
+  /// Blocking: where the channel was aborted, until that is done, ten seconds at most.
+  void strike(Place place) noexcept {
+    if (fate.aborted()) {
+      fate.block_until_ended(Deadline::after(std::chrono::seconds(10)));
+      return;  // it went with the communicator
+    }
+    const Gate::Turn turn = gate.enter();
+    if (turn.communicator() != nullptr) {
+      static_cast<void>(nccl::strike(turn.communicator(), *place));
+      known_.erase(place);
+    }
+  }
+
+  void strike_all(const Gate::Turn& turn) noexcept {
+    for (const Registration& known : known_) {
+      static_cast<void>(nccl::strike(turn.communicator(), known));
+    }
+  }
+  /// @}
+
+ private:
+  static ChannelContext limited(ChannelContext context) {
+    context.timeout = std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365));
+    return context;
+  }
+
+  Gate::Turn enter_or_throw() {
+    fate.check();
+    Gate::Turn turn = gate.enter();
+    if (turn.communicator() == nullptr) {
+      turn.leave();
+      fate.check();
+      throw Error(Errc::closed, "an operation was called on channel '" + context.name + "', which is closed");
+    }
+    return turn;
+  }
+
+  /// Fails the channel: whatever goes wrong in a call, NCCL leaves nothing that is usable.
+  [[noreturn]] void explain(const Settled& settled, const std::string& doing, const Operation* operation,
+                            Gate::Turn turn) {
+    const std::string words = turn.communicator() != nullptr ? last_words(turn.communicator()) : std::string();
+    turn.leave();
+    fate.check();
+    const bool waited = settled.code == ncclInProgress;
+    if (waited && operation != nullptr) {
+      if (const std::optional<Cause> cause = why_late_blocking(context, *operation)) {
+        fate.fail(*cause);
+      }
+    } else if (waited) {
+      fate.fail(CauseKind::timeout,
+                doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
+    } else {
+      fate.block_for_job();  // another rank may have gone
+      fate.check();
+      const Error error = nccl_error(settled.code, doing + " on channel '" + context.name + "'", caller(), words);
+      fate.fail(CauseKind::exception, error.what());
+      throw error;
+    }
+    fate.block_for_job();
+    fate.check();
+    throw Error(Errc::timeout, doing + " was given up");
+  }
+
+  const int device_;
+  WatchRing ring_;
+  std::list<Registration> known_;
+  std::list<ncclComm_t> split_off_;  ///< null once somebody owns it
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/allocation.hpp
+
+/// @file
+/// Zeroed device memory that NCCL knows.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Blocking: until it is done. @throws Error (timeout, cuda)
+inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline deadline) {
+  const stream::cuda::Stream stream(stream::cuda::Priority::normal, device);
+  stream::cuda::Event done;
+  stream::cuda::check(cudaMemsetAsync(data, 0, bytes, stream.ref().native()), "cudaMemsetAsync");
+  stream.ref().record(done);
+  if (done.block_until_complete(deadline) != stream::WaitResult::complete) {
+    throw Error(Errc::timeout, "filling " + std::to_string(bytes) +
+                                   " bytes of device memory with zeros had not ended in time; is the device busy?");
+  }
+}
+
+/// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator. Its end waits for the device,
+/// as that of other device memory does.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+
+  /// Collective, blocking. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause
+  Allocation(std::shared_ptr<Channel> channel, std::size_t bytes, Deadline deadline)
+      : memory_(new Memory{std::move(channel), bytes}) {
+    Memory& memory = *memory_;
+    memory.channel->fate.check();
+    const stream::cuda::DeviceGuard guard(memory.channel->device());
+    const std::size_t length = std::max<std::size_t>(bytes, 1);
+    const ncclResult_t code = allocate(&memory.data, length);
+    if (code != ncclSuccess) {
+      memory.data = nullptr;
+      stream::cuda::quiet(cudaGetLastError());
+      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory of device " +
+                                           std::to_string(memory.channel->device()) +
+                                           " could be had: ncclMemAlloc says " + name_of(code) + ", " +
+                                           nccl_category().message(static_cast<int>(code)))
+          .with_rank(memory.channel->context.reporting_rank());
+    }
+    fill_with_zeros(memory.data, length, memory.channel->device(), deadline);
+    memory.place = memory.channel->enlist(data(), length, deadline);
+    memory.enlisted = true;
+  }
+
+  std::byte* data() const noexcept { return memory_ ? static_cast<std::byte*>(memory_->data) : nullptr; }
+  std::size_t bytes() const noexcept { return memory_ ? memory_->bytes : 0; }
+
+ private:
+  struct Memory {
+    Memory(std::shared_ptr<Channel> of, std::size_t count) : channel(std::move(of)), bytes(count) {}
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    ~Memory() {
+      if (enlisted) {
+        channel->strike(place);
+      }
+      if (data != nullptr) {
+        wait_for_device();
+        static_cast<void>(release(data));
+      }
+    }
+
+    /// As cudaFree does: the program's own streams may still read it, and NCCL's memory is unmapped at once.
+    void wait_for_device() const noexcept {
+      try {
+        const stream::cuda::DeviceGuard guard(channel->device());
+        static_cast<void>(stream::cuda::quiet(cudaDeviceSynchronize()));
+      } catch (...) {
+        // A device that cannot be made the current one runs nothing any more.
+      }
+    }
+
+    const std::shared_ptr<Channel> channel;
+    const std::size_t bytes;
+    void* data = nullptr;
+    Channel::Place place{};
+    bool enlisted = false;
+  };
+
+  std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/closing.hpp
+
+/// @file
+/// The end of a channel: work that is complete is left in peace, all else is aborted.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// While the channel is watched. Blocking: until its work has run or failed, its timeout at most.
+inline void block_until_idle(Channel& channel) {
+  const Deadline deadline = Deadline::after(channel.context.timeout);
+  while (!channel.fate.aborted() && !channel.idle()) {
+    if (deadline.passed()) {
+      channel.fate.fail(CauseKind::exception,
+                        "its communicator '" + channel.context.name + "' was destroyed before all of its work had run");
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+/// Once it is to be watched no longer. Blocking: ten seconds at most. A communicator that does not end by then stays:
+/// an abort would wait for the same graph, and in it for ever.
+inline void finalize_blocking(Channel& channel) {
+  if (!channel.fate.block_until_ended(Deadline::after({}))) {
+    return;  // the watching thread hangs in an abort, and with it the gate
+  }
+  Gate::Turn turn = channel.gate.enter();
+  if (turn.communicator() == nullptr) {
+    return;
+  }
+  channel.strike_all(turn);
+  const Settled settled =
+      settle_blocking(turn, ncclCommFinalize(turn.communicator()), Deadline::after(std::chrono::seconds(10)),
+                      [&] { return channel.fate.aborted(); });
+  if (settled.code == ncclSuccess && turn.communicator() != nullptr) {
+    channel.gate.destroy(turn);
+  } else if (settled.given_up || settled.code != ncclInProgress) {
+    channel.gate.abort(turn);
+  } else {
+    channel.gate.adopt(turn, nullptr);
+    log(LogLevel::warning, "NCCL's communicator of channel '" + channel.context.name +
+                               "' had not ended after 10 s and is left to the end of the process; destroy CUDA graphs "
+                               "with its operations before it");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/opening.hpp
+
+/// @file
+/// Making communicators: of all ranks of a channel, and of a part of them.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+inline std::string to_hexadecimal(const ncclUniqueId& id) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const char character : id.internal) {
+    const auto byte = static_cast<unsigned char>(character);
+    text += {digits[byte >> 4], digits[byte & 0xf]};
+  }
+  return text;
+}
+
+/// @throws Error (protocol) for what to_hexadecimal does not give
+inline ncclUniqueId unique_id_from(const std::string& text) {
+  ncclUniqueId id{};
+  bool good = text.size() == 2 * sizeof id.internal;
+  for (std::size_t i = 0; good && i < sizeof id.internal; ++i) {
+    unsigned byte = 0;
+    const char* const end = text.data() + 2 * i + 2;
+    const auto [after, error] = std::from_chars(end - 2, end, byte, 16);
+    good = after == end && error == std::errc();
+    id.internal[i] = static_cast<char>(byte);
+  }
+  if (!good) {
+    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(text.size()) +
+                                    " characters that are none; do all ranks run the same program?");
+  }
+  return id;
+}
+
+/// Rank 0's, through the store. Blocking. @throws Error (timeout, nccl), JobFailed
+inline ncclUniqueId agreed_id_blocking(const Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const std::string key = context.name + "/nccl-id";
+  if (context.members.rank != 0) {
+    return unique_id_from(context.store.get_blocking(key, deadline));
+  }
+  ncclUniqueId id{};
+  const ncclResult_t code = ncclGetUniqueId(&id);
+  if (code != ncclSuccess) {
+    throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_words(nullptr),
+                     "NCCL_SOCKET_IFNAME names the network interface to use");
+  }
+  context.store.set_blocking(key, to_hexadecimal(id), deadline);
+  return id;
+}
+
+/// What to do about ranks that do not find each other.
+inline std::string advice(const Channel& channel) {
+  const int ranks = channel.context.members.world_size;
+  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
+                    : "do all " + std::to_string(ranks) +
+                          " ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names the interface "
+                          "that the ranks reach each other by, whose ports no firewall may close; NCCL_DEBUG=INFO "
+                          "makes NCCL say what it waits for";
+}
+
+/// Waits for the communicator at the channel's gate; aborts it where that is in vain.
+/// @throws the job's first cause; Error (timeout, nccl)
+inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t code, const char* call,
+                            Deadline deadline) {
+  const auto began = Deadline::Clock::now();
+  const auto& job = channel.context.failure;
+  const Settled settled = settle_blocking(turn, code, deadline, [&] { return job->failed(); });
+  if (settled.code == ncclSuccess && turn.communicator() != nullptr) {
+    return;
+  }
+  const std::string words = turn.communicator() != nullptr ? last_words(turn.communicator()) : last_words(nullptr);
+  channel.gate.abort(turn);
+  turn.leave();
+  job->throw_if_failed(channel.context.reporting_rank());
+  const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
+  if (settled.code == ncclInProgress) {
+    throw Error(Errc::timeout, doing + " had not connected rank " + std::to_string(channel.context.members.rank) +
+                                   " of " + std::to_string(channel.context.members.world_size) + " after " +
+                                   seconds_text(Deadline::Clock::now() - began) + "; " + advice(channel))
+        .with_rank(channel.context.reporting_rank());
+  }
+  throw nccl_error(settled.code, doing, channel.caller(), words, advice(channel));
+}
+
+/// Collective, blocking: gives the channel its communicator. @throws the job's first cause; Error (timeout, nccl,
+/// protocol)
+inline void connect_blocking(Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const ncclUniqueId id = agreed_id_blocking(channel, deadline);
+  const stream::cuda::DeviceGuard guard(channel.device());
+  ncclConfig_t config = config_of(channel.options);
+  ncclComm_t made = nullptr;
+  Gate::Turn turn = channel.gate.enter();
+  const ncclResult_t code =
+      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
+  channel.gate.adopt(turn, made);
+  settle_or_throw(channel, turn, code, "ncclCommInitRankConfig", deadline);
+}
+
+/// Collective, blocking: gives `part` a communicator of those ranks of `whole` that give the same color.
+/// @throws the job's first cause; Error (timeout, nccl)
+inline void split_blocking(Channel& whole, Channel& part, int color, int key, Deadline deadline) {
+  ncclConfig_t config = config_of(part.options);
+  ncclComm_t& made = whole.room_for_split();
+  whole.manage("splitting", deadline,
+               [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  Gate::Turn turn = part.gate.enter();
+  part.gate.adopt(turn, std::atomic_ref<ncclComm_t>(made).exchange(nullptr, std::memory_order_acquire));
+  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : state_of(turn), "ncclCommSplit",
+                  deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/watcher.hpp
+
+/// @file
+/// The thread that notices what goes wrong in a channel's running work, and aborts the communicator then.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread calls ncclCommAbort, so
+/// that whoever aborts does not block. It shares the channel: one that hangs in NCCL is left behind.
+class Watcher {
+ public:
+  /// @throws Error where the system gives no more threads
+  explicit Watcher(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
+    // The user's signal handlers run in the user's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([shared = channel_] { main(*shared); });
+    } catch (const std::system_error& failure) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(failure.code(), std::string("starting the thread that watches NCCL: ") + failure.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  /// Blocking: until the thread has ended, which an abort that runs may hold up; ten seconds at most.
+  ~Watcher() {
+    channel_->fate.stop_watching();
+    if (channel_->fate.block_until_ended(Deadline::after(std::chrono::seconds(10)))) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+
+ private:
+  static void main(Channel& channel) noexcept {
+    try {
+      // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
+      stream::cuda::quiet(cudaSetDevice(channel.device()));
+      const stream::cuda::RelaxedCapture relaxed;
+      while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
+        look(channel);
+      }
+    } catch (...) {
+      channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
+    }
+    if (channel.fate.aborted()) {
+      Gate::Turn turn = channel.gate.enter();
+      channel.gate.abort(turn);
+    }
+    channel.fate.say_ended();
+  }
+
+  static void look(Channel& channel) {
+    const Channel::Sight sight = channel.look();
+    const std::string on_channel = " on channel '" + channel.context.name + "'";
+    if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
+      channel.fate.block_for_job();  // another rank may have gone
+      if (!channel.fate.aborted()) {
+        channel.fate.fail(
+            CauseKind::exception,
+            nccl_error(sight.state, "an operation" + on_channel + " that ran", channel.caller(), sight.words).what());
+      }
+    } else if (sight.device != cudaSuccess) {
+      channel.fate.fail(CauseKind::exception,
+                        stream::cuda::cuda_error(sight.device, "an operation" + on_channel + " that ran").what());
+    } else if (sight.overdue) {
+      const std::optional<Cause> cause = why_late_blocking(channel.context, *sight.overdue);
+      if (cause && channel.look().overdue) {  // it may have ended meanwhile
+        channel.fate.fail(*cause);
+      }
+    }
+  }
+
+  const std::shared_ptr<Channel> channel_;
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
 
 // ---- dtrain/backend/shared_memory/outbox_part.hpp
 
@@ -20560,7 +23292,13 @@ class Communicator {
   struct End {
     End(const ChannelContext& of, Deadline deadline)
         : context(of), channel(new Channel<H>(context, job_ranks_of(context, deadline), deadline)) {
-      subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+      try {
+        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+      } catch (...) {
+        channel->close(0);
+        channel->release();
+        throw;
+      }
     }
     End(const End&) = delete;
     End& operator=(const End&) = delete;
@@ -20743,13 +23481,328 @@ struct Mpi {
   }
 };
 
+/// The same, but that collectives are MPI's own (MPI_Iallreduce and its like), on a communicator for each channel: for
+/// systems whose MPI has better ones, in hardware perhaps. Their price:
+/// - MPI cannot cancel them. A collective that is given up, because a peer fell or it took too long, takes MPI out of
+///   service in this process, for all channels; the program can only end.
+/// - Ranks that call different things are not noticed: MPI fails, gives a wrong result or waits for the timeout.
+/// - MPI promises no bits: not from one run to the next, nor, strictly, the same on all ranks.
+/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, are as those of Mpi.
+struct MpiCollectives : Mpi {
+  using Communicator = message_passing::Communicator<mpi::HostOver<mpi::CollectiveEndpoint>>;
+  static constexpr Determinism determinism = Determinism::none;
+
+  static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
+
+  /// Collective, blocking. See Mpi.
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_tell_blocking<Communicator>(context, deadline);
+  }
+};
+
 static_assert(message_passing::Host<mpi::Host>);
-static_assert(Backend<Mpi>);
-static_assert(Enters<Mpi>);
+static_assert(Backend<Mpi> && Backend<MpiCollectives>);
+static_assert(Enters<Mpi> && Enters<MpiCollectives>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/nccl/communicator.hpp
+
+/// @file
+/// The communicator of ranks with a CUDA device each, over NCCL.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Owns one rank's end of a channel. Buffers and streams are those of the device that was the thread's current one when
+/// it was opened. Operations run on the stream; the host waits only until NCCL has launched them. Once the channel has
+/// failed they are refused with its cause. They can be captured in CUDA graphs, alike on all ranks; how long a graph
+/// runs is not watched, and the graph goes before the communicator. Threads: one at a time, abort() and failure() from
+/// any. Destruction, blocking: until the work enqueued has run or failed.
+class Communicator {
+ public:
+  using Stream = stream::cuda::StreamRef;
+  using Allocation = nccl::Allocation;
+
+  /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
+  static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
+    require_library();
+    auto end = std::make_unique<End>(context, options, stream::cuda::current_device(), deadline);
+    connect_blocking(*end->channel, deadline);
+    end->serve();
+    return Communicator(std::move(end));
+  }
+
+  int rank() const noexcept { return end_->channel->context.members.rank; }
+  int size() const noexcept { return end_->channel->context.members.world_size; }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_all_reduce(input, output);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
+      return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
+    });
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_broadcast(buffer, root, size());
+    collective(OperationKind::broadcast, "ncclBroadcast", buffer, buffer, {.root = root}, stream, [&](ncclComm_t to) {
+      return ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.dtype), root, to, stream.native());
+    });
+  }
+
+  /// See CanReduceScatter. `output` may be this rank's block of `input`.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_reduce_scatter(input, output, rank(), size());
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
+               [&](ncclComm_t to) {
+                 return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
+                                          stream.native());
+               });
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_all_gather(input, output, rank(), size());
+    collective(OperationKind::all_gather, "ncclAllGather", input, output, {}, stream, [&](ncclComm_t to) {
+      return ncclAllGather(input.data, output.data, input.count, type_of(input.dtype), to, stream.native());
+    });
+  }
+
+  /// See CanSendRecv. A message, however small, may wait for its receiver.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    message(OperationKind::send, "ncclSend", input, input, peer, stream, [&](ncclComm_t to) {
+      return ncclSend(input.data, input.count, type_of(input.dtype), peer, to, stream.native());
+    });
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    message(OperationKind::recv, "ncclRecv", output, output, peer, stream, [&](ncclComm_t to) {
+      return ncclRecv(output.data, output.count, type_of(output.dtype), peer, to, stream.native());
+    });
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    const ncclDataType_t sent = type_of(input.dtype);
+    const ncclDataType_t received = type_of(output.dtype);
+    message(OperationKind::send_recv, "ncclSend and ncclRecv", input, output, to, stream, [&](ncclComm_t by) {
+      ncclResult_t code = ncclGroupStart();
+      if (code != ncclSuccess) {
+        return code;
+      }
+      const ncclResult_t one = ncclSend(input.data, input.count, sent, to, by, stream.native());
+      const ncclResult_t other = ncclRecv(output.data, output.count, received, from, by, stream.native());
+      code = ncclGroupEnd();  // says what was wrong in the group, too
+      for (const ncclResult_t earlier : {other, one}) {
+        code = earlier != ncclSuccess && earlier != ncclInProgress ? earlier : code;
+      }
+      return code;
+    });
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) {
+    std::byte* const token = end_->token.data();
+    const BufferView view{token, 1, DType::i32, {DeviceKind::cuda, end_->channel->device()}};
+    collective(OperationKind::barrier, "ncclAllReduce", view, view, {}, stream,
+               [&](ncclComm_t to) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, to, stream.native()); });
+  }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    Channel& whole = *end_->channel;
+    whole.fate.check();
+    const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
+    ++end_->splits;
+    auto end = std::make_unique<End>(part, whole.options, whole.device(), deadline);
+    nccl::split_blocking(whole, *end->channel, color, key, deadline);
+    end->serve();
+    return Communicator(std::move(end));
+  }
+
+  /// See CanAllocate. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) { return {end_->channel, bytes, deadline}; }
+
+  /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
+  void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }
+  std::optional<Cause> failure() const { return end_->channel->fate.failure(); }
+
+ private:
+  /// What stays at its address when the communicator moves.
+  struct End {
+    End(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
+        : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
+      fill_with_zeros(token.data(), token.bytes(), device, deadline);
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+    /// The channel has its communicator.
+    void serve() {
+      watcher.emplace(channel);
+      subscription = channel->context.failure->subscribe([to = channel](const Cause& cause) { to->fate.abort(cause); });
+    }
+
+    ~End() {
+      try {
+        const stream::cuda::DeviceGuard guard(channel->device());
+        if (watcher) {
+          say_left(channel->context);
+          block_until_idle(*channel);
+          watcher.reset();
+          finalize_blocking(*channel);
+        } else {
+          Gate::Turn turn = channel->gate.enter();
+          channel->gate.abort(turn);
+        }
+      } catch (...) {
+        // The runtime is unloading; the communicator ends with the process.
+      }
+      subscription.reset();
+    }
+
+    const std::shared_ptr<Channel> channel;
+    const stream::cuda::DeviceBuffer token;  ///< a barrier's
+    std::uint64_t collectives = 0;           ///< those that every rank takes part in
+    std::uint64_t splits = 0;
+    std::optional<Watcher> watcher;
+    FailureLatch::Subscription subscription;
+  };
+
+  /// Of an operation, beside its buffer.
+  struct Details {
+    int root = 0;
+    ReduceOp op = ReduceOp::sum;
+  };
+
+  explicit Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+
+  /// The next collective; nothing is counted before it is enqueued. @param shown tells its count and type
+  template <class Call>
+  void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
+                  Details details, Stream stream, Call call) {
+    Operation operation = operation_of(kind, shown, details);
+    operation.sequence = end_->collectives + 1;
+    check_device(shown, other, stream);
+    end_->channel->issue(operation, function, stream, call);
+    ++end_->collectives;
+  }
+
+  template <class Call>
+  void message(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
+               int peer, Stream stream, Call call) {
+    check_device(shown, other, stream);
+    end_->channel->issue(operation_of(kind, shown, {.root = peer}), function, stream, call);
+  }
+
+  static Operation operation_of(OperationKind kind, const ConstBufferView& shown, Details details) noexcept {
+    Operation operation;
+    operation.kind = kind;
+    operation.count = shown.count;
+    operation.dtype = shown.dtype;
+    operation.root = details.root;
+    operation.op = details.op;
+    return operation;
+  }
+
+  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
+    const Device own{DeviceKind::cuda, end_->channel->device()};
+    for (const Device device : {one.device, other.device}) {
+      if (device != own) {
+        throw Error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
+                    "NCCL's channel '" + end_->channel->context.name + "' takes memory of " + to_string(own) +
+                        ", not memory of " + to_string(device) + "; give the view the device that its memory is on");
+      }
+    }
+    if (stream.device() != own) {
+      throw Error(Errc::invalid_argument, "NCCL's channel '" + end_->channel->context.name + "' takes streams of " +
+                                              to_string(own) + ", not one of " + to_string(stream.device()));
+    }
+  }
+
+  std::unique_ptr<End> end_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl.hpp
+
+/// @file
+/// backend::Nccl: ranks with a GPU each exchange data over NCCL.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// NCCL with options of its own: `NcclWith<NcclOptions{.max_ctas = 8}>`; the communication stream has high priority.
+/// Every call to NCCL returns at once and ends by a deadline; a rank that fails ends the others. Each channel has a
+/// communicator and a thread that watches it. An average is NCCL's own, of floating-point elements; f16 and bf16 are
+/// added up in their own precision, and a NaN need not survive min and max.
+///
+/// Order: on a device NCCL's channels share the processors, hence operations of all channels of a job are enqueued in
+/// one order on all ranks, which a program does that runs one thread. With NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26)
+/// that suffices under any load, and NCCL_LAUNCH_RACE_FATAL=1 makes an error of threads that race. What differs ends by
+/// the timeout, with an error that says what each rank called.
+template <NcclOptions options>
+struct NcclWith {
+  using Communicator = nccl::Communicator;
+  using StreamOwner = stream::cuda::CommunicationStream;
+
+  static constexpr std::string_view name() noexcept { return "Nccl"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// How many ranks a node takes where nobody says.
+  static int visible_devices() { return cuda::visible_devices(); }
+
+  /// Chooses the rank's device, before anything else of CUDA. Blocking: no. @throws Error (unsupported, usage, cuda)
+  static Entry enter_blocking(const Newcomer& newcomer, Deadline /*deadline*/) {
+    cuda::take_device(newcomer, may_share());
+    return {nullptr, newcomer.secret};
+  }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_tell_blocking<Opened>(context, deadline);
+  }
+
+ private:
+  /// The communicator, opened with the options.
+  struct Opened : nccl::Communicator {
+    static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
+      cuda::compare_devices_blocking(context, may_share(), deadline);
+      return {nccl::Communicator::open_blocking(context, options, deadline)};
+    }
+  };
+
+  /// Since 2.30.3 NCCL lets ranks share a device where this variable says so. Where it does not, its own error follows.
+  static bool may_share() {
+    const identity::Environment environment = identity::snapshot_environment();
+    return cuda::shares_devices(environment) ||
+           identity::Variables(environment).text("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
+  }
+};
+
+using Nccl = NcclWith<NcclOptions{}>;
+
+static_assert(Backend<Nccl>);
+static_assert(Enters<Nccl>);
+static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
+static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_NCCL
 
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
@@ -21063,6 +24116,1099 @@ static_assert(Backend<SharedMemory>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/staged/allocation.hpp
+
+/// @file
+/// Device memory with a twin on the host that its operations go through.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Owns both. The twin is the inner backend's own allocation, pinned: it reduces there without another copy.
+/// Lifetime: outlives all work on it; may outlive the communicator.
+template <class Inner>
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+  Allocation(stream::cuda::DeviceBuffer device, Inner twin)
+      : memory_(std::make_shared<Memory>(std::move(device), std::move(twin))) {}
+  Allocation(Allocation&&) noexcept = default;
+  Allocation& operator=(Allocation&&) noexcept = default;
+
+  /// On the device, aligned to 256 bytes.
+  std::byte* data() const noexcept { return memory_ ? memory_->device.data() : nullptr; }
+  std::size_t bytes() const noexcept { return memory_ ? memory_->device.bytes() : 0; }
+
+  std::byte* twin() const noexcept { return memory_ ? memory_->twin.data() : nullptr; }
+  std::weak_ptr<const void> life() const noexcept { return memory_; }
+
+ private:
+  /// Members go in the reverse order: freeing device memory waits for the work on it.
+  struct Memory {
+    Memory(stream::cuda::DeviceBuffer on_device, Inner on_host)
+        : twin(std::move(on_host)), pinned(twin.data(), twin.bytes()), device(std::move(on_device)) {}
+    Inner twin;
+    stream::cuda::HostRegistration pinned;
+    stream::cuda::DeviceBuffer device;
+  };
+
+  std::shared_ptr<Memory> memory_;
+};
+
+/// What a communicator remembers of its allocations, to find the twins of buffers in them.
+class TwinTable {
+ public:
+  template <class Inner>
+  void add(const Allocation<Inner>& memory) {
+    std::erase_if(entries_, [](const Entry& entry) { return entry.life.expired(); });
+    entries_.push_back({memory.life(), memory.data(), memory.twin(), memory.bytes()});
+  }
+
+  /// The host memory of `count` bytes at `device`; null where these are in no allocation. Allocates nothing.
+  std::byte* find(const std::byte* device, std::size_t count) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(device);
+    for (const Entry& entry : entries_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(entry.device);
+      if (address >= begin && address - begin <= entry.bytes && count <= entry.bytes - (address - begin) &&
+          !entry.life.expired()) {  // else the addresses may be somebody else's by now
+        return entry.twin + (address - begin);
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Entry {
+    std::weak_ptr<const void> life;
+    const std::byte* device;
+    std::byte* twin;
+    std::size_t bytes;
+  };
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/parcel.hpp
+
+/// @file
+/// A piece of an operation on its way, with the events that pass it on.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// The device says that the piece is on the host, a thread runs the host's operation on it, and that says to the device
+/// that the result may be fetched.
+struct Parcel {
+  explicit Parcel(std::byte* pinned_word) : arrived(pinned_word) {}
+
+  stream::cuda::Event reached;          ///< the program's stream has come to the piece
+  stream::cuda::Event departed;         ///< the piece is in host memory
+  stream::cuda::ExternalEvent arrived;  ///< its result is
+  std::byte* input = nullptr;           ///< what the host's operation reads and writes
+  std::byte* output = nullptr;
+  std::size_t input_count = 0;
+  std::size_t output_count = 0;
+  Parcel* next = nullptr;  ///< of the same order
+};
+
+/// Owns parcels and lends them; grows where all are lent. Threads: all members from any.
+class ParcelPool {
+ public:
+  /// @throws Error (cuda) where there is no more pinned memory
+  ParcelPool() { grow(); }
+
+  /// Whether the next take() allocates, which may wait for the whole device.
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return free_.empty();
+  }
+
+  /// @throws Error (cuda) where there is no more pinned memory
+  Parcel& take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      grow();
+    }
+    Parcel& parcel = *free_.back();
+    free_.pop_back();
+    parcel.arrived.reset();
+    parcel.next = nullptr;
+    return parcel;
+  }
+
+  /// Lets its device go on, and takes the parcel back. What waits for it may not have come to that yet.
+  void give_back(Parcel& parcel) noexcept {
+    parcel.arrived.signal();
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&parcel);  // there is room for all
+  }
+
+  /// The same for a chain.
+  void give_back_all(Parcel* first) noexcept {
+    for (Parcel* next = nullptr; first != nullptr; first = next) {
+      next = first->next;
+      give_back(*first);
+    }
+  }
+
+ private:
+  static constexpr std::size_t parcels_together = 256;
+  static constexpr std::size_t word_distance = 64;  // a cache line each
+
+  void grow() {
+    words_.emplace_back(parcels_together * word_distance);
+    free_.reserve(parcels_.size() + parcels_together);
+    for (std::size_t i = 0; i < parcels_together; ++i) {
+      parcels_.emplace_back(words_.back().data() + i * word_distance);
+      free_.push_back(&parcels_.back());
+    }
+  }
+
+  std::mutex mutex_;
+  std::deque<stream::cuda::PinnedBuffer> words_;
+  std::deque<Parcel> parcels_;
+  std::vector<Parcel*> free_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/order.hpp
+
+/// @file
+/// An operation of the inner backend, to be run on one parcel after the other.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+enum class Kind : std::uint8_t { all_reduce, broadcast, barrier, reduce_scatter, all_gather, exchange };
+
+constexpr std::string_view name(Kind kind) noexcept {
+  switch (kind) {
+    case Kind::all_reduce: return "an all_reduce";
+    case Kind::broadcast: return "a broadcast";
+    case Kind::barrier: return "a barrier";
+    case Kind::reduce_scatter: return "a reduce_scatter";
+    case Kind::all_gather: return "an all_gather";
+    case Kind::exchange: return "a send or recv";
+  }
+  return "an operation";
+}
+
+/// What all parcels of an operation have in common.
+struct Order {
+  Kind kind = Kind::barrier;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  int to = -1;  ///< of an exchange: -1 where nothing is sent, or received
+  int from = -1;
+};
+
+namespace detail {
+
+template <class C>
+void start_exchange(C& inner, const Order& order, const ConstBufferView& input, const BufferView& output,
+                    const Parcel& parcel, stream::host::StreamRef stream) {
+  // Of two lengths the longer one goes on alone; a message without elements is one all the same.
+  const bool sends = order.to >= 0 && parcel.input != nullptr;
+  const bool receives = order.from >= 0 && parcel.output != nullptr;
+  if (sends && receives) {
+    inner.send_recv(input, order.to, output, order.from, stream);
+  } else if (sends) {
+    inner.send(input, order.to, stream);
+  } else if (receives) {
+    inner.recv(output, order.from, stream);
+  }
+}
+
+}  // namespace detail
+
+/// Enqueues the operation on a parcel's host memory. @throws what the inner communicator throws at the call
+template <class C>
+void start(C& inner, const Order& order, const Parcel& parcel, stream::host::StreamRef stream) {
+  const ConstBufferView input{parcel.input, parcel.input_count, order.dtype};
+  const BufferView output{parcel.output, parcel.output_count, order.dtype, {}};
+  switch (order.kind) {
+    case Kind::all_reduce: return inner.all_reduce(input, output, order.op, stream);
+    case Kind::broadcast: return inner.broadcast(output, order.root, stream);
+    case Kind::barrier: return inner.barrier(stream);
+    case Kind::reduce_scatter:
+      if constexpr (CanReduceScatter<C>) {
+        inner.reduce_scatter(input, output, order.op, stream);
+      }
+      return;
+    case Kind::all_gather:
+      if constexpr (CanAllGather<C>) {
+        inner.all_gather(input, output, stream);
+      }
+      return;
+    case Kind::exchange:
+      if constexpr (CanSendRecv<C>) {
+        detail::start_exchange(inner, order, input, output, parcel, stream);
+      }
+      return;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/pieces.hpp
+
+/// @file
+/// How an operation on device memory is cut into the pieces that go through host memory one after the other.
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Host memory that one piece takes, where no allocation gives it its own: small enough that its copies, the reduction
+/// and the copies of its neighbours go on at the same time, large enough that starting them costs little beside.
+inline constexpr std::size_t slot_bytes = std::size_t{1} << 20;
+
+/// Pieces under way at once in such memory.
+inline constexpr std::size_t slots = 4;
+
+/// Elements [begin, begin + count) of a buffer.
+struct Piece {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Pieces of `length` elements, the last one shorter; a single empty one of nothing, since every rank takes part.
+/// Depends on what every rank of an operation says alike, and on nothing else: neither on memory nor on time.
+class Pieces {
+ public:
+  /// @param room bytes of host memory for a piece  @param blocks that a piece has of `element` bytes for each
+  Pieces(std::size_t count, std::size_t element, std::size_t room, std::size_t blocks = 1) noexcept
+      : count_(count), length_(std::max<std::size_t>(1, room / (element * blocks))) {}
+
+  std::size_t size() const noexcept { return std::max<std::size_t>(1, (count_ + length_ - 1) / length_); }
+
+  /// The index-th; empty behind the end.
+  Piece operator[](std::size_t index) const noexcept {
+    const std::size_t begin = std::min(count_, index * length_);
+    return {begin, std::min(length_, count_ - begin)};
+  }
+
+ private:
+  std::size_t count_;
+  std::size_t length_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+// ---- dtrain/backend/staged/leg.hpp
+
+/// @file
+/// What becomes of one piece of an operation: copied to the host, worked on there, copied back.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// `rows` runs of `bytes`, one behind the other in host memory, `stride` bytes apart on the device; none without rows.
+/// Has no const of its own: of a buffer that is only read nothing is written.
+struct Rows {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+  std::size_t bytes = 0;
+  std::size_t rows = 0;
+  std::size_t stride = 0;
+};
+
+/// Host memory of the copies and of the operation is the same.
+struct Leg {
+  Rows to_host{};
+  Rows to_device{};
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::size_t input_count = 0;
+  std::size_t output_count = 0;
+};
+
+/// A piece of a buffer.
+inline Rows rows_of(const std::byte* device, std::byte* host, Piece piece, std::size_t element) noexcept {
+  std::byte* const begin = device == nullptr ? nullptr : const_cast<std::byte*>(device) + piece.begin * element;
+  return {begin, host, piece.count * element, 1, 0};
+}
+
+/// The same piece of each of `blocks` blocks of `length` elements, which a buffer is made of.
+inline Rows rows_of_blocks(const std::byte* device, std::byte* host, Piece piece, std::size_t element,
+                           std::size_t blocks, std::size_t length) noexcept {
+  Rows rows = rows_of(device, host, piece, element);
+  rows.rows = blocks;
+  rows.stride = length * element;
+  return rows;
+}
+
+/// Enqueued. @throws Error (cuda)
+inline void copy_to_host(const Rows& copy, stream::cuda::StreamRef stream) {
+  for (std::size_t row = 0; row < (copy.bytes == 0 ? 0 : copy.rows); ++row) {
+    stream::cuda::check(cudaMemcpyAsync(copy.host + row * copy.bytes, copy.device + row * copy.stride, copy.bytes,
+                                        cudaMemcpyDeviceToHost, stream.native()),
+                        "cudaMemcpyAsync from the device");
+  }
+}
+
+/// Enqueued. @throws Error (cuda)
+inline void copy_to_device(const Rows& copy, stream::cuda::StreamRef stream) {
+  for (std::size_t row = 0; row < (copy.bytes == 0 ? 0 : copy.rows); ++row) {
+    stream::cuda::check(cudaMemcpyAsync(copy.device + row * copy.stride, copy.host + row * copy.bytes, copy.bytes,
+                                        cudaMemcpyHostToDevice, stream.native()),
+                        "cudaMemcpyAsync to the device");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/road.hpp
+
+/// @file
+/// What the device uses of a conveyor: its slots of host memory, its stream, and the events between them.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Takes pieces from the program's stream, and brings results back by a stream of its own, which the program's waits
+/// for. Lifetime: until is_clear(). Threads: one enqueues; parcels() from any.
+template <Communicator C>
+class Road {
+ public:
+  /// Collective, blocking: allocates `room` bytes of the inner communicator's memory for each slot.
+  Road(C& inner, std::size_t room, Deadline deadline)
+      : room_(room),
+        slots_(inner.allocate_blocking(slots * room, deadline)),
+        pinned_(slots_.data(), slots * room),
+        upload_(stream::cuda::Priority::high) {}
+
+  ParcelPool& parcels() noexcept { return parcels_; }
+  stream::cuda::StreamRef upload() const noexcept { return upload_.ref(); }
+
+  /// Host memory for the next piece, which the piece before in it has left by the time that `stream` comes to this.
+  struct Slot {
+    std::byte* memory;
+    stream::cuda::Event* returned;
+  };
+  Slot take_slot(stream::cuda::StreamRef stream) {
+    const Slot slot{slots_.data() + next_slot_ * room_, &returned_[next_slot_]};
+    next_slot_ = (next_slot_ + 1) % slots;
+    stream.wait(*slot.returned);
+    return slot;
+  }
+  void give_back(const Slot& slot) { upload_.ref().record(*slot.returned); }
+
+  /// Enqueued: there and back, with the parcel's events between.
+  void carry(Parcel& parcel, const Leg& leg, stream::cuda::StreamRef stream) {
+    parcel.input = leg.input;
+    parcel.output = leg.output;
+    parcel.input_count = leg.input_count;
+    parcel.output_count = leg.output_count;
+    stream.record(parcel.reached);
+    copy_to_host(leg.to_host, stream);
+    stream.record(parcel.departed);
+    upload_.ref().wait(parcel.departed);  // after a failure the host signals without having waited for it
+    upload_.ref().wait_unwatched(parcel.arrived, Deadline::after(longer_than_any_queue));
+    copy_to_device(leg.to_device, upload_.ref());
+  }
+
+  /// Enqueued: later work of `stream` starts when all results are on the device.
+  void rejoin(stream::cuda::StreamRef stream) {
+    upload_.ref().record(joined_);
+    stream.wait(joined_);
+    stream.record(last_);
+  }
+
+  /// Blocking: until the device has passed the last rejoin, a few seconds at most.
+  bool is_clear() const noexcept {
+    try {
+      return last_.block_until_complete(Deadline::after(patience)) == stream::WaitResult::complete;
+    } catch (...) {
+      return true;  // a device that has failed uses nothing any more
+    }
+  }
+
+ private:
+  /// The wait for a parcel ends because the parcel is signalled, which deadlines of the host's see to.
+  static constexpr std::chrono::hours longer_than_any_queue{24};
+  static constexpr std::chrono::seconds patience{5};
+
+  // Members go in the reverse order.
+  std::size_t room_;
+  typename C::Allocation slots_;
+  stream::cuda::HostRegistration pinned_;
+  ParcelPool parcels_;
+  std::array<stream::cuda::Event, slots> returned_;  ///< the slot's last piece is on the device again
+  stream::cuda::Event joined_;                       ///< all pieces are
+  stream::cuda::Event last_;
+  stream::cuda::Stream upload_;
+  std::size_t next_slot_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/station.hpp
+
+/// @file
+/// The thread that runs the inner backend's operations on parcels that have come to the host.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Owns the inner communicator. Every parcel is signalled in the end, whatever fails: no stream is left waiting.
+/// Pinned. Threads: one enqueues and settles; abort() and failure() from any.
+template <Communicator C>
+class Station {
+ public:
+  /// Lifetime: `parcels` outlive it.
+  Station(const ChannelContext& context, C& inner, ParcelPool& parcels, int device)
+      : context_(context), device_(device), inner_(inner), parcels_(parcels) {
+    orders_.emplace();
+    orders_->start_helper();
+  }
+  Station(const Station&) = delete;
+  Station& operator=(const Station&) = delete;
+
+  /// Ends what has not run. Blocking: until the operation under way has ended, which sees that.
+  ~Station() {
+    if (served_.load() != enqueued_) {
+      inner_.abort({CauseKind::exception, context_.reporting_rank(), context_.members.host,
+                    "its communicator was destroyed before all of its work had run"});
+    }
+    orders_->stop_helper();
+  }
+
+  /// The chain of `count` parcels is served in turn. Blocking: while hundreds of chains are waiting.
+  void enqueue(const Order& order, Parcel* first, std::size_t count) {
+    orders_->ref().enqueue(Work{this, order, first});
+    enqueued_ += count;
+  }
+
+  /// Blocking: until everything enqueued has run. @returns false at the deadline
+  bool settle(Deadline deadline) {
+    stream::host::Event all;
+    orders_->ref().record(all);
+    return all.block_until_complete(deadline) == stream::WaitResult::complete;
+  }
+
+  /// Ends the channel and tells the job.
+  void fail(Kind kind, CauseKind cause_kind, const char* text) noexcept {
+    try {
+      const Cause cause{cause_kind, context_.reporting_rank(), context_.members.host,
+                        std::string(name(kind)) + " on channel '" + context_.name + "': " + text};
+      inner_.abort(cause);
+      context_.failure->report(cause);
+    } catch (...) {
+      // Out of memory for the sentence: the peers' timeouts tell.
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds look_for_failure{5};
+
+  struct Work {
+    Station* station;
+    Order order;
+    Parcel* first;
+
+    void operator()() noexcept { station->serve(order, first); }
+    void drop() noexcept { station->parcels_.give_back_all(first); }
+  };
+
+  void serve(const Order& order, Parcel* parcel) noexcept {
+    for (Parcel* next = nullptr; parcel != nullptr; parcel = next) {
+      next = parcel->next;
+      try {
+        const stream::cuda::RelaxedCapture relaxed;
+        take_device();
+        if (!inner_.failure() && has_departed(order, *parcel)) {
+          run(order, *parcel);
+        }
+      } catch (const std::exception& error) {
+        fail(order.kind, CauseKind::exception, error.what());
+      }
+      if (parcel->arrived.timed_out()) {
+        fail(order.kind, CauseKind::timeout, "its stream gave up waiting for the host");
+      }
+      served_.fetch_add(1);  // first: who has seen the result may destroy the communicator
+      parcels_.give_back(*parcel);
+    }
+  }
+
+  /// A new thread's device is 0, and asking it for anything would take memory of that one.
+  void take_device() const {
+    if (stream::cuda::current_device() != device_) {
+      stream::cuda::check(cudaSetDevice(device_), "cudaSetDevice");
+    }
+  }
+
+  /// Blocking: until the piece is in host memory, by the channel's timeout from when the program's stream has come to
+  /// it; until then by the peers' timeouts, which fail the channel. @returns false where the channel has failed
+  bool has_departed(const Order& order, const Parcel& parcel) {
+    std::optional<Deadline> deadline;
+    while (parcel.departed.block_until_complete(Deadline::after(look_for_failure)) != stream::WaitResult::complete) {
+      if (inner_.failure()) {
+        return false;
+      }
+      if (!deadline && parcel.reached.is_complete()) {
+        deadline = Deadline::after(context_.timeout);
+      }
+      if (deadline && deadline->passed()) {
+        fail(order.kind, CauseKind::timeout,
+             "copying a piece to the host took longer than the timeout; is the device still there?");
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Blocking: the inner operation ends by a deadline of its own.
+  void run(const Order& order, const Parcel& parcel) {
+    start(inner_, order, parcel, steps_.ref());
+    while (steps_.block_until_complete(steps_.published(), Deadline::after(std::chrono::minutes(1))) !=
+           stream::WaitResult::complete) {
+    }
+  }
+
+  const ChannelContext& context_;
+  const int device_;
+  C& inner_;
+  ParcelPool& parcels_;
+  stream::host::Queue steps_;                                ///< the inner communicator's
+  std::uint64_t enqueued_ = 0;                               ///< parcels
+  std::atomic<std::uint64_t> served_{0};                     ///< of them
+  std::optional<stream::host::CommunicationStream> orders_;  ///< its end drops what has not run, which signals it
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/conveyor.hpp
+
+/// @file
+/// Cuts an operation on device memory into pieces that are on their way at the same time.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// For each piece, the program's stream copies it to the host; the station's thread waits for that and runs the host's
+/// operation; the road's stream, which has waited for the thread, copies the result to the device; in the end the
+/// program's stream waits for that one. So three pieces move at once, and the program's thread does not block.
+///
+/// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends what has not run. Blocking then: for
+/// the copies under way. Lifetime: the program's stream outlives its work.
+template <Communicator C>
+class Conveyor {
+ public:
+  /// Collective, blocking: allocates host memory. The device is the thread's current one.
+  Conveyor(const ChannelContext& context, C inner, Deadline deadline)
+      : context_(context),
+        device_(stream::cuda::current_device()),
+        inner_(std::move(inner)),
+        room_(std::max(slot_bytes, static_cast<std::size_t>(inner_.size()) * largest_element)),
+        road_(new Road<C>(inner_, room_, deadline)),
+        station_(std::in_place, context_, inner_, road_->parcels(), device_) {}
+  Conveyor(const Conveyor&) = delete;
+  Conveyor& operator=(const Conveyor&) = delete;
+
+  ~Conveyor() {
+    station_.reset();
+    if (!road_->is_clear()) {
+      static_cast<void>(road_.release());  // the device still uses it, and nobody is left to wait longer
+    }
+  }
+
+  /// Bytes of host memory that a piece has in a slot.
+  std::size_t room() const noexcept { return room_; }
+
+  /// Enqueued: a Leg for each piece, which `describe(index, slot)` gives; `slot` is null where the operation does not
+  /// go through slots. After a failure nothing is enqueued.
+  /// @throws Error (unsupported: the stream is captured; cuda: the channel is out of service then)
+  template <class Describe>
+  void submit(const Order& order, std::size_t pieces, bool through_slots, Describe describe,
+              stream::cuda::StreamRef stream) {
+    const stream::cuda::DeviceGuard guard(device_);
+    refuse_capture(order.kind, stream);
+    if (failure()) {
+      return;
+    }
+    Batch batch(*this, order);
+    try {
+      for (std::size_t index = 0; index < pieces; ++index) {
+        Parcel& parcel = batch.add();
+        if (through_slots) {
+          const typename Road<C>::Slot slot = road_->take_slot(stream);
+          road_->carry(parcel, describe(index, slot.memory), stream);
+          road_->give_back(slot);
+        } else {
+          road_->carry(parcel, describe(index, nullptr), stream);
+        }
+        batch.enqueue_if_full();
+      }
+      batch.enqueue();
+      road_->rejoin(stream);
+    } catch (const std::exception& error) {
+      station_->fail(order.kind, CauseKind::exception, error.what());
+      batch.give_up();
+      rejoin_if_possible(stream);
+      throw;
+    }
+  }
+
+  /// Blocking: until everything submitted has run on the host. @returns false at the deadline
+  bool settle(Deadline deadline) { return station_->settle(deadline); }
+
+  C& inner() noexcept { return inner_; }
+  const C& inner() const noexcept { return inner_; }
+  const ChannelContext& context() const noexcept { return context_; }
+  int device() const noexcept { return device_; }
+  stream::cuda::StreamRef upload() const noexcept { return road_->upload(); }
+
+  void abort(const Cause& cause) noexcept { inner_.abort(cause); }
+  std::optional<Cause> failure() const { return inner_.failure(); }
+
+ private:
+  static constexpr std::size_t largest_element = 16;
+
+  /// Parcels that go to the thread together. The first one goes alone, so that the thread begins at once.
+  class Batch {
+   public:
+    Batch(Conveyor& conveyor, const Order& order) noexcept : conveyor_(conveyor), order_(order) {}
+
+    Parcel& add() {
+      if (conveyor_.road_->parcels().is_empty()) {
+        enqueue();  // or the device, which waits for these parcels, would be waited for
+      }
+      Parcel& parcel = conveyor_.road_->parcels().take();
+      (first_ == nullptr ? first_ : last_->next) = &parcel;
+      last_ = &parcel;
+      ++count_;
+      return parcel;
+    }
+
+    void enqueue_if_full() {
+      if (count_ >= limit_) {
+        enqueue();
+        limit_ = parcels_together;
+      }
+    }
+
+    void enqueue() {
+      if (first_ != nullptr) {
+        conveyor_.station_->enqueue(order_, first_, count_);
+        first_ = nullptr;
+        count_ = 0;
+      }
+    }
+
+    void give_up() noexcept { conveyor_.road_->parcels().give_back_all(std::exchange(first_, nullptr)); }
+
+   private:
+    static constexpr std::size_t parcels_together = 8;
+
+    Conveyor& conveyor_;
+    const Order& order_;
+    Parcel* first_ = nullptr;
+    Parcel* last_ = nullptr;
+    std::size_t count_ = 0;
+    std::size_t limit_ = 1;
+  };
+
+  static void refuse_capture(Kind kind, stream::cuda::StreamRef stream) {
+    if (stream.is_capturing()) {
+      throw Error(Errc::unsupported, std::string(name(kind)) +
+                                         " through host memory was enqueued on a stream that is being captured, but a "
+                                         "graph cannot hold what the host does; use backend::Nccl, or do not capture");
+    }
+  }
+
+  /// After a failure: the end is to wait for what was enqueued all the same.
+  void rejoin_if_possible(stream::cuda::StreamRef stream) noexcept {
+    try {
+      road_->rejoin(stream);
+    } catch (...) {
+      // The device itself has failed.
+    }
+  }
+
+  const ChannelContext context_;
+  const int device_;
+  C inner_;
+  const std::size_t room_;
+  std::unique_ptr<Road<C>> road_;
+  std::optional<Station<C>> station_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged/communicator.hpp
+
+/// @file
+/// The communicator of device memory over a communicator of host memory.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: how they are
+/// cut into pieces depends on counts and types alone. Threads: one at a time, abort() and failure() from any.
+/// Destruction skips work that has not run. Blocking: nothing but what says so, unless hundreds of pieces are under
+/// way.
+template <backend::Communicator Inner>
+class Communicator {
+ public:
+  using Stream = stream::cuda::StreamRef;
+  using Allocation = staged::Allocation<typename Inner::Allocation>;
+
+  /// Collective, blocking: takes over a channel of host memory. The device is the thread's current one.
+  /// @throws Error (cuda), and as the inner allocate_blocking
+  Communicator(const ChannelContext& context, Inner inner, Deadline deadline)
+      : conveyor_(std::make_unique<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
+
+  int rank() const noexcept { return inner().rank(); }
+  int size() const noexcept { return inner().size(); }
+
+  /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
+  /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_device(input, output, stream);
+    check_all_reduce(input, output);
+    std::byte* const twin = twins_.find(output.data, output.bytes());
+    const std::size_t element = size_bytes(output.dtype);
+    const Pieces pieces(output.count, element, slot_bytes);
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const host = slot != nullptr ? slot : twin + piece.begin * element;
+      return Leg{rows_of(input.data, host, piece, element),
+                 rows_of(output.data, host, piece, element),
+                 host,
+                 host,
+                 piece.count,
+                 piece.count};
+    };
+    Order order = of(Kind::all_reduce, output.dtype);
+    order.op = op;
+    conveyor_->submit(order, pieces.size(), twin == nullptr, describe, stream);
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_device(buffer, buffer, stream);
+    check_broadcast(buffer, root, size());
+    std::byte* const twin = twins_.find(buffer.data, buffer.bytes());
+    const std::size_t element = size_bytes(buffer.dtype);
+    const Pieces pieces(buffer.count, element, slot_bytes);
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const host = slot != nullptr ? slot : twin + piece.begin * element;
+      const Rows copy = rows_of(buffer.data, host, piece, element);
+      return Leg{rank() == root ? copy : Rows{}, rank() == root ? Rows{} : copy, host, host, piece.count, piece.count};
+    };
+    Order order = of(Kind::broadcast, buffer.dtype);
+    order.root = root;
+    conveyor_->submit(order, pieces.size(), twin == nullptr, describe, stream);
+  }
+
+  /// See CanReduceScatter.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) requires CanReduceScatter<Inner> {
+    check_device(input, output, stream);
+    check_reduce_scatter(input, output, rank(), size());
+    const std::size_t element = size_bytes(output.dtype);
+    const Pieces pieces(output.count, element, conveyor_->room(), ranks());
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const own = slot + own_index() * piece.count * element;
+      return Leg{rows_of_blocks(input.data, slot, piece, element, ranks(), output.count),
+                 rows_of(output.data, own, piece, element),
+                 slot,
+                 own,
+                 ranks() * piece.count,
+                 piece.count};
+    };
+    Order order = of(Kind::reduce_scatter, output.dtype);
+    order.op = op;
+    conveyor_->submit(order, pieces.size(), true, describe, stream);
+  }
+
+  /// See CanAllGather.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
+    check_device(input, output, stream);
+    check_all_gather(input, output, rank(), size());
+    const std::size_t element = size_bytes(input.dtype);
+    const Pieces pieces(input.count, element, conveyor_->room(), ranks());
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      const Piece piece = pieces[index];
+      std::byte* const own = slot + own_index() * piece.count * element;
+      return Leg{rows_of(input.data, own, piece, element),
+                 rows_of_blocks(output.data, slot, piece, element, ranks(), input.count),
+                 own,
+                 slot,
+                 piece.count,
+                 ranks() * piece.count};
+    };
+    conveyor_->submit(of(Kind::all_gather, input.dtype), pieces.size(), true, describe, stream);
+  }
+
+  /// See CanSendRecv.
+  void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
+    check_device(input, input, stream);
+    check_message("send", input, peer, rank(), size());
+    exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
+    check_device(output, output, stream);
+    check_message("recv", output, peer, rank(), size());
+    exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) requires CanSendRecv<Inner> {
+    check_device(input, output, stream);
+    check_send_recv(input, to, output, from, size());
+    if (input.dtype != output.dtype) {
+      throw Error(Errc::unsupported, std::string("send_recv of device memory that sends ") + name(input.dtype) +
+                                         " and receives " + name(output.dtype) +
+                                         "; both are of one type here: call send and recv");
+    }
+    exchange(input, to, output, from, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) {
+    conveyor_->submit(
+        of(Kind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return Leg{}; }, stream);
+  }
+
+  /// See CanSplit. What was enqueued runs first.
+  Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
+    const stream::cuda::DeviceGuard guard(conveyor_->device());
+    settle("a channel was split", deadline);
+    Inner part = inner().split_blocking(color, key, deadline);
+    ChannelContext context = conveyor_->context();
+    context.members.job_rank = context.reporting_rank();
+    context.members.rank = part.rank();
+    context.members.world_size = part.size();
+    context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
+    return telling_failure(context, [&] { return Communicator(context, std::move(part), deadline); });
+  }
+
+  /// See CanAllocate: device memory. What was enqueued runs first. Where a rank cannot have it, the job fails.
+  /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    const stream::cuda::DeviceGuard guard(conveyor_->device());
+    settle("memory was allocated", deadline);
+    return telling_failure(conveyor_->context(), [&] {
+      stream::cuda::DeviceBuffer device(bytes, conveyor_->device());
+      zero_blocking(device, deadline);
+      Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
+      twins_.add(memory);
+      return memory;
+    });
+  }
+
+  /// See CanAbort.
+  void abort(const Cause& cause) noexcept { conveyor_->abort(cause); }
+  std::optional<Cause> failure() const { return conveyor_->failure(); }
+
+ private:
+  Inner& inner() noexcept { return conveyor_->inner(); }
+  const Inner& inner() const noexcept { return std::as_const(*conveyor_).inner(); }
+  std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
+  std::size_t own_index() const noexcept { return static_cast<std::size_t>(rank()); }
+
+  static Order of(Kind kind, DType dtype) noexcept {
+    Order order;
+    order.kind = kind;
+    order.dtype = dtype;
+    return order;
+  }
+
+  /// Both directions are cut alike whoever calls send, recv or send_recv: half a slot for each.
+  void exchange(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    const std::size_t element = size_bytes(input.dtype);
+    const Pieces sent(input.count, element, slot_bytes / 2);
+    const Pieces received(output.count, element, slot_bytes / 2);
+    const std::size_t sends = to >= 0 ? sent.size() : 0;
+    const std::size_t receives = from >= 0 ? received.size() : 0;
+    const auto describe = [&](std::size_t index, std::byte* slot) {
+      Leg leg;
+      if (index < sends) {
+        leg.input = slot;
+        leg.input_count = sent[index].count;
+        leg.to_host = rows_of(input.data, leg.input, sent[index], element);
+      }
+      if (index < receives) {
+        leg.output = slot + slot_bytes / 2;
+        leg.output_count = received[index].count;
+        leg.to_device = rows_of(output.data, leg.output, received[index], element);
+      }
+      return leg;
+    };
+    Order order = of(Kind::exchange, input.dtype);
+    order.to = to;
+    order.from = from;
+    conveyor_->submit(order, std::max(sends, receives), true, describe, stream);
+  }
+
+  void check_device(const ConstBufferView& input, const ConstBufferView& output, Stream stream) const {
+    const Device own{DeviceKind::cuda, conveyor_->device()};
+    if (stream.device() != own) {
+      throw Error(Errc::invalid_argument,
+                  "this channel takes streams of " + to_string(own) + ", not one of " + to_string(stream.device()));
+    }
+    for (const Device device : {input.device, output.device}) {
+      if (device != own) {
+        throw Error(Errc::unsupported, "this channel takes memory of " + to_string(own) + ", not of " +
+                                           to_string(device) +
+                                           "; backend::Staged is for device memory, the backend in it for the host's");
+      }
+    }
+  }
+
+  /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
+  void settle(const char* what_was_done, Deadline deadline) {
+    const bool settled = conveyor_->settle(deadline);
+    const ChannelContext& context = conveyor_->context();
+    context.failure->throw_if_failed(context.reporting_rank());
+    if (const std::optional<Cause> cause = failure()) {
+      throw_cause(*cause);
+    }
+    if (!settled) {
+      throw Error(Errc::timeout, std::string(what_was_done) + " while operations on channel '" + context.name +
+                                     "' had not run by the deadline; wait for them first");
+    }
+  }
+
+  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
+    if (device.bytes() == 0) {
+      return;
+    }
+    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), conveyor_->upload().native()),
+                        "cudaMemsetAsync");
+    stream::cuda::Event zeroed;
+    conveyor_->upload().record(zeroed);
+    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
+      throw Error(Errc::timeout, "the device did not clear memory of " + std::to_string(device.bytes()) +
+                                     " bytes by the deadline; does a kernel hang?");
+    }
+  }
+
+  std::unique_ptr<Conveyor<Inner>> conveyor_;
+  TwinTable twins_;
+  std::uint64_t splits_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/staged.hpp
+
+/// @file
+/// backend::Staged: device memory goes through pinned host memory, over a backend for that.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A backend whose operations go to host queues.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+/// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
+/// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a piece to the host while the piece before
+/// it is reduced there and the one before that is copied back. A topology is laid over `Inner`. Reductions have its
+/// bits.
+template <class Inner>
+struct Staged {
+  static_assert(OnHostStreams<Inner>,
+                "dtrain: backend::Staged needs a backend for host memory, such as backend::SharedMemory "
+                "(OnHostStreams in dtrain/backend/staged.hpp)");
+
+  using Communicator = staged::Communicator<typename Inner::Communicator>;
+  using StreamOwner = stream::cuda::CommunicationStream;
+  static constexpr Determinism determinism = determinism_of<Inner>;
+
+  /// What carries the bytes, and the same on top of another carrier: topologies are laid over that.
+  using Carrier = Inner;
+  template <class Other>
+  using Over = Staged<Other>;
+
+  /// "Staged<SharedMemory>".
+  static constexpr std::string_view name() noexcept { return {name_of_both.data(), name_of_both.size()}; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
+  static constexpr bool reduces(DType dtype) noexcept { return Inner::reduces(dtype); }
+
+  template <class Launcher>
+  static constexpr bool works_with = [] {
+    if constexpr (requires { Inner::template works_with<Launcher>; }) {
+      return Inner::template works_with<Launcher>;
+    }
+    return true;
+  }();
+
+  /// How many ranks a node takes where nobody says.
+  static int visible_devices() { return cuda::visible_devices(); }
+
+  /// Blocking, and collective where `Inner` is. Takes this rank's device. @throws Error (unsupported, usage, cuda), and
+  /// as Inner::enter_blocking
+  static Entry enter_blocking(const Newcomer& newcomer, [[maybe_unused]] Deadline deadline) {
+    cuda::take_device(newcomer, cuda::shares_devices());
+    if constexpr (Enters<Inner>) {
+      return Inner::enter_blocking(newcomer, deadline);
+    } else {
+      return {nullptr, newcomer.secret};
+    }
+  }
+
+  /// Collective, blocking. See CanOpen. The device is the thread's current one.
+  /// @throws Error (unsupported: two ranks on one device; cuda), and as Inner::open_blocking
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    telling_failure(context, [&] { cuda::compare_devices_blocking(context, cuda::shares_devices(), deadline); });
+    auto inner = Inner::open_blocking(context, deadline);  // tells of its own failures
+    return telling_failure(context, [&] { return Communicator(context, std::move(inner), deadline); });
+  }
+
+ private:
+  static constexpr auto name_of_both = [] {
+    constexpr std::string_view before = "Staged<";
+    constexpr std::string_view inner = Inner::name();
+    std::array<char, before.size() + inner.size() + 1> text{};
+    std::size_t length = 0;
+    for (const std::string_view part : {before, inner, std::string_view(">")}) {
+      for (const char letter : part) {
+        text[length++] = letter;
+      }
+    }
+    return text;
+  }();
+};
+
+static_assert(Backend<Staged<SharedMemory>>);
+static_assert(Enters<Staged<SharedMemory>>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/backend/throw_if_failed.hpp
 
 /// @file
@@ -21139,6 +25285,63 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
     kernels::copy_bytes(to.data, from.data, to.bytes());
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/companion.hpp
+
+/// @file
+/// topology::Companion: a second thread of an algorithm, so that a link carries one piece while another is worked on.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Threads: one at a time. Lifetime: destroyed before what its work uses.
+class Companion {
+ public:
+  /// Runs `here()` in this thread and `beside()` in the other, which say whether their channels still serve. Where one
+  /// throws, `stop(cause)` makes the other end. Blocking: until both have returned.
+  /// @returns whether both say so. @throws what here() throws, else what beside() throws
+  template <class Here, class Beside, class Stop>
+  bool run_both(Here here, Beside beside, Stop stop) {
+    Outcome there;
+    auto work = [&]() noexcept { there = outcome_of(beside, stop); };
+    worker_.start(work);
+    const Outcome own = outcome_of(here, stop);
+    // Bounded, although it tries again: the channels' operations end by deadlines of their own.
+    while (!worker_.wait(Deadline::after(std::chrono::minutes(1)))) {
+    }
+    for (const std::exception_ptr& thrown : {own.thrown, there.thrown}) {
+      if (thrown) {
+        std::rethrow_exception(thrown);
+      }
+    }
+    return own.serves && there.serves;
+  }
+
+ private:
+  struct Outcome {
+    bool serves = false;
+    std::exception_ptr thrown{};
+  };
+
+  template <class Work, class Stop>
+  static Outcome outcome_of(Work& work, Stop& stop) noexcept {
+    try {
+      return {work()};
+    } catch (const std::exception& error) {
+      Cause cause;
+      cause.kind = CauseKind::exception;
+      try {
+        cause.text = error.what();
+      } catch (...) {  // out of memory for the sentence
+      }
+      stop(cause);
+      return {false, std::current_exception()};
+    }
+  }
+
+  async::Worker worker_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -21460,6 +25663,22 @@ concept WorksOn = Topology<T> && backend::Backend<B> && T::template works_on<B> 
                   backend::Backend<typename T::template Over<B>> && requires { T::template require<B>(); };
 // clang-format on
 
+/// A backend that only brings memory to another one, its carrier: the paths are laid over that.
+template <class B>
+concept HasCarrier = requires {
+  typename B::template Over<typename B::Carrier>;
+};
+
+/// Does not compile where B, or what carries it, lacks what T needs: see Topology.
+template <Topology T, class B>
+constexpr void require() noexcept {
+  if constexpr (HasCarrier<B>) {
+    T::template require<typename B::Carrier>();
+  } else {
+    T::template require<B>();
+  }
+}
+
 namespace detail {
 
 /// Where the two do not fit, require() has said so in one sentence, and nothing is to be said about the rest.
@@ -21468,8 +25687,12 @@ struct Channels {
   using Type = B;
 };
 template <Topology T, class B>
-requires(T::template works_on<B>) struct Channels<T, B> {
+requires(!HasCarrier<B> && T::template works_on<B>) struct Channels<T, B> {
   using Type = typename T::template Over<B>;
+};
+template <Topology T, HasCarrier B>
+requires(T::template works_on<typename B::Carrier>) struct Channels<T, B> {
+  using Type = typename B::template Over<typename T::template Over<typename B::Carrier>>;
 };
 
 }  // namespace detail
@@ -21825,13 +26048,6 @@ concept OnHostStreams = backend::Backend<B> && std::same_as<typename B::Communic
 template <class B>
 concept CarriesMessages = OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 
-/// The context of a channel for an algorithm, beside the group's own of the same ranks.
-inline backend::ChannelContext beside(const backend::ChannelContext& context, std::string_view purpose) {
-  backend::ChannelContext made = context;
-  made.name += "/" + std::string(purpose);
-  return made;
-}
-
 }  // namespace DTRAIN_NAMESPACE::topology
 
 // ---- dtrain/topology/hierarchical.hpp
@@ -21843,6 +26059,9 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Reduce-scatter in the node, all-reduce of each rank's part with the ranks of its place in the other nodes,
 /// all-gather in the node: all ranks of a node use its link at once. `B` joins nodes, `Intra` the ranks of one.
+///
+/// A large buffer goes in segments: while one is on its way between the nodes, they share out the one before it and
+/// reduce the one behind it.
 ///
 /// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
 /// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
@@ -21863,6 +26082,9 @@ class HierarchicalReduction {
         node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
     if (layout_.nodes > 1 && layout_.has_lane()) {
       across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
+      if (layout_.ranks > layout_.nodes) {
+        companion_.emplace();
+      }
     }
   }
 
@@ -21878,7 +26100,7 @@ class HierarchicalReduction {
     if (layout_.ranks == layout_.nodes) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
-    return reduce_in_node(input, output, partial_op(op)) && reduce_across(output, op) && share_in_node(output);
+    return in_segments(input, output, op);
   }
 
   void abort(const Cause& cause) noexcept {
@@ -21907,6 +26129,34 @@ class HierarchicalReduction {
     Part own = block(whole, lane);
     own.count += lane + 1 == layout_.lanes ? rest(whole).count : 0;
     return own;
+  }
+
+  /// Long enough that what a reduction across nodes costs beside its bytes does not count.
+  static constexpr std::size_t lane_segment_bytes = std::size_t{8} << 20;
+
+  std::size_t segment_length(const BufferView& whole) const noexcept {
+    return lane_segment_bytes / size_bytes(whole.dtype) * static_cast<std::size_t>(layout_.lanes);
+  }
+
+  bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    const std::size_t length = segment_length(output);
+    const std::size_t segments = std::max<std::size_t>(1, pieces_in(output.count, length));
+    const auto segment = [&](std::size_t index) { return piece_of({0, output.count}, length, index); };
+    const auto reduce = [&](std::size_t index) {
+      return index == segments ||
+             reduce_in_node(view_of(input, segment(index)), view_of(output, segment(index)), partial_op(op));
+    };
+    bool serves = reduce(0);
+    for (std::size_t index = 0; serves && index < segments; ++index) {
+      const auto across = [&] { return reduce_across(view_of(output, segment(index)), op); };
+      const auto inside = [&] {
+        return (index == 0 || share_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
+      };
+      serves = segments > 1 && companion_
+                   ? companion_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
+                   : across() && inside();
+    }
+    return serves && share_in_node(view_of(output, segment(segments - 1)));
   }
 
   bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
@@ -21960,6 +26210,7 @@ class HierarchicalReduction {
   NodeLayout layout_;
   Lane<typename Intra::Communicator> node_;
   std::optional<Lane<typename B::Communicator>> across_;
+  std::optional<Companion> companion_;  ///< of a rank that has work inside and across; goes first
 };
 
 /// A backend that can be used inside the nodes of one on host streams.
@@ -21996,6 +26247,77 @@ static_assert(Topology<Hierarchical<>>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
+// ---- dtrain/topology/two_lanes.hpp
+
+/// @file
+/// topology::TwoLanes: an algorithm's pieces go by two channels in turn.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Every second piece, from `first` on; or all of them.
+struct PieceRun {
+  std::size_t first = 0;
+  std::size_t stride = 1;
+};
+
+/// A channel has one operation under way, and its links rest while a piece is reduced, or turns round at a rank. With
+/// two channels they carry a piece of the other one meanwhile.
+/// Threads: run one at a time, abort() and failure() from any.
+template <backend::Backend B>
+class TwoLanes {
+ public:
+  using Lane = topology::Lane<typename B::Communicator>;
+
+  /// Collective, blocking. @throws as B::open_blocking
+  TwoLanes(const backend::ChannelContext& context, const char* purpose, Deadline deadline)
+      : first_(B::open_blocking(beside(context, purpose), deadline)),
+        second_(B::open_blocking(beside(context, std::string(purpose) + "-2"), deadline)) {}
+
+  int rank() const noexcept { return first_.rank(); }
+  int size() const noexcept { return first_.size(); }
+
+  /// `work(lane, run)` carries the pieces of a run along a lane; two runs at once where there are two pieces or more.
+  /// Blocking. @returns whether the channels still serve. @throws what `work` throws
+  template <class Work>
+  bool run(std::size_t pieces, Work work) {
+    if (pieces < 2) {
+      return work(first_, PieceRun{});
+    }
+    return companion_.run_both(
+        [&] {
+          return work(first_, PieceRun{0, 2});
+        },
+        [&] {
+          return work(second_, PieceRun{1, 2});
+        },
+        [&](const Cause& cause) { abort(cause); });
+  }
+
+  void abort(const Cause& cause) noexcept {
+    first_.abort(cause);
+    second_.abort(cause);
+  }
+
+  std::optional<Cause> failure() const {
+    std::optional<Cause> cause = first_.failure();
+    return cause ? cause : second_.failure();
+  }
+
+ private:
+  /// The context of a channel for an algorithm, beside the group's own of the same ranks.
+  static backend::ChannelContext beside(const backend::ChannelContext& context, const std::string& purpose) {
+    backend::ChannelContext made = context;
+    made.name += "/" + purpose;
+    return made;
+  }
+
+  Lane first_;
+  Lane second_;
+  Companion companion_;  ///< goes first
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
 // ---- dtrain/topology/parameter_server.hpp
 
 /// @file
@@ -22016,64 +26338,73 @@ class ServedReduction {
 
   /// Collective, blocking. A server has memory for a piece of every rank: the pieces are shorter where ranks are many.
   ServedReduction(const backend::ChannelContext& context, Deadline deadline)
-      : lane_(B::open_blocking(beside(context, "servers"), deadline)),
-        bytes_(std::clamp(server_bytes / static_cast<std::size_t>(lane_.size()), std::size_t{4096}, piece_bytes) / 8 *
-               8) {
-    if (serves(lane_.rank())) {
-      received_.reset(new std::byte[bytes_ * static_cast<std::size_t>(lane_.size())]);
-      sources_.resize(static_cast<std::size_t>(lane_.size()));
+      : bytes_(std::clamp(lane_bytes / static_cast<std::size_t>(context.members.world_size), std::size_t{4096},
+                          piece_bytes) /
+               8 * 8),
+        lanes_(context, "servers", deadline) {
+    if (serves(lanes_.rank())) {
+      received_.reset(new std::byte[2 * bytes_ * static_cast<std::size_t>(lanes_.size())]);
+      sources_.resize(2 * static_cast<std::size_t>(lanes_.size()));
     }
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lane_.size() == 1) {
+    if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lane_.size());
+    const Combination combine(output.dtype, op, lanes_.size());
     const std::size_t length = bytes_ / size_bytes(output.dtype);
     const std::size_t pieces = pieces_in(shard(output, 0).count, length);
-    for (std::size_t index = 0; index < pieces; ++index) {
-      if (!push(input, output, length, index)) {
-        return false;
+    return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
+      for (std::size_t index = run.first; index < pieces; index += run.stride) {
+        if (!push(lane, slots(run), input, output, length, index)) {
+          return false;
+        }
+        if (serves(lanes_.rank())) {
+          const Part own = piece_of(shard(output, lanes_.rank()), length, index);
+          reduce(run, view_of(input, own), view_of(output, own), combine);
+        }
+        if (!pull(lane, output, length, index)) {
+          return false;
+        }
       }
-      if (serves(lane_.rank())) {
-        const Part own = piece_of(shard(output, lane_.rank()), length, index);
-        reduce(view_of(input, own), view_of(output, own), combine);
-      }
-      if (!pull(output, length, index)) {
-        return false;
-      }
-    }
-    return true;
+      return true;
+    });
   }
 
-  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
-  std::optional<Cause> failure() const { return lane_.failure(); }
+  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
+  std::optional<Cause> failure() const { return lanes_.failure(); }
 
  private:
-  static constexpr std::size_t server_bytes = std::size_t{16} << 20;
+  using Lane = typename TwoLanes<B>::Lane;
+  static constexpr std::size_t lane_bytes = std::size_t{8} << 20;  ///< of a server's memory for each lane
 
-  int server_count() const noexcept { return std::min(servers, lane_.size()); }
+  int server_count() const noexcept { return std::min(servers, lanes_.size()); }
   bool serves(int rank) const noexcept { return rank < server_count(); }
-  int around(int distance) const noexcept { return (lane_.rank() + lane_.size() + distance) % lane_.size(); }
+  int around(int distance) const noexcept { return (lanes_.rank() + lanes_.size() + distance) % lanes_.size(); }
 
   Part shard(const BufferView& whole, int server) const noexcept {
     return part_of(whole.count, server_count(), server);
   }
 
-  std::byte* slot(int rank) const noexcept { return received_.get() + static_cast<std::size_t>(rank) * bytes_; }
+  /// The memory of a lane, null on ranks that do not serve, and in it that for a piece of `rank`.
+  std::byte* slots(PieceRun run) const noexcept {
+    return received_ ? received_.get() + run.first * static_cast<std::size_t>(lanes_.size()) * bytes_ : nullptr;
+  }
+  std::byte* slot(std::byte* slots, int rank) const noexcept { return slots + static_cast<std::size_t>(rank) * bytes_; }
 
   /// In round t rank r sends to r - t and a server s receives from s + t: each has one partner a side, no round waits
   /// for a later one, and all servers receive at once.
-  bool push(const ConstBufferView& input, const BufferView& output, std::size_t length, std::size_t index) {
-    for (int round = 1; round < lane_.size(); ++round) {
+  bool push(Lane& lane, std::byte* slots, const ConstBufferView& input, const BufferView& output, std::size_t length,
+            std::size_t index) {
+    for (int round = 1; round < lanes_.size(); ++round) {
       const int to = serves(around(-round)) ? around(-round) : nobody;
-      const int from = serves(lane_.rank()) ? around(round) : nobody;
+      const int from = serves(lanes_.rank()) ? around(round) : nobody;
       const Part sent = to == nobody ? Part{} : piece_of(shard(output, to), length, index);
-      const Part taken = from == nobody ? Part{} : piece_of(shard(output, lane_.rank()), length, index);
-      const BufferView received{from == nobody ? nullptr : slot(from), taken.count, output.dtype, {}};
-      if (!lane_.exchange(view_of(input, sent), to, received, from)) {
+      const Part taken = from == nobody ? Part{} : piece_of(shard(output, lanes_.rank()), length, index);
+      const BufferView received{from == nobody ? nullptr : slot(slots, from), taken.count, output.dtype, {}};
+      if (!lane.exchange(view_of(input, sent), to, received, from)) {
         return false;
       }
     }
@@ -22081,13 +26412,14 @@ class ServedReduction {
   }
 
   /// In rank order, as many sources at a time as a reduction takes; this rank's slot holds what is reduced so far.
-  void reduce(const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
-    for (int rank = 0; rank < lane_.size(); ++rank) {
-      sources_[static_cast<std::size_t>(rank)] = rank == lane_.rank() ? own.data : slot(rank);
+  void reduce(PieceRun run, const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
+    const auto ranks = static_cast<std::size_t>(lanes_.size());
+    std::span<const std::byte*> rest = std::span(sources_).subspan(run.first * ranks, ranks);
+    for (int rank = 0; rank < lanes_.size(); ++rank) {
+      rest[static_cast<std::size_t>(rank)] = rank == lanes_.rank() ? own.data : slot(slots(run), rank);
     }
     BufferView partial = result;
-    partial.data = slot(lane_.rank());
-    std::span<const std::byte*> rest(sources_);
+    partial.data = slot(slots(run), lanes_.rank());
     while (rest.size() > kernels::Reduction::max_sources) {
       combine(rest.first(kernels::Reduction::max_sources), partial, false);
       rest = rest.subspan(kernels::Reduction::max_sources - 1);
@@ -22096,23 +26428,23 @@ class ServedReduction {
     combine(rest, result, true);
   }
 
-  bool pull(const BufferView& output, std::size_t length, std::size_t index) {
-    for (int round = 1; round < lane_.size(); ++round) {
-      const int to = serves(lane_.rank()) ? around(round) : nobody;
+  bool pull(Lane& lane, const BufferView& output, std::size_t length, std::size_t index) {
+    for (int round = 1; round < lanes_.size(); ++round) {
+      const int to = serves(lanes_.rank()) ? around(round) : nobody;
       const int from = serves(around(-round)) ? around(-round) : nobody;
-      const Part sent = to == nobody ? Part{} : piece_of(shard(output, lane_.rank()), length, index);
+      const Part sent = to == nobody ? Part{} : piece_of(shard(output, lanes_.rank()), length, index);
       const Part taken = from == nobody ? Part{} : piece_of(shard(output, from), length, index);
-      if (!lane_.exchange(view_of(output, sent), to, view_of(output, taken), from)) {
+      if (!lane.exchange(view_of(output, sent), to, view_of(output, taken), from)) {
         return false;
       }
     }
     return true;
   }
 
-  Lane<typename B::Communicator> lane_;
   std::size_t bytes_;                      ///< of a piece
-  std::unique_ptr<std::byte[]> received_;  ///< a server's: a piece of each rank
-  std::vector<const std::byte*> sources_;
+  std::unique_ptr<std::byte[]> received_;  ///< a server's: for each lane a piece of each rank
+  std::vector<const std::byte*> sources_;  ///< of each lane
+  TwoLanes<B> lanes_;
 };
 
 /// With `S` servers; on fewer ranks all of them serve.
@@ -22159,74 +26491,77 @@ class RingReduction {
 
   /// Collective, blocking.
   RingReduction(const backend::ChannelContext& context, Deadline deadline)
-      : lane_(B::open_blocking(beside(context, "ring"), deadline)), received_(new std::byte[piece_bytes]) {}
+      : received_(new std::byte[2 * piece_bytes]), lanes_(context, "ring", deadline) {}
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lane_.size() == 1) {
+    if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lane_.size());
-    for (int step = 0; step + 1 < lane_.size(); ++step) {
-      if (!reduce(input, output, combine, step)) {
-        return false;
+    const Combination combine(output.dtype, op, lanes_.size());
+    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
+      bool serves = true;
+      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
+        serves = reduce(lane, run, input, output, combine, step);
       }
-    }
-    for (int step = 0; step + 1 < lane_.size(); ++step) {
-      if (!gather(output, step)) {
-        return false;
+      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
+        serves = gather(lane, run, output, step);
       }
-    }
-    return true;
+      return serves;
+    });
   }
 
-  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
-  std::optional<Cause> failure() const { return lane_.failure(); }
+  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
+  std::optional<Cause> failure() const { return lanes_.failure(); }
 
  private:
-  int next() const noexcept { return (lane_.rank() + 1) % lane_.size(); }
-  int previous() const noexcept { return (lane_.rank() + lane_.size() - 1) % lane_.size(); }
+  using Lane = typename TwoLanes<B>::Lane;
+
+  int next() const noexcept { return (lanes_.rank() + 1) % lanes_.size(); }
+  int previous() const noexcept { return (lanes_.rank() + lanes_.size() - 1) % lanes_.size(); }
 
   /// The part that is `back` ranks behind this one's own.
   Part part(const BufferView& whole, int back) const noexcept {
-    return part_of(whole.count, lane_.size(), (lane_.rank() + 2 * lane_.size() - back) % lane_.size());
+    return part_of(whole.count, lanes_.size(), (lanes_.rank() + 2 * lanes_.size() - back) % lanes_.size());
   }
 
   static std::size_t length(const BufferView& whole) noexcept { return piece_bytes / size_bytes(whole.dtype); }
   std::size_t pieces(const BufferView& whole) const noexcept {
-    return pieces_in(part_of(whole.count, lane_.size(), 0).count, length(whole));
+    return pieces_in(part_of(whole.count, lanes_.size(), 0).count, length(whole));
   }
 
   /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
-  bool reduce(const ConstBufferView& input, const BufferView& output, const Combination& combine, int step) {
+  bool reduce(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
+              const Combination& combine, int step) {
+    std::byte* const memory = received_.get() + run.first * piece_bytes;
     const ConstBufferView partial = step == 0 ? input : ConstBufferView(output);
-    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
       const Part sent = piece_of(part(output, step), length(output), piece);
       const Part taken = piece_of(part(output, step + 1), length(output), piece);
-      const BufferView received{received_.get(), taken.count, output.dtype, {}};
-      if (!lane_.exchange(view_of(partial, sent), next(), received, previous())) {
+      const BufferView received{memory, taken.count, output.dtype, {}};
+      if (!lane.exchange(view_of(partial, sent), next(), received, previous())) {
         return false;
       }
       const std::array<const std::byte*, 2> sources{received.data, view_of(input, taken).data};
-      combine(sources, view_of(output, taken), step + 2 == lane_.size());
+      combine(sources, view_of(output, taken), step + 2 == lanes_.size());
     }
     return true;
   }
 
   /// A part that is done goes on.
-  bool gather(const BufferView& output, int step) {
-    for (std::size_t piece = 0; piece < pieces(output); ++piece) {
+  bool gather(Lane& lane, PieceRun run, const BufferView& output, int step) {
+    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
       const Part sent = piece_of(part(output, step - 1), length(output), piece);
       const Part taken = piece_of(part(output, step), length(output), piece);
-      if (!lane_.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
+      if (!lane.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
         return false;
       }
     }
     return true;
   }
 
-  Lane<typename B::Communicator> lane_;
-  std::unique_ptr<std::byte[]> received_;
+  std::unique_ptr<std::byte[]> received_;  ///< a piece of each lane
+  TwoLanes<B> lanes_;
 };
 
 struct Ring {
@@ -22269,32 +26604,36 @@ class TreeReduction {
   static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
 
   /// Collective, blocking.
-  TreeReduction(const backend::ChannelContext& context, Deadline deadline)
-      : lane_(B::open_blocking(beside(context, "tree"), deadline)) {
+  TreeReduction(const backend::ChannelContext& context, Deadline deadline) : lanes_(context, "tree", deadline) {
     if (left() != nobody) {
-      received_.reset(new std::byte[2 * piece_bytes]);
+      received_.reset(new std::byte[4 * piece_bytes]);
     }
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lane_.size() == 1) {
+    if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    return up(input, output, Combination(output.dtype, op, lane_.size())) && down(output);
+    const Combination combine(output.dtype, op, lanes_.size());
+    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
+      return up(lane, run, input, output, combine) && down(lane, run, output);
+    });
   }
 
-  void abort(const Cause& cause) noexcept { lane_.abort(cause); }
-  std::optional<Cause> failure() const { return lane_.failure(); }
+  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
+  std::optional<Cause> failure() const { return lanes_.failure(); }
 
  private:
+  using Lane = typename TwoLanes<B>::Lane;
+
   int child(int number) const noexcept {
-    const int rank = 2 * lane_.rank() + number;
-    return rank < lane_.size() ? rank : nobody;
+    const int rank = 2 * lanes_.rank() + number;
+    return rank < lanes_.size() ? rank : nobody;
   }
   int left() const noexcept { return child(1); }
   int right() const noexcept { return child(2); }
-  int parent() const noexcept { return lane_.rank() == 0 ? nobody : (lane_.rank() - 1) / 2; }
+  int parent() const noexcept { return lanes_.rank() == 0 ? nobody : (lanes_.rank() - 1) / 2; }
 
   static Part piece(const BufferView& whole, std::size_t index) noexcept {
     return piece_of({0, whole.count}, piece_bytes / size_bytes(whole.dtype), index);
@@ -22305,14 +26644,16 @@ class TreeReduction {
 
   /// While one piece comes from the left child, the one before it goes to the parent. No rank waits for ever: every
   /// message waits only for such of an earlier piece, or of the same piece further down or further left.
-  bool up(const ConstBufferView& input, const BufferView& output, const Combination& combine) {
+  bool up(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
+          const Combination& combine) {
+    std::byte* const memory = left() == nobody ? nullptr : received_.get() + 2 * run.first * piece_bytes;
     const ConstBufferView reduced = left() == nobody ? input : ConstBufferView(output);
     Part before{};
-    for (std::size_t index = 0; index <= pieces(output); ++index) {
+    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
       const Part now = piece(output, index);
-      const BufferView first{received_.get(), now.count, output.dtype, {}};
-      const BufferView second{left() == nobody ? nullptr : received_.get() + piece_bytes, now.count, output.dtype, {}};
-      if (!lane_.exchange(view_of(reduced, before), parent(), first, left()) || !lane_.recv(second, right())) {
+      const BufferView first{memory, now.count, output.dtype, {}};
+      const BufferView second{left() == nobody ? nullptr : memory + piece_bytes, now.count, output.dtype, {}};
+      if (!lane.exchange(view_of(reduced, before), parent(), first, left()) || !lane.recv(second, right())) {
         return false;
       }
       if (left() != nobody) {
@@ -22324,12 +26665,12 @@ class TreeReduction {
     return true;
   }
 
-  bool down(const BufferView& output) {
+  bool down(Lane& lane, PieceRun run, const BufferView& output) {
     Part before{};
-    for (std::size_t index = 0; index <= pieces(output); ++index) {
+    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
       const Part now = piece(output, index);
-      if (!lane_.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
-          !lane_.send(view_of(output, before), right())) {
+      if (!lane.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
+          !lane.send(view_of(output, before), right())) {
         return false;
       }
       before = now;
@@ -22337,8 +26678,8 @@ class TreeReduction {
     return true;
   }
 
-  Lane<typename B::Communicator> lane_;
-  std::unique_ptr<std::byte[]> received_;  ///< a piece of each child
+  std::unique_ptr<std::byte[]> received_;  ///< for each lane a piece of each child
+  TwoLanes<B> lanes_;
 };
 
 struct Tree {
@@ -22627,7 +26968,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 inline constexpr const char* help_text =
     "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start; auto: one for each core this process may use (default 1)\n"
+    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
+    "                           computes on GPUs, else for each core this process may use\n"
     "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
     "  --node-rank=R            which of them this one is, from 0\n"
     "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
@@ -26157,17 +30499,31 @@ struct NodeJobOptions {
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
 
+/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
+using VisibleDevices = int (*)();
+
 namespace detail {
 
 inline constexpr int most_workers = 4096;
 
-/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage)
-inline int worker_count(const std::optional<std::string>& given, int cores) {
+/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage), what visible_devices
+/// throws
+inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
   if (!given) {
     return 1;
   }
-  if (*given == "auto") {
+  if (*given == "auto" && visible_devices == nullptr) {
     return cores;
+  }
+  if (*given == "auto") {
+    const int devices = visible_devices();
+    if (devices < 1) {
+      throw Error(
+          Errc::usage,
+          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
+          "CUDA_VISIBLE_DEVICES");
+    }
+    return devices;
   }
   const int count = identity::parse_integer(*given).value_or(0);
   if (count < 1 || count > most_workers) {
@@ -26241,15 +30597,17 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 }  // namespace detail
 
 /// @param cores how many this process may use
+/// @param visible_devices is called for --nproc-per-node=auto; may be null
 /// @throws Error (usage, identity). Blocking: reads the secret's file
-inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores) {
+inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores,
+                                       VisibleDevices visible_devices = nullptr) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeJobOptions options;
   options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
-  options.workers = detail::worker_count(options.node.nproc_per_node, cores);
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
   options.max_restarts = flags.max_restarts;
   options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
@@ -26507,8 +30865,9 @@ struct PerNode {
 
   /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
   /// sentence on stderr where nothing could be started. To be main's first statement.
+  /// @param visible_devices counts the devices that --nproc-per-node=auto starts a worker for each of; null: the cores
   /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
-  static Start start(int argc, char** argv) {
+  static Start start(int argc, char** argv, VisibleDevices visible_devices = nullptr) {
     try {
       const identity::Environment environment = identity::snapshot_environment();
       if (is_worker_environment(environment, ::getppid())) {
@@ -26521,7 +30880,8 @@ struct PerNode {
       if (flags.help) {
         return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
       }
-      NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity());
+      NodeJobOptions options =
+          node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity(), visible_devices);
       open_standard_descriptors();
       adopt_orphans();
       NodeJob job(std::move(options));
@@ -26534,6 +30894,108 @@ struct PerNode {
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/ddp/atomic_file.hpp
+
+/// @file
+/// AtomicFile: a file that appears whole or not at all.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
+/// a full disk or a lost power supply leaves either the old content or the new one. Lifetime: without commit() nothing
+/// remains. What a killed process leaves is PATH.part, which the next writer takes over; it is locked as long as its
+/// writer lives, so that two writers do not mix. Blocking: the file system. Threads: none but the one that uses it.
+class AtomicFile {
+ public:
+  /// @throws Error (the system's code) naming the file
+  explicit AtomicFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
+    for (int tries = 1; !open_and_lock(); ++tries) {
+      if (tries == most_tries) fail(EBUSY);
+    }
+    if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
+  }
+  AtomicFile(AtomicFile&&) = delete;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile() { abandon(); }
+
+  /// Appends. @throws as the constructor
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+      if (written >= 0) {
+        bytes = bytes.subspan(static_cast<std::size_t>(written));
+      } else if (errno != EINTR) {
+        fail(errno);
+      }
+    }
+  }
+
+  /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
+  void commit() {
+    if (::fsync(descriptor_.get()) != 0) fail(errno);
+    if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+    descriptor_.reset();
+    sync_folder();
+  }
+
+ private:
+  /// Two writers seldom meet; a file system whose two ways to a file disagree about it would keep this one for ever.
+  static constexpr int most_tries = 100;
+
+  /// @returns false where the file was renamed by its writer before it could be locked
+  bool open_and_lock() {
+    descriptor_ =
+        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (!descriptor_) {
+      if (errno == EINTR) return false;
+      fail(errno);
+    }
+    // Where the file system knows no locks, nobody is kept out.
+    if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      descriptor_.reset();
+      throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
+                                     "; give each job a file of its own");
+    }
+    struct stat mine {};
+    struct stat named {};
+    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
+    if (!S_ISREG(mine.st_mode)) {
+      descriptor_.reset();  // what is not this writer's is not removed
+      fail(EINVAL);
+    }
+    return ::stat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  }
+
+  /// The renaming itself is on the disk, where the file system can say so of a folder.
+  void sync_folder() {
+    const std::size_t slash = path_.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+    const async::Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
+      throw posix_error(errno, "writing the folder of the file " + path_ + " to its disk failed");
+    }
+  }
+
+  void abandon() noexcept {
+    if (descriptor_) {
+      static_cast<void>(::unlink(part_.c_str()));
+      descriptor_.reset();
+    }
+  }
+
+  [[noreturn]] void fail(int number) {
+    abandon();
+    throw posix_error(number, "writing the file " + path_ + " failed",
+                      "what was there is unchanged; name a file in a folder that can be written and has room");
+  }
+
+  std::string path_;
+  std::string part_;
+  async::Descriptor descriptor_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/bucket_plan.hpp
 
@@ -26703,22 +31165,94 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps c
 // ---- dtrain/ddp/bucket.hpp
 
 /// @file
-/// A bucket at run time: a range of the arena, and the event of its reduction.
+/// Buckets at run time: ranges of the arena.
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// Reused by every step, so nothing is allocated in them.
-template <stream::Event Event>
-struct Bucket {
-  BufferView range;
-  Event reduced;
-};
 
 /// The elements of `planned` in an arena at `arena`, padding included: zeros, which every reduction leaves as they are.
 inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
   std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
   return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
 }
+
+/// Of all its buckets.
+inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
+  std::vector<BufferView> ranges;
+  ranges.reserve(plan.buckets.size());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    ranges.push_back(range_of(bucket, arena));
+  }
+  return ranges;
+}
+
+/// How many gradients each of its buckets waits for.
+inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
+  std::vector<std::size_t> counts;
+  counts.reserve(plan.buckets.size());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    counts.push_back(bucket.parameters.size());
+  }
+  return counts;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/claims.hpp
+
+/// @file
+/// Claims: what only one wrapper of a rank may have at a time.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Addresses, each claimed by one owner at most. Threads: all members from any thread.
+class Claims {
+ public:
+  /// @returns whether nobody had it.
+  bool add(const void* address) {
+    const std::lock_guard lock(mutex_);
+    if (std::find(taken_.begin(), taken_.end(), address) != taken_.end()) {
+      return false;
+    }
+    taken_.push_back(address);
+    return true;
+  }
+
+  void remove(const void* address) noexcept {
+    const std::lock_guard lock(mutex_);
+    taken_.erase(std::remove(taken_.begin(), taken_.end(), address), taken_.end());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const void*> taken_;
+};
+
+/// Owns claims until its end.
+class Claim {
+ public:
+  explicit Claim(std::shared_ptr<Claims> claims) noexcept : claims_(std::move(claims)) {}
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  ~Claim() {
+    for (const void* const address : own_) {
+      claims_->remove(address);
+    }
+  }
+
+  /// @returns false where somebody else has it, or this claim.
+  bool add(const void* address) {
+    own_.reserve(own_.size() + 1);
+    if (!claims_->add(address)) {
+      return false;
+    }
+    own_.push_back(address);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Claims> claims_;
+  std::vector<const void*> own_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -26778,6 +31312,76 @@ struct GradientSlot {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/buffer_broadcast.hpp
+
+/// @file
+/// Gives every rank rank 0's buffers, in one collective at the end of each step.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Owns the memory that the buffers, however many and of whatever types, travel in as bytes. Lifetime: the buffers'
+/// memory outlives it.
+template <backend::Communicator Communicator>
+class BufferBroadcast {
+ public:
+  /// Collective, blocking: allocates where there is something to send.
+  BufferBroadcast(Communicator& communicator, std::span<const TensorView> buffers, Deadline deadline)
+      : is_root_(communicator.rank() == 0) {
+    std::size_t bytes = 0;
+    for (const TensorView& buffer : buffers) {
+      bytes += detail::padded(buffer.bytes());
+    }
+    if (bytes == 0 || communicator.size() == 1) {
+      return;
+    }
+    memory_.emplace(communicator.allocate_blocking(bytes, deadline));
+    all_ = {memory_->data(), bytes, DType::u8, buffers.front().device};
+    std::byte* place = memory_->data();
+    for (const TensorView& buffer : buffers) {
+      slots_.push_back({buffer.data, place, buffer.bytes()});
+      place += detail::padded(buffer.bytes());
+    }
+  }
+
+  /// Enqueues, where the flow's earlier work has waited for whoever wrote the buffers.
+  template <class Flow>
+  void launch(Communicator& communicator, Flow& flow) {
+    if (!memory_) {
+      return;
+    }
+    if (is_root_) {
+      flow.gather(slots_);
+    }
+    communicator.broadcast(all_, 0, flow.stream());
+    if constexpr (Flow::copies_on_stream) {
+      scatter(flow);
+    }
+  }
+
+  /// After the broadcast has run.
+  template <class Flow>
+  void finish(Flow& flow) {
+    if constexpr (!Flow::copies_on_stream) {
+      scatter(flow);
+    }
+  }
+
+ private:
+  template <class Flow>
+  void scatter(Flow& flow) {
+    if (!is_root_) {
+      flow.scatter(slots_);
+    }
+  }
+
+  bool is_root_;
+  std::optional<typename Communicator::Allocation> memory_;
+  BufferView all_{};
+  std::vector<GradientSlot> slots_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/launch_queue.hpp
 
 /// @file
@@ -26790,10 +31394,16 @@ namespace DTRAIN_NAMESPACE::ddp {
 class LaunchQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit LaunchQueue(std::span<const std::size_t> sizes) : entries_(sizes.size()) {
+  explicit LaunchQueue(std::span<const std::size_t> sizes) { plan(sizes); }
+
+  /// The buckets are others from the next step on.
+  void plan(std::span<const std::size_t> sizes) {
+    entries_ = std::vector<Entry>(sizes.size());
     for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
       entries_[bucket].size = sizes[bucket];
     }
+    next_ = 0;  // none of these is launched
+    complete_ = 0;
   }
 
   void begin_step() noexcept {
@@ -26802,29 +31412,37 @@ class LaunchQueue {
       entry.complete = false;
     }
     next_ = 0;
+    complete_ = 0;
     failure_ = nullptr;
   }
 
-  /// A gradient of `bucket` is in its place. The last of a bucket takes the gate, once, and calls `launch(b)` for every
-  /// complete bucket whose predecessors are launched. An exception of `launch` passes through; nothing is launched
-  /// after.
-  template <class Launch>
-  void arrived(std::size_t bucket, Launch&& launch) {
+  /// A gradient of `bucket` is in its place. The last of a bucket takes the gate, once, calls `complete(bucket)`, then
+  /// `launch(b)` for every complete bucket whose predecessors are launched, until one says that there is no room for it
+  /// now (false). An exception of the two passes through; nothing is launched after.
+  template <class Complete, class Launch>
+  void arrived(std::size_t bucket, Complete&& complete, Launch&& launch) {
     // Releases this thread's writes to the bucket, and acquires those of the threads that came before.
     if (entries_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
       return;
     }
     const std::lock_guard gate(gate_);
+    or_fail([&] { complete(bucket); });
     entries_[bucket].complete = true;
-    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
-      try {
-        launch(next_);
-      } catch (...) {
-        failure_ = std::current_exception();
-        throw;
-      }
-      ++next_;
-    }
+    ++complete_;
+    launch_what_can(launch);
+  }
+
+  /// Launches what had no room when it became complete.
+  template <class Launch>
+  void resume(Launch&& launch) {
+    const std::lock_guard gate(gate_);
+    launch_what_can(launch);
+  }
+
+  /// Whether every gradient of this step is in its place, and not only announced.
+  bool all_complete() const {
+    const std::lock_guard gate(gate_);
+    return complete_ == entries_.size();
   }
 
   /// How many buckets of this step are launched.
@@ -26849,9 +31467,33 @@ class LaunchQueue {
     bool complete = false;  // guarded by the gate
   };
 
+  /// Under the gate, as what follows.
+  template <class Launch>
+  void launch_what_can(Launch& launch) {
+    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
+      bool launched = false;
+      or_fail([&] { launched = launch(next_); });
+      if (!launched) {
+        return;
+      }
+      ++next_;
+    }
+  }
+
+  template <class F>
+  void or_fail(F&& act) {
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
   std::vector<Entry> entries_;
   mutable std::mutex gate_;
   std::size_t next_ = 0;
+  std::size_t complete_ = 0;
   std::exception_ptr failure_;
 };
 
@@ -26864,7 +31506,7 @@ class LaunchQueue {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The same on every rank, `progress` excepted; a difference is an error on all of them.
+/// The same on every rank, what is recorded and who runs things excepted; a difference is an error on all of them.
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
@@ -26872,6 +31514,22 @@ struct DdpOptions {
   /// The buckets stay as they were planned at the start, so that every run with the same model, options, ranks and
   /// nodes gives the same bits; a backend that does not promise that (backend::Determinism) is refused.
   bool deterministic = false;
+  /// At the end of the first step the buckets are planned once more, in the order in which rank 0's gradients were
+  /// ready; gradients that were bound may move then, with what they hold. Not with `deterministic`, nor where the first
+  /// step became part of a CUDA graph.
+  bool reorder_gradients = true;
+  /// A parameter that is not announced in a step counts as zeros on that rank, unless steps under no_sync() since the
+  /// last one have left something in its gradient; else finish() names it in an error. On CUDA streams that gradients
+  /// came from outlive the wrapper then.
+  bool allow_unused_parameters = false;
+  /// Each step gives every rank rank 0's buffers, where the model has buffers().
+  bool broadcast_buffers = true;
+  /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
+  /// some microseconds a bucket; records are kept of many steps.
+  bool timeline = false;
+  /// On CUDA: the stream that values, gradients and buffers were written on before the construction. Without one, the
+  /// device's default stream, which also stands for all streams that are not made non-blocking.
+  StreamHandle written_on{};
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< who runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
@@ -26912,6 +31570,83 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/ddp/backend_checks.hpp
+
+/// @file
+/// Refuses what a backend cannot reduce, in one sentence each, before a channel is opened.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
+template <class Backend>
+void check_place(const std::string& what, Device place, Device communication) {
+  if (!Backend::supports(place.kind)) {
+    throw Error(Errc::unsupported, what + " is on " + to_string(place) + ", which backend " +
+                                       std::string(std::string_view(Backend::name())) + " does not reduce");
+  }
+  if (place != communication) {
+    throw Error(Errc::unsupported, what + " is on " + to_string(place) + ", but this rank's communication is on " +
+                                       to_string(communication) + "; a rank's model is on one device");
+  }
+}
+
+}  // namespace detail
+
+/// @param communication where the stream of the wrapper runs
+/// @throws Error (unsupported)
+template <class Backend>
+void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
+                   const DdpOptions& options, Device communication) {
+  const std::string name_of{std::string_view(Backend::name())};
+  if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
+    throw Error(Errc::unsupported, "DdpOptions::deterministic is set, but backend " + name_of +
+                                       " does not promise the same bits in every run; use topology::Ring, whose order "
+                                       "of summation is fixed, or another backend");
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string who = "parameter " + std::to_string(i) + " '" + parameters[i].name + "'";
+    detail::check_place<Backend>(who, parameters[i].value.device, communication);
+    if (!Backend::reduces(parameters[i].gradient.dtype)) {
+      throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
+                                         ", which backend " + name_of + " does not reduce");
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    detail::check_place<Backend>("buffer " + std::to_string(i) + " of the model", buffers[i].device, communication);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/binding_claim.hpp
+
+/// @file
+/// A binding claim: a model's gradients live in the memory of one wrapper at a time.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A parameter is known by the address of its value. @returns what keeps others from binding these gradients while it
+/// lives. @throws Error (invalid_argument) where one is bound already
+inline std::unique_ptr<Claim> claim_bindings(std::shared_ptr<Claims> claims, std::span<const Parameter> parameters) {
+  auto claim = std::make_unique<Claim>(std::move(claims));
+  std::vector<const void*> values;  // a tied one counts once
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const void* const value = parameters[i].value.data;
+    if (parameters[i].value.bytes() == 0 || std::find(values.begin(), values.end(), value) != values.end()) continue;
+    values.push_back(value);
+    if (!claim->add(value)) {
+      throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
+                                              "' lives in another DistributedDataParallel: a model with "
+                                              "bind_gradient is wrapped once at a time; destroy the other one first");
+    }
+  }
+  return claim;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/broadcast_values.hpp
 
 /// @file
@@ -26919,14 +31654,21 @@ using ddp::Parameter;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: returns when all values are rank 0's. The values' memory stays the model's own.
+/// Collective, blocking: returns when all values and buffers are rank 0's. Their memory stays the model's own. What
+/// wrote them has run, or the stream comes after it.
 /// @throws the job's first cause; Error (timeout).
 template <backend::Communicator Communicator>
 void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
-                      std::span<const Parameter> parameters, const FailureContext& context) {
+                      std::span<const Parameter> parameters, std::span<const TensorView> buffers,
+                      const FailureContext& context) {
   for (const Parameter& parameter : parameters) {
     if (parameter.value.shape.element_count() != 0) {
       communicator.broadcast(parameter.value.flat(), 0, stream);
+    }
+  }
+  for (const TensorView& buffer : buffers) {
+    if (buffer.shape.element_count() != 0) {
+      communicator.broadcast(buffer.flat(), 0, stream);
     }
   }
   typename Communicator::Stream::Event arrived;
@@ -26946,41 +31688,57 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Threads: const members concurrently. Indices are in range, except where a member says that it checks.
 class GradientTable {
  public:
-  /// @param arena where the plan's arena begins; null only where it has no bytes
-  /// @throws Error (unsupported) for gradients that are not in host memory.
-  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena) {
+  /// @param arena where the plan's arena begins, on `device`; null only where it has no bytes
+  /// @throws Error (unsupported) for gradients that are not on `device`.
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
+      : arena_(arena), device_(device) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const TensorView& gradient = parameters[i].gradient;
       names_.push_back(parameters[i].name);
       views_.push_back(gradient);
-      const std::size_t bytes = gradient.bytes();
-      slots_.push_back({gradient.data, bytes == 0 ? gradient.data : arena + plan.offset_of[i], bytes});
-      if (gradient.device.kind != DeviceKind::host) {
+      slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+      if (gradient.device != device) {
         throw Error(Errc::unsupported, "the gradient of " + describe(i) + " is on " + to_string(gradient.device) +
-                                           "; this reducer takes gradients in host memory");
+                                           "; this reducer takes gradients " + where());
       }
     }
   }
 
+  std::size_t size() const noexcept { return slots_.size(); }
+
   const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
 
-  /// Gradient i lives in the arena from now on; what it holds is copied there. Checks the index. @returns where.
+  /// Where gradient i lives from now on is its place in the arena; what it holds is to be copied there before.
+  /// Checks the index. @returns where.
   TensorView bind(std::size_t parameter) {
     GradientSlot& slot = slots_.at(parameter);
-    if (slot.own != nullptr) {
-      slot.pack();
-    }
     slot.own = slot.place;
     views_[parameter].data = slot.place;
     return views_[parameter];
   }
 
-  /// @throws Error (unsupported) for a stream whose work the host cannot see the end of.
-  void require_host(std::size_t parameter, StreamHandle stream) const {
-    if (stream.device.kind != DeviceKind::host) {
+  /// The places are those of another plan of the same gradients. A bound gradient is to be moved there.
+  /// @returns where gradient i lives now.
+  TensorView move(std::size_t parameter, const BucketPlan& plan) {
+    GradientSlot& slot = slots_.at(parameter);
+    const bool bound = slot.is_bound();
+    slot.place = place(plan, parameter);
+    return bound ? bind(parameter) : views_[parameter];
+  }
+
+  /// @throws Error (unsupported) for a stream of another device than the gradients'.
+  void require_same_device(std::size_t parameter, StreamHandle stream) const {
+    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
       throw Error(Errc::unsupported, announcement(parameter) + " came with a stream of " + to_string(stream.device) +
-                                         "; this backend reduces host memory: copy the gradient to the host first");
+                                         "; this reducer takes gradients " + where());
     }
+  }
+
+  /// @throws Error (invalid_argument)
+  [[noreturn]] void refuse_without_stream(std::size_t parameter) const {
+    throw Error(Errc::invalid_argument, announcement(parameter) + " came without a stream, but the gradient is on " +
+                                            to_string(device_) +
+                                            "; call ready(i, stream) with the stream that produces it");
   }
 
   /// @throws Error (invalid_argument) unless `gradient` has as many elements of the same kind as the parameter's own.
@@ -27003,6 +31761,15 @@ class GradientTable {
   const std::vector<std::string>& names() const noexcept { return names_; }
 
  private:
+  std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
+    return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
+  }
+
+  std::string where() const {
+    return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                            : "on " + to_string(device_) + ", the device of its communication";
+  }
+
   std::string announcement(std::size_t parameter) const {
     return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
   }
@@ -27011,6 +31778,8 @@ class GradientTable {
     return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
   }
 
+  std::byte* arena_;
+  Device device_;
   std::vector<std::string> names_;
   std::vector<TensorView> views_;
   std::vector<GradientSlot> slots_;
@@ -27048,11 +31817,30 @@ concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParame
 
 /// A Model that lets DistributedDataParallel place its gradients: `bind_gradient(i, view)` makes gradient i live at
 /// `view` from now on (same shape, dtype and device as before; its content was copied there). Called at construction
-/// and at most once more, between steps.
+/// and at most once more, at the end of the first step, for gradients that move (DdpOptions::reorder_gradients).
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);
 };
+
+/// A Model with state that is no parameter, such as the running means of batch normalisation: `buffers()` gives a range
+/// of TensorView that knows its size. Each step gives all ranks rank 0's (DdpOptions::broadcast_buffers).
+template <class M>
+concept HasBuffers = Model<M> && requires(M& model) {
+  { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
+  { *std::begin(model.buffers()) } -> std::convertible_to<const TensorView&>;
+  std::end(model.buffers());
+};
+
+/// Where a model's parameters are. On a GPU it says so: `static constexpr dtrain::DeviceKind device_kind =
+/// dtrain::DeviceKind::cuda;`. One that does not say is on the host.
+template <class M>
+inline constexpr DeviceKind device_kind_of = DeviceKind::host;
+template <class M>
+requires requires {
+  { M::device_kind } -> std::convertible_to<DeviceKind>;
+}
+inline constexpr DeviceKind device_kind_of<M> = M::device_kind;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -27149,6 +31937,23 @@ std::vector<Parameter> capture_parameters(M& model) {
   return parameters;
 }
 
+/// The buffers as they are now; none where the model has none. @throws Error (invalid_argument)
+template <Model M>
+std::vector<TensorView> capture_buffers(M& model) {
+  std::vector<TensorView> buffers;
+  if constexpr (HasBuffers<M>) {
+    for (const TensorView& buffer : model.buffers()) {
+      if (buffer.data == nullptr && buffer.bytes() != 0) {
+        throw Error(Errc::invalid_argument, "buffer " + std::to_string(buffers.size()) +
+                                                " of the model has no memory; allocate it before "
+                                                "DistributedDataParallel");
+      }
+      buffers.push_back(buffer);
+    }
+  }
+  return buffers;
+}
+
 /// What a bucket plan needs to know of them.
 inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
   std::vector<GradientSize> sizes;
@@ -27184,19 +31989,151 @@ struct ModelDescription {
   ReduceOp reduce_op = ReduceOp::average;
   std::vector<ParameterDescription> parameters;
   bool deterministic = false;
+  bool reorder_gradients = false;
+  bool allow_unused_parameters = false;
+  bool broadcast_buffers = false;
+  std::uint64_t buffer_bytes = 0;  ///< of all buffers together
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
-inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options) {
+inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
+                                 std::span<const TensorView> buffers = {}) {
   ModelDescription description{
-      options.bucket_bytes, options.first_bucket_bytes, options.reduce_op, {}, options.deterministic};
-  description.parameters.reserve(parameters.size());
+      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,         {}, options.deterministic,
+      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers, 0};
+  for (const TensorView& buffer : buffers) {
+    description.buffer_bytes += buffer.bytes();
+  }
+  description.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(
         {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
   }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    description.parameters.push_back(
+        {"(buffer " + std::to_string(i) + ")", buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
+  }
   return description;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint_header.hpp
+
+/// @file
+/// The beginning of a checkpoint file: which tensors follow it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A checkpoint file is, without gaps, all numbers little-endian:
+///   checkpoint_magic
+///   u32   length of the list, in bytes
+///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
+///   ...   the tensors' elements as they lie in memory, in the order of the list
+///   32    SHA-256 of all before it
+inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
+inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
+inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
+
+/// The longest list that is written or read.
+inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
+
+/// The most tensors in a checkpoint.
+inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+
+/// What a preamble says.
+struct CheckpointPreamble {
+  bool is_checkpoint = false;    ///< of any version
+  bool is_this_version = false;  ///< then list_bytes counts
+  std::uint32_t list_bytes = 0;
+};
+
+inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
+  net::ByteReader reader(bytes);
+  const std::span<const std::byte> magic = reader.raw(checkpoint_magic.size());
+  const std::string_view text(reinterpret_cast<const char*>(magic.data()), magic.size());
+  CheckpointPreamble preamble;
+  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
+  preamble.is_this_version = text == checkpoint_magic;
+  preamble.list_bytes = reader.u32();
+  return preamble;
+}
+
+/// What stands before the elements. @throws Error (limit) for a list beyond max_checkpoint_list_bytes
+inline std::vector<std::byte> checkpoint_header(std::span<const ParameterDescription> tensors) {
+  net::ByteWriter list;
+  list.u32(static_cast<std::uint32_t>(tensors.size()));
+  for (const ParameterDescription& tensor : tensors) {
+    list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
+    list.u8(static_cast<std::uint8_t>(tensor.shape.extents().size()));
+    for (const std::int64_t extent : tensor.shape.extents()) {
+      list.i64(extent);
+    }
+  }
+  if (list.view().size() > max_checkpoint_list_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
+                                 std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
+                                 std::to_string(max_checkpoint_list_bytes) + " are possible");
+  }
+  net::ByteWriter header;
+  header.raw(std::as_bytes(std::span(checkpoint_magic))).bytes(list.view());
+  return header.take();
+}
+
+namespace detail {
+
+/// @returns nothing where the reader has failed or the values cannot be
+inline std::optional<ParameterDescription> read_checkpoint_entry(net::ByteReader& reader) {
+  ParameterDescription tensor;
+  tensor.name = reader.string(max_parameter_name_bytes);
+  const std::uint8_t dtype = reader.u8();
+  const std::size_t rank = reader.u8();
+  if (dtype < 1 || dtype > static_cast<std::uint8_t>(DType::u8) || rank > Shape::max_rank) return std::nullopt;
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  for (std::size_t i = 0; i < rank; ++i) {
+    extents[i] = reader.i64();
+  }
+  if (!reader.ok()) return std::nullopt;
+  try {
+    tensor.shape = Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  tensor.dtype = static_cast<DType>(dtype);
+  return tensor;
+}
+
+}  // namespace detail
+
+/// The list of a header, from bytes that nobody vouches for. Memory stays below a small multiple of their number.
+/// @returns nothing for anything that checkpoint_header does not write.
+inline std::optional<std::vector<ParameterDescription>> parse_checkpoint_list(std::span<const std::byte> bytes) {
+  constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
+  net::ByteReader reader(bytes);
+  const std::size_t count = reader.u32();
+  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
+      count > reader.remaining() / smallest_entry_bytes) {
+    return std::nullopt;
+  }
+  std::vector<ParameterDescription> tensors;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::optional<ParameterDescription> tensor = detail::read_checkpoint_entry(reader);
+    if (!tensor) return std::nullopt;
+    tensors.push_back(*std::move(tensor));
+  }
+  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
+}
+
+/// The bytes of all elements. @returns nothing where they are beyond `most`
+inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterDescription> tensors, std::uint64_t most) {
+  std::uint64_t sum = 0;
+  for (const ParameterDescription& tensor : tensors) {
+    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
+    if (bytes > most - sum) return std::nullopt;
+    sum += bytes;
+  }
+  return sum;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -27258,8 +32195,24 @@ class DescriptionReader {
   std::string_view rest_;
 };
 
-inline constexpr std::string_view description_format = "dtrain ddp 1\n";
+inline constexpr std::string_view description_format = "dtrain ddp 2\n";
 inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
+
+/// The options that are yes or no, as bits.
+inline std::uint64_t flags_of(const ModelDescription& description) {
+  return (description.deterministic ? 1u : 0u) | (description.reorder_gradients ? 2u : 0u) |
+         (description.allow_unused_parameters ? 4u : 0u) | (description.broadcast_buffers ? 8u : 0u);
+}
+
+inline bool parse_flags(DescriptionReader& reader, ModelDescription& description) {
+  std::uint64_t flags = 0;
+  if (!reader.number(flags, 1) || flags > 15) return false;
+  description.deterministic = (flags & 1) != 0;
+  description.reorder_gradients = (flags & 2) != 0;
+  description.allow_unused_parameters = (flags & 4) != 0;
+  description.broadcast_buffers = (flags & 8) != 0;
+  return true;
+}
 
 inline bool parse_parameter(DescriptionReader& reader, ParameterDescription& parameter) {
   std::uint64_t name_bytes = 0;
@@ -27293,7 +32246,8 @@ inline std::string serialise(const ModelDescription& description) {
   detail::append(bytes, description.bucket_bytes);
   detail::append(bytes, description.first_bucket_bytes);
   detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
-  detail::append(bytes, description.deterministic ? 1 : 0, 1);
+  detail::append(bytes, detail::flags_of(description), 1);
+  detail::append(bytes, description.buffer_bytes);
   detail::append(bytes, description.parameters.size());
   for (const ParameterDescription& parameter : description.parameters) {
     detail::append(bytes, parameter.name.size(), 4);
@@ -27314,16 +32268,14 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
   detail::DescriptionReader reader(bytes);
   ModelDescription description;
   std::string_view format;
-  std::uint64_t deterministic = 0;
   std::uint64_t count = 0;
   if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
       format != detail::description_format || !reader.number(description.bucket_bytes) ||
       !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !reader.number(deterministic, 1) || deterministic > 1 || !reader.number(count) ||
+      !detail::parse_flags(reader, description) || !reader.number(description.buffer_bytes) || !reader.number(count) ||
       count > reader.left() / detail::smallest_parameter_bytes) {
     return std::nullopt;
   }
-  description.deterministic = deterministic == 1;
   for (std::uint64_t i = 0; i < count; ++i) {
     ParameterDescription parameter;
     if (!detail::parse_parameter(reader, parameter)) return std::nullopt;
@@ -27363,6 +32315,26 @@ std::string option_difference(const char* option, int rank, const Value& mine, i
   return whose(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + whose(other_rank, "is ") + theirs;
 }
 
+/// The first of the options that are yes or no.
+inline std::optional<std::string> switch_difference(const ModelDescription& mine, int rank,
+                                                    const ModelDescription& theirs, int other_rank) {
+  using Value = bool ModelDescription::*;  // nvcc writes a member of this type in a way that g++ warns of
+  struct Switch {
+    const char* option;
+    Value value;
+  };
+  for (const Switch& one : {Switch{"deterministic", &ModelDescription::deterministic},
+                            Switch{"reorder_gradients", &ModelDescription::reorder_gradients},
+                            Switch{"allow_unused_parameters", &ModelDescription::allow_unused_parameters},
+                            Switch{"broadcast_buffers", &ModelDescription::broadcast_buffers}}) {
+    if (mine.*one.value != theirs.*one.value) {
+      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
+                               std::string(theirs.*one.value ? "true" : "false"));
+    }
+  }
+  return std::nullopt;
+}
+
 inline std::string extra_parameter(int rank, const ModelDescription& longer, int other_rank, std::size_t count) {
   return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
          std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
@@ -27387,9 +32359,8 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
   }
-  if (mine.deterministic != theirs.deterministic) {
-    return detail::option_difference("deterministic", rank, std::string(mine.deterministic ? "true" : "false"),
-                                     other_rank, std::string(theirs.deterministic ? "true" : "false"));
+  if (const auto difference = detail::switch_difference(mine, rank, theirs, other_rank)) {
+    return difference;
   }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
@@ -27405,6 +32376,10 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
   }
   if (theirs.parameters.size() > common) {
     return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  if (mine.buffer_bytes != theirs.buffer_bytes) {
+    return detail::whose(rank, "buffers are ") + std::to_string(mine.buffer_bytes) + " bytes, " +
+           detail::whose(other_rank, "are ") + std::to_string(theirs.buffer_bytes);
   }
   return std::nullopt;
 }
@@ -27514,6 +32489,457 @@ void agree_blocking(Store store, const std::string& prefix, const ModelDescripti
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/named_tensor.hpp
+
+/// @file
+/// NamedTensor: memory that a checkpoint holds, and the name under which it does.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// One piece of a training's state: a parameter, an optimizer's velocity, the number of steps done. Host memory.
+/// Lifetime: the memory outlives what it is given to.
+struct NamedTensor {
+  std::string name;
+  TensorView value;
+};
+
+/// The values of a model's parameters, under their names: the beginning of what most trainings save. Gradients are not
+/// among them, since every step makes them anew.
+inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
+  std::vector<NamedTensor> values;
+  values.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    values.push_back({parameter.name, parameter.value});
+  }
+  return values;
+}
+
+/// What the tensors are called and how they are shaped, which is compared between ranks and with files.
+/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long
+inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors) {
+  std::vector<ParameterDescription> descriptions;
+  descriptions.reserve(tensors.size());
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.name.size() > max_parameter_name_bytes) {
+      throw Error(Errc::invalid_argument, "the name of tensor " + std::to_string(descriptions.size()) +
+                                              " of a checkpoint has " + std::to_string(tensor.name.size()) +
+                                              " bytes; at most " + std::to_string(max_parameter_name_bytes) +
+                                              " are possible");
+    }
+    if (tensor.value.device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "tensor " + std::to_string(descriptions.size()) + " of a checkpoint is on " +
+                                         to_string(tensor.value.device) + "; copy it to host memory and give that");
+    }
+    descriptions.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
+  }
+  return descriptions;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::NamedTensor;
+using ddp::parameter_values;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/checkpoint_file.hpp
+
+/// @file
+/// Tensors to a checkpoint file and back, by one process.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// `path` holds the tensors' present values; whatever interrupts it, it holds these or what it held before, whole.
+/// Blocking: the file system. @throws Error (the system's code) naming the file; as describe and checkpoint_header
+inline void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors) {
+  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
+  const std::vector<std::byte> header = checkpoint_header(describe(tensors));
+  AtomicFile file(path);
+  Sha256 digest;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    digest.update(bytes);
+    file.write(bytes);
+  };
+  append(header);
+  for (const NamedTensor& tensor : tensors) {
+    append({tensor.value.data, tensor.value.bytes()});
+  }
+  const Sha256Digest sum = digest.digest();
+  file.write(sum);
+  file.commit();
+}
+
+namespace detail {
+
+/// An open checkpoint file, whose content nobody vouches for.
+class CheckpointReader {
+ public:
+  /// Nothing is open where there is no file. @throws Error (the system's code) naming the file
+  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
+    // Not blocking: the name may be a pipe's.
+    descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+    struct stat status {};
+    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+  /// The list of tensors, for whose elements the file has exactly the room. @throws Error (protocol)
+  std::vector<ParameterDescription> read_list() {
+    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+    const CheckpointPreamble said = parse_checkpoint_preamble(preamble);
+    if (!said.is_checkpoint) refuse("it is no checkpoint of dtrain's");
+    if (!said.is_this_version)
+      refuse("another version of dtrain has written it, in a format that this one cannot read");
+    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+    if (size_ < around || said.list_bytes > size_ - around || said.list_bytes > max_checkpoint_list_bytes) cut();
+    std::vector<std::byte> list(said.list_bytes);
+    read(preamble.size(), list);
+    std::optional<std::vector<ParameterDescription>> tensors = parse_checkpoint_list(list);
+    if (!tensors) refuse("its list of tensors is damaged");
+    first_element_ = preamble.size() + list.size();
+    const std::uint64_t room = size_ - around - list.size();
+    if (element_bytes(*tensors, room) != room) cut();
+    return *std::move(tensors);
+  }
+
+  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
+  void check_digest() {
+    std::vector<std::byte> piece(std::size_t{1} << 20);
+    Sha256 digest;
+    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+      const auto part = std::span(piece).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, piece.size())));
+      read(done, part);
+      digest.update(part);
+      done += part.size();
+    }
+    Sha256Digest written;
+    read(size_ - checkpoint_digest_bytes, written);
+    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+  }
+
+  void read_elements(std::span<const NamedTensor> tensors) {
+    std::uint64_t offset = first_element_;
+    for (const NamedTensor& tensor : tensors) {
+      read(offset, {tensor.value.data, tensor.value.bytes()});
+      offset += tensor.value.bytes();
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Errc::protocol, "the checkpoint " + printable(path_) + " cannot be loaded: " + what +
+                                    "; name another file, or remove this one to begin anew");
+  }
+
+ private:
+  void read(std::uint64_t offset, std::span<std::byte> target) const {
+    while (!target.empty()) {
+      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+      if (got == 0) cut();  // it has become shorter meanwhile
+      if (got < 0 && errno != EINTR) fail_reading(errno);
+      if (got > 0) {
+        target = target.subspan(static_cast<std::size_t>(got));
+        offset += static_cast<std::uint64_t>(got);
+      }
+    }
+  }
+
+  [[noreturn]] void cut() const { refuse("its length, " + std::to_string(size_) + " bytes, is not what it says"); }
+
+  [[noreturn]] void fail_reading(int number) const {
+    throw posix_error(number, "reading the checkpoint " + printable(path_) + " failed");
+  }
+
+  std::string path_;
+  async::Descriptor descriptor_;
+  std::uint64_t size_ = 0;
+  std::uint64_t first_element_ = 0;
+};
+
+/// How the file's list differs from the program's, in a sentence's second half; nothing where it does not.
+inline std::optional<std::string> difference_to_file(std::span<const ParameterDescription> file,
+                                                     std::span<const ParameterDescription> program) {
+  const auto shown = [](const ParameterDescription& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
+    if (file[i] != program[i]) {
+      return "its tensor " + std::to_string(i) + " is " + shown(file[i]) + ", the program's is " + shown(program[i]);
+    }
+  }
+  if (file.size() == program.size()) return std::nullopt;
+  return "it has " + std::to_string(file.size()) + " tensors, the program has " + std::to_string(program.size());
+}
+
+}  // namespace detail
+
+/// Gives the tensors the values that `path` holds. Blocking: the file system. @returns false where there is no file
+/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors, which leaves the values
+/// as they were; Error (the system's code)
+inline bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors) {
+  const std::vector<ParameterDescription> wanted = describe(tensors);
+  detail::CheckpointReader reader(path);
+  if (!reader) return false;
+  const std::vector<ParameterDescription> found = reader.read_list();
+  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  reader.read_elements(tensors);
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/order_agreement.hpp
+
+/// @file
+/// Rank 0's word on an order of the parameters.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  DescriptionReader reader(bytes);
+  std::vector<std::size_t> order;
+  for (std::uint64_t parameter = 0; reader.number(parameter, order_entry_bytes) && order.size() < count;) {
+    order.push_back(static_cast<std::size_t>(parameter));
+  }
+  if (order.size() != count || !reader.at_end()) {
+    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
+                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+  }
+  return order;
+}
+
+}  // namespace detail
+
+/// Collective, blocking. @param rank in the group whose ranks agree; `prefix` is used once
+/// @returns rank 0's `order`, whose length is the same on every rank. @throws the job's first cause; Error (timeout)
+template <class Store>
+std::vector<std::size_t> agree_on_order_blocking(Store store, const std::string& prefix,
+                                                 const std::vector<std::size_t>& order, int rank,
+                                                 const FailureContext& context, Deadline deadline) {
+  const std::size_t pieces = detail::pieces_of(order.size() * detail::order_entry_bytes);
+  const auto key = [&](std::size_t piece) { return prefix + "order/" + std::to_string(piece); };
+  std::string bytes;
+  try {
+    if (rank == 0) {
+      for (const std::size_t parameter : order) {
+        detail::append(bytes, parameter, detail::order_entry_bytes);
+      }
+      for (std::size_t piece = 0; piece < pieces; ++piece) {
+        store.set_blocking(key(piece),
+                           bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes),
+                           deadline);
+      }
+      return order;
+    }
+    for (std::size_t piece = 0; piece < pieces; ++piece) {
+      bytes += store.get_blocking(key(piece), deadline);
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
+    throw;
+  }
+  return detail::order_in(bytes, order.size());
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/producer_lanes.hpp
+
+/// @file
+/// Producer lanes: the streams that produced the gradients of one bucket, with an event on each.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Calls `act(stream)`. The default stream, a null one, is that of the thread's current device: it is made the
+/// handle's.
+template <class F>
+void with_stream(StreamHandle handle, F act) {
+  if (handle.native == nullptr) {
+    const stream::cuda::DeviceGuard guard(handle.device.index);
+    act(stream::cuda::StreamRef::of(handle));
+  } else {
+    act(stream::cuda::StreamRef::of(handle));
+  }
+}
+
+/// Events are made once and reused, so that a step with the same streams as an earlier one allocates nothing.
+class ProducerLanes {
+ public:
+  void clear() noexcept { used_ = 0; }
+
+  /// A stream that is there already is not added again.
+  void add(StreamHandle stream) {
+    const auto end = lanes_.begin() + static_cast<std::ptrdiff_t>(used_);
+    if (std::any_of(lanes_.begin(), end, [&](const Lane& lane) { return lane.stream == stream; })) {
+      return;
+    }
+    if (used_ == lanes_.size()) {
+      lanes_.emplace_back();
+    }
+    lanes_[used_++].stream = stream;
+  }
+
+  /// Marks the present end of every stream.
+  void record() {
+    for (std::size_t i = 0; i < used_; ++i) {
+      with_stream(lanes_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(lanes_[i].produced); });
+    }
+  }
+
+  /// Later work of `waiting` comes after the marks.
+  void make_wait(stream::cuda::StreamRef waiting) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      waiting.wait(lanes_[i].produced);
+    }
+  }
+
+ private:
+  struct Lane {
+    StreamHandle stream{};
+    stream::cuda::Event produced;
+  };
+
+  std::vector<Lane> lanes_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/rank_0_work.hpp
+
+/// @file
+/// Work on a file that rank 0 does, and whose outcome every rank gets.
+
+namespace DTRAIN_NAMESPACE::ddp::detail {
+
+/// How rank 0's work on a file ended, as all ranks are told: "yes", "no", or what it threw.
+struct FileOutcome {
+  static std::string of(const Error& error) {
+    const bool posix = error.code().category() == std::generic_category();
+    return (posix ? "p" : "d") + std::to_string(error.code().value()) + " " + printable(error.what());
+  }
+
+  /// @returns whether it says "yes" @throws Error, the one that rank 0 has
+  static bool read(std::string_view told) {
+    if (told == "yes" || told == "no") return told == "yes";
+    int code = 0;
+    std::size_t at = 1;
+    for (; at < told.size() && told[at] >= '0' && told[at] <= '9' && at < 8; ++at) {
+      code = code * 10 + (told[at] - '0');
+    }
+    const std::string sentence(told.substr(std::min(at + 1, told.size())));
+    if (told.starts_with("p")) throw Error(std::error_code(code, std::generic_category()), sentence);
+    throw Error(static_cast<Errc>(code), sentence);
+  }
+};
+
+/// Runs `work()` on rank 0 and gives every rank its result or its Error. Collective, blocking.
+template <class Group, class Work>
+bool on_rank_0_blocking(const Group& group, Work work) {
+  const auto store = group.store().with_prefix("dtrain/rank 0/");
+  group.run_enqueued();  // other ranks may wait for it before they come here
+  if (group.rank() == 0) {
+    std::string outcome;
+    try {
+      outcome = work() ? "yes" : "no";
+    } catch (const Error& error) {
+      outcome = FileOutcome::of(error);
+    } catch (const std::exception& error) {  // out of memory, say: the others wait for an outcome
+      outcome = FileOutcome::of(Error(Errc::limit, std::string("rank 0's work on a file ended by ") + error.what()));
+    }
+    store.set_blocking("outcome", outcome);
+  }
+  store.barrier_blocking("done");
+  const std::string outcome = store.get_blocking("outcome");
+  store.barrier_blocking("heard");
+  if (group.rank() == 0) {
+    store.erase_blocking("outcome");
+  }
+  return FileOutcome::read(outcome);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
+
+// ---- dtrain/ddp/checkpoint.hpp
+
+/// @file
+/// Checkpoints of a whole job: rank 0 has the file, every rank has the values.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// @throws Error (disagreement) or JobFailed where a rank's tensors are not called or shaped as rank 0's
+template <class Group>
+void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  ModelDescription description;
+  description.parameters = describe(tensors);
+  const Deadline deadline = Deadline::after(group.timeout());
+  const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
+  const FailureContext context{
+      group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
+  agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", description, group.rank(), context,
+                 deadline);
+}
+
+}  // namespace detail
+
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has come and none has failed. At any moment the
+/// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
+/// looked at: what all ranks have alike is saved. Collective, blocking: until the file is on the disk, timeout() at
+/// most.
+/// @throws Error on every rank, with the same sentence, where the file cannot be written: who catches it can go on;
+/// Error (unsupported) for tensors that are not the host's; the job's first cause
+template <class Group>
+void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  group.throw_if_failed();
+  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+    write_checkpoint_file(path, tensors);
+    return true;
+  }));
+}
+
+/// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
+/// after the model is wrapped. Collective, blocking. @returns false on every rank where rank 0 has no such file
+/// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
+/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
+/// leaves the values as they were unless the file changes while it is read; the job's first cause
+template <class Group>
+bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  detail::agree_on_tensors_blocking(group, tensors);
+  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors); })) {
+    return false;
+  }
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.value.bytes() != 0) {
+      group.broadcast_blocking(tensor.value.flat(), 0);
+    }
+  }
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint_blocking;
+using ddp::save_checkpoint_blocking;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/ready.hpp
 
 /// @file
@@ -27541,7 +32967,8 @@ class Ready {
   /// Gradient `parameter` (its index in parameters()) is final in host memory.
   void operator()(std::size_t parameter) const { sink_->ready(parameter); }
 
-  /// It is final once the work that `stream` holds now has run.
+  /// It is final once the work that `stream` holds now has run: the only form for a gradient on a GPU, with this or
+  /// other memory.
   void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
 
   /// It is in `gradient` this time (an autograd engine's own tensor), which stays unchanged until the step is finished;
@@ -27571,7 +32998,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Threads: `enter` concurrently, for any parameters; everything else between steps.
 class ReadyLedger {
  public:
-  explicit ReadyLedger(std::vector<std::string> names) : names_(std::move(names)), entered_(names_.size()) {}
+  explicit ReadyLedger(std::vector<std::string> names)
+      : names_(std::move(names)), entered_(names_.size()), place_(names_.size()) {}
 
   void begin_step() noexcept {
     step_.fetch_add(1, std::memory_order_relaxed);
@@ -27596,6 +33024,36 @@ class ReadyLedger {
                                               " came twice in step " + std::to_string(step) +
                                               "; call it once, when the gradient is final");
     }
+    if (observes_) {
+      place_[parameter].store(1 + next_place_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+  }
+
+  /// From now on, between steps: whether the order of the announcements is remembered.
+  void observe_order(bool wanted) {
+    observes_ = wanted;
+    next_place_.store(0, std::memory_order_relaxed);
+    for (std::atomic<std::size_t>& place : place_) {
+      place.store(0, std::memory_order_relaxed);
+    }
+  }
+
+  /// All parameters in the order in which they were announced; those that were not come last, the last one first.
+  std::vector<std::size_t> observed_order() const {
+    std::vector<std::size_t> order;
+    for (std::size_t parameter = names_.size(); parameter-- > 0;) {
+      order.push_back(parameter);
+    }
+    const auto rank = [this](std::size_t parameter) {
+      return place_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+    return order;
+  }
+
+  /// Whether it was announced in this step.
+  bool was_ready(std::size_t parameter) const noexcept {
+    return entered_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }
 
   /// @throws Error (invalid_argument) for an index out of range.
@@ -27613,7 +33071,7 @@ class ReadyLedger {
     std::string listed;
     std::size_t count = 0;
     for (std::size_t parameter = 0; parameter < entered_.size(); ++parameter) {
-      if (entered_[parameter].load(std::memory_order_relaxed) == step) continue;
+      if (was_ready(parameter)) continue;
       if (++count <= most_named) {
         listed += (count > 1 ? ", " : "") + describe(parameter);
       }
@@ -27623,7 +33081,8 @@ class ReadyLedger {
     }
     const std::string more = count > most_named ? " and " + std::to_string(count - most_named) + " more" : "";
     return "in step " + std::to_string(step) + " these parameters got no gradient: " + listed + more +
-           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part";
+           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part (or set "
+           "DdpOptions::allow_unused_parameters)";
   }
 
   /// "parameter 3 'fc1.weight'".
@@ -27639,8 +33098,79 @@ class ReadyLedger {
 
   std::vector<std::string> names_;
   std::vector<std::atomic<std::uint64_t>> entered_;
+  std::vector<std::atomic<std::size_t>> place_;  ///< in the observed order, from 1
+  std::atomic<std::size_t> next_place_{0};
+  bool observes_ = false;  ///< changed between steps
   std::atomic<std::uint64_t> step_{0};
   std::atomic<bool> open_{false};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/replanning.hpp
+
+/// @file
+/// Replanning: once, after the first step, buckets in the order in which the gradients were ready.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a reducer needs in order to plan once more. Without `agree` it stays with its first plan.
+struct Replanning {
+  BucketCaps caps;
+  /// Collective, blocking: rank 0's order, given this rank's.
+  std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
+  /// Gradient i lives at `view` now: for the model's bind_gradient. Needed where one is bound.
+  std::function<void(std::size_t parameter, const TensorView& view)> bind;
+};
+
+/// The plan of the same gradients for another order.
+inline BucketPlan plan_again(const BucketPlan& plan, std::span<const GradientSize> sizes,
+                             std::span<const std::size_t> order, const BucketCaps& caps) {
+  BucketPlan next = plan_buckets(sizes, order, caps);
+  if (next.arena_bytes != plan.arena_bytes) {
+    throw Error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+  }
+  return next;
+}
+
+/// Blocking: moves all gradients to the places of `plan` and tells `bind` of those that live there; what they hold is
+/// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
+/// @param flow copies and clears; `wait` is what it waits with
+template <class Flow, class Wait>
+void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Flow& flow, Wait&& wait,
+                    const std::function<void(std::size_t, const TensorView&)>& bind) {
+  const std::unique_ptr<std::byte[]> kept(new std::byte[plan.arena_bytes]);
+  flow.copy(kept.get(), arena, plan.arena_bytes, wait);
+  flow.clear(arena, plan.arena_bytes);
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    const GradientSlot before = gradients[parameter];
+    const TensorView view = gradients.move(parameter, plan);
+    if (before.is_bound() && before.bytes != 0) {
+      flow.copy(gradients[parameter].place, kept.get() + (before.place - arena), before.bytes, wait);
+      if (gradients[parameter].place != before.place) {
+        bind(parameter, view);
+      }
+    }
+  }
+  flow.settle(wait);  // the zeros too: a graph that replays the next step does not come after this stream
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reducer_options.hpp
+
+/// @file
+/// What a reducer may be asked for besides reducing.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The same on every rank, what is recorded excepted.
+struct ReducerOptions {
+  bool allow_unused_parameters = false;  ///< what is not announced takes part with zeros
+  bool records_every_ready = false;      ///< and not only what happens once for each bucket
+  std::size_t records = 1024;            ///< kept of the latest steps
+  std::vector<TensorView> buffers{};     ///< that every rank gets rank 0's of, in each step
+  Replanning replanning{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -27896,10 +33426,11 @@ class Step {
   ~Step() { abandon(); }
 
   /// Gradient `parameter` is final in host memory. Blocking: no; a copy where the gradient is not bound.
-  /// @throws Error (invalid_argument) out of range, ready before, or after finish(); the job's cause once it failed.
+  /// @throws Error (invalid_argument) out of range, ready before, after finish(), or for a gradient on a GPU; the job's
+  /// cause once it failed.
   void ready(std::size_t parameter) { target().ready(parameter); }
 
-  /// It is final once the work that `stream` holds now has run.
+  /// It is final once the work that `stream` holds now has run; until finish() nothing else touches its memory.
   void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
 
   /// It is in `gradient` this time, which stays unchanged until finish() returns; the reduced values are in the
@@ -27911,8 +33442,9 @@ class Step {
   /// For code that takes a Ready.
   Ready announcer() { return Ready(target()); }
 
-  /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. All `ready`
-  /// calls have returned before. @throws Error (missing_gradient) that names the parameters that were not ready;
+  /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. On CUDA it does
+  /// not block: later work of the streams that were given to `ready` comes after the reduction. All `ready` calls have
+  /// returned before. @throws Error (missing_gradient) that names the parameters that were not ready;
   /// PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();
@@ -27946,22 +33478,1070 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Step;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/reducer.hpp
+// ---- dtrain/ddp/accumulation.hpp
 
 /// @file
-/// The reducer: turns "gradient i is ready" into collectives on buckets, in one order on all ranks.
+/// Accumulation: backward passes whose gradients stay on this rank, to be added to.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What was reduced so far. A step that failed is not counted.
+/// While it lives, steps of the DistributedDataParallel that gave it reduce nothing. Movable. Threads: the one that
+/// drives the steps.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (depth_) {
+      --*depth_;
+    }
+  }
+
+ private:
+  std::shared_ptr<int> depth_;
+};
+
+/// What such steps have left in which gradients, for a next step that reduces without announcing them anew. Threads:
+/// `add` concurrently, for different parameters; everything else between steps.
+class AccumulatedGradients {
+ public:
+  explicit AccumulatedGradients(std::size_t parameters) : entries_(parameters) {}
+
+  void add(std::size_t parameter, StreamHandle stream) noexcept { entries_[parameter] = {true, stream}; }
+  bool has(std::size_t parameter) const noexcept { return entries_[parameter].is_there; }
+  StreamHandle stream(std::size_t parameter) const noexcept { return entries_[parameter].stream; }
+  void clear() noexcept { entries_.assign(entries_.size(), {}); }
+
+ private:
+  struct Entry {
+    bool is_there = false;
+    StreamHandle stream{};
+  };
+
+  std::vector<Entry> entries_;
+};
+
+/// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
+class Accumulation final : public Step::Target {
+ public:
+  Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, AccumulatedGradients& accumulated,
+               const FailureContext& context) noexcept
+      : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context) {}
+
+  void ready(std::size_t parameter) override { ready(parameter, {}); }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
+    ledger_->check_index(parameter);
+    context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(parameter, stream);
+  }
+
+  /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
+  /// would not know of it.
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    ledger_->check_index(parameter);
+    if (gradient.data != (*gradients_)[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
+                      " came with other memory while no_sync() was held; add the gradient to the parameter's own, "
+                      "which the next step without no_sync() reduces");
+    }
+    ready(parameter, stream);
+  }
+
+  void finish() override { context_->latch->throw_if_failed(context_->rank); }
+  void abandon(bool) noexcept override {}  // nobody waits for it
+
+ private:
+  const ReadyLedger* ledger_;
+  const GradientTable* gradients_;
+  AccumulatedGradients* accumulated_;
+  const FailureContext* context_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/step_record.hpp
+
+/// @file
+/// A step record: one thing that happened in a step, and when.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What happened. For each step, in time: one `begun`; for each parameter `ready`; for each bucket `launched`,
+/// `started`, `reduced`; one `waiting`; one `finished`.
+enum class StepEvent : std::uint8_t {
+  begun = 1,  ///< begin() was called: what came before was not DistributedDataParallel's
+  ready,      ///< a gradient was announced; only where every ready() is recorded (DdpOptions::timeline)
+  launched,   ///< the bucket's collective was enqueued
+  started,    ///< the communication stream came to it
+  reduced,    ///< the communication stream was done with it
+  waiting,    ///< finish() was called: from here on communication is not hidden
+  finished,   ///< finish() returned
+};
+
+/// The last of StepEvent, for tables.
+inline constexpr std::size_t step_events = static_cast<std::size_t>(StepEvent::finished) + 1;
+
+/// "reduced".
+constexpr const char* name(StepEvent event) noexcept {
+  switch (event) {
+    case StepEvent::begun: return "begun";
+    case StepEvent::ready: return "ready";
+    case StepEvent::launched: return "launched";
+    case StepEvent::started: return "started";
+    case StepEvent::reduced: return "reduced";
+    case StepEvent::waiting: return "waiting";
+    case StepEvent::finished: return "finished";
+  }
+  return "unknown event";
+}
+
+struct StepRecord {
+  using Clock = std::chrono::steady_clock;  ///< the same for all processes of a host
+
+  std::uint64_t step = 0;   ///< from 1
+  std::uint32_t index = 0;  ///< of the parameter where it is `ready`, else of the bucket; 0 for the step's own
+  StepEvent event = StepEvent::begun;
+  Clock::time_point time{};
+
+  friend bool operator==(const StepRecord&, const StepRecord&) = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/clock_offset.hpp
+
+/// @file
+/// How the clocks of a group's ranks stand to rank 0's.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Added to this rank's times it gives rank 0's, to within `uncertainty`. Both 0 where the ranks share a host, whose
+/// processes share the clock.
+struct ClockOffset {
+  std::chrono::nanoseconds offset{};
+  std::chrono::nanoseconds uncertainty{};
+};
+
+namespace detail {
+
+inline constexpr int clock_questions = 8;
+
+inline std::chrono::nanoseconds now_on_step_clock() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(StepRecord::Clock::now().time_since_epoch());
+}
+
+/// The other half of ask_for_clock.
+template <class Store>
+void answer_about_clock_blocking(const Store& store) {
+  for (int question = 0; question < clock_questions; ++question) {
+    const std::string number = std::to_string(question);
+    store.get_blocking("asked/" + number);
+    store.set_blocking("answered/" + number, std::to_string(now_on_step_clock().count()));
+  }
+}
+
+/// The question whose answer came back soonest counts (Cristian, "Probabilistic clock synchronization", 1989): rank 0
+/// read its clock at some moment between asking and the answer.
+template <class Store>
+ClockOffset ask_for_clock_blocking(const Store& store) {
+  ClockOffset best{{}, std::chrono::nanoseconds::max()};
+  for (int question = 0; question < clock_questions; ++question) {
+    const std::string number = std::to_string(question);
+    const std::chrono::nanoseconds before = now_on_step_clock();
+    store.set_blocking("asked/" + number, "");
+    const std::string answer = store.get_blocking("answered/" + number);
+    const std::chrono::nanoseconds after = now_on_step_clock();
+    const std::chrono::nanoseconds theirs(std::strtoll(answer.c_str(), nullptr, 10));
+    if (const auto half = (after - before) / 2; half < best.uncertainty) {
+      best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
+    }
+    store.erase_blocking("asked/" + number);
+    store.erase_blocking("answered/" + number);
+  }
+  return best;
+}
+
+}  // namespace detail
+
+/// This rank's offset. Collective, blocking: rank 0 answers the ranks of other hosts one after the other, a few round
+/// trips to the store each. @param store the group's, with a prefix that nothing else uses meanwhile
+template <class Store>
+ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
+  if (rank == 0) {
+    store.set_blocking("node", std::to_string(node_rank));
+    for (int other = 1; other < world_size; ++other) {
+      const std::string place = "rank " + std::to_string(other);
+      if (store.get_blocking(place) == "elsewhere") {
+        detail::answer_about_clock_blocking(store.with_prefix(place + "/"));
+      }
+      store.erase_blocking(place);
+    }
+    store.erase_blocking("node");
+    return {};
+  }
+  const bool together = store.get_blocking("node") == std::to_string(node_rank);
+  const std::string place = "rank " + std::to_string(rank);
+  store.set_blocking(place, together ? "together" : "elsewhere");
+  return together ? ClockOffset{} : detail::ask_for_clock_blocking(store.with_prefix(place + "/"));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/step_recorder.hpp
+
+/// @file
+/// The step recorder: a fixed ring of step records that any thread writes.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The latest records overwrite the oldest. Allocates at construction only. Threads: `note` concurrently, from any;
+/// `records` too, which leaves out what is being written meanwhile.
+class StepRecorder {
+ public:
+  /// @param capacity of records; rounded up to a power of two
+  explicit StepRecorder(std::size_t capacity) : slots_(std::bit_ceil(capacity < 2 ? std::size_t{2} : capacity)) {}
+
+  std::size_t capacity() const noexcept { return slots_.size(); }
+
+  void note(std::uint64_t step, StepEvent event, std::size_t index) noexcept {
+    note(step, event, index, StepRecord::Clock::now());
+  }
+
+  void note(std::uint64_t step, StepEvent event, std::size_t index, StepRecord::Clock::time_point time) noexcept {
+    const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    Slot& slot = slots_[number & (slots_.size() - 1)];
+    const std::uint64_t before = slot.number.exchange(busy, std::memory_order_acquire);
+    if (before == busy) {
+      return;  // a thread was stopped here for a whole turn of the ring; it writes, this record is given up
+    }
+    // A reader that meets a record half written sees another number before it or after it.
+    slot.step.store(step, std::memory_order_release);
+    slot.what.store(static_cast<std::uint64_t>(index) << 8 | static_cast<std::uint64_t>(event),
+                    std::memory_order_release);
+    slot.time.store(time.time_since_epoch().count(), std::memory_order_release);
+    slot.number.store(number + 1, std::memory_order_release);
+  }
+
+  /// Those that are still here, in the order in which they were written, of steps from `first_step` on. Allocates.
+  std::vector<StepRecord> records(std::uint64_t first_step = 0) const {
+    std::vector<StepRecord> found;
+    const std::uint64_t end = next_.load(std::memory_order_acquire);
+    const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
+    found.reserve(static_cast<std::size_t>(end - begin));
+    for (std::uint64_t number = begin; number < end; ++number) {
+      StepRecord record;
+      if (read(number, record) && record.step >= first_step) {
+        found.push_back(record);
+      }
+    }
+    return found;
+  }
+
+  /// How many were ever written: where it is above the capacity, the oldest are gone.
+  std::uint64_t written() const noexcept { return next_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::uint64_t busy = ~std::uint64_t{0};
+
+  struct Slot {
+    std::atomic<std::uint64_t> number{0};  ///< of the record it holds, from 1; 0 for none
+    std::atomic<std::uint64_t> step{0};
+    std::atomic<std::uint64_t> what{0};
+    std::atomic<std::int64_t> time{0};
+  };
+
+  bool read(std::uint64_t number, StepRecord& record) const noexcept {
+    const Slot& slot = slots_[number & (slots_.size() - 1)];
+    if (slot.number.load(std::memory_order_acquire) != number + 1) {
+      return false;
+    }
+    record.step = slot.step.load(std::memory_order_acquire);
+    const std::uint64_t what = slot.what.load(std::memory_order_acquire);
+    record.index = static_cast<std::uint32_t>(what >> 8);
+    record.event = static_cast<StepEvent>(what & 0xff);
+    record.time = StepRecord::Clock::time_point(StepRecord::Clock::duration(slot.time.load(std::memory_order_acquire)));
+    return slot.number.load(std::memory_order_relaxed) == number + 1;
+  }
+
+  std::vector<Slot> slots_;
+  std::atomic<std::uint64_t> next_{0};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/step_meter.hpp
+
+/// @file
+/// The step meter: how long the parts of the steps took.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Sums over steps.
+struct StepTimes {
+  std::chrono::nanoseconds forward{};        ///< from the end of a step to begin(): forward pass, optimizer, data
+  std::chrono::nanoseconds backward{};       ///< from begin() to finish()
+  std::chrono::nanoseconds communication{};  ///< collectives running
+  std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called
+  std::chrono::nanoseconds exposed{};        ///< in finish(): what the step is longer for
+};
+
+/// Writes the step records and adds up the times. Steady state: allocates nothing. Threads: stamps run on the
+/// communication stream, `launched` under the launch queue's gate, `ready` anywhere; everything else on the thread that
+/// drives the steps. Lifetime: outlives the stamps' work.
+class StepMeter {
+ public:
+  /// Work for a stream: notes that it came to this place.
+  struct Stamp {
+    StepMeter* meter;
+    std::uint64_t step;
+    std::uint32_t bucket;
+    StepEvent event;
+    void operator()() const noexcept { meter->reached(*this); }
+  };
+
+  /// @param records that the ring holds
+  /// @param is_complete whether every ready() is noted, and what costs more than a clock's reading
+  StepMeter(std::size_t buckets, std::size_t records, bool is_complete = false)
+      : recorder_(records), is_complete_(is_complete), spans_(buckets) {}
+
+  bool is_complete() const noexcept { return is_complete_; }
+
+  void replan(std::size_t buckets) { spans_ = std::vector<Span>(buckets); }
+
+  void begin() noexcept {
+    const auto now = Clock::now();
+    ++step_;
+    if (end_ != Clock::time_point{}) {
+      forward_ = now - end_;
+    }
+    begin_ = now;
+    recorder_.note(step_, StepEvent::begun, 0, now);
+  }
+
+  void ready(std::size_t parameter) noexcept {
+    if (is_complete_) {
+      recorder_.note(step_, StepEvent::ready, parameter);
+    }
+  }
+  void launched(std::size_t bucket) noexcept { recorder_.note(step_, StepEvent::launched, bucket); }
+
+  Stamp stamp(std::size_t bucket, StepEvent event) noexcept {
+    return {this, step_, static_cast<std::uint32_t>(bucket), event};
+  }
+
+  /// finish() was called.
+  void waiting() noexcept {
+    waiting_ = Clock::now();
+    recorder_.note(step_, StepEvent::waiting, 0, waiting_);
+  }
+
+  /// finish() is done: every stamp of the step has been passed, where the stream has any (`measured`).
+  void finished(bool measured) noexcept {
+    end_ = Clock::now();
+    recorder_.note(step_, StepEvent::finished, 0, end_);
+    times_.forward += forward_;
+    times_.backward += waiting_ - begin_;
+    times_.exposed += end_ - waiting_;
+    if (measured) {
+      add_communication();
+    }
+  }
+
+  /// Of the steps that finished.
+  const StepTimes& times() const noexcept { return times_; }
+
+  const StepRecorder& recorder() const noexcept { return recorder_; }
+
+ private:
+  using Clock = StepRecord::Clock;
+
+  /// When the stream was busy with a bucket, in the clock's ticks.
+  struct Span {
+    std::atomic<Clock::rep> started{0};
+    std::atomic<Clock::rep> reduced{0};
+  };
+
+  void reached(const Stamp& stamp) noexcept {
+    const auto now = Clock::now();
+    recorder_.note(stamp.step, stamp.event, stamp.bucket, now);
+    if (stamp.bucket < spans_.size()) {
+      Span& span = spans_[stamp.bucket];
+      (stamp.event == StepEvent::started ? span.started : span.reduced)
+          .store(now.time_since_epoch().count(), std::memory_order_relaxed);
+    }
+  }
+
+  void add_communication() noexcept {
+    const Clock::rep waiting = waiting_.time_since_epoch().count();
+    for (const Span& span : spans_) {
+      const Clock::rep started = span.started.load(std::memory_order_relaxed);
+      const Clock::rep reduced = span.reduced.load(std::memory_order_relaxed);
+      times_.communication += Clock::duration(reduced - started);
+      times_.hidden += Clock::duration(std::max<Clock::rep>(std::min(reduced, waiting) - started, 0));
+    }
+  }
+
+  StepRecorder recorder_;
+  bool is_complete_;
+  std::vector<Span> spans_;
+  StepTimes times_;
+  std::uint64_t step_ = 0;
+  Clock::time_point begin_{};
+  Clock::time_point waiting_{};
+  Clock::time_point end_{};  ///< of the step before; the epoch where there was none
+  std::chrono::nanoseconds forward_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/cuda_flow.hpp
+
+/// @file
+/// How gradients on a CUDA device come into their bucket and back: streams wait for streams, the host for none.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A Flow as HostFlow is. `ready` only notes the stream; when a bucket is complete, one event is recorded on each
+/// stream that produced a gradient of it, and the communication stream waits for those, packs what is not bound,
+/// reduces, and copies back. Nothing here waits on the host or asks an event within a step, so that a step can be
+/// captured in a CUDA graph.
+class CudaFlow {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  static constexpr bool copies_on_stream = true;
+  static constexpr bool is_measured = false;  // the host does not learn when
+
+  CudaFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
+      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), arrivals_(gradients.size()) {
+    replan();
+  }
+
+  Stream stream() const noexcept { return stream_; }
+
+  /// Work of `stream` from now on comes after what `producer` holds now; one of the host stands for the default stream.
+  static void order_behind(Stream stream, StreamHandle producer) {
+    stream::cuda::Event written;
+    with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
+                [&](Stream written_on) { written_on.record(written); });
+    stream.wait(written);
+  }
+
+  void replan() {
+    lanes_ = std::vector<ProducerLanes>(plan_->buckets.size());
+    std::size_t most = 0;
+    for (const PlannedBucket& bucket : plan_->buckets) {
+      most = std::max(most, bucket.parameters.size());
+    }
+    copies_.reserve(most);
+  }
+
+  void begin_step() noexcept { producers_.clear(); }
+
+  /// An index out of range is left to what comes next.
+  void require_no_stream(std::size_t parameter) const {
+    if (parameter < gradients_->size()) {
+      gradients_->refuse_without_stream(parameter);
+    }
+  }
+  void require_stream(std::size_t parameter, StreamHandle stream) const {
+    gradients_->require_same_device(parameter, stream);
+    if (stream.native == cudaStreamPerThread) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
+                                              ") came with cudaStreamPerThread, which is another stream in every "
+                                              "thread; pass a stream that was created, or the default stream");
+    }
+  }
+
+  void arrive(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
+    arrivals_[parameter] = {gradient, stream, false};
+  }
+
+  /// The stream of an announced parameter is one that finish() orders, and that zeros have to wait for.
+  void note_producer(std::size_t parameter) { note(arrivals_[parameter].stream); }
+
+  /// The stream that last produced it is remembered: there its owner may still be using it.
+  void leave_out(std::size_t parameter) noexcept {
+    arrivals_[parameter] = {nullptr, arrivals_[parameter].stream, true};
+  }
+
+  void complete(std::size_t bucket) {
+    ProducerLanes& lanes = lanes_[bucket];
+    lanes.clear();
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      if (!arrivals_[parameter].is_left_out) {
+        lanes.add(arrivals_[parameter].stream);
+        note(arrivals_[parameter].stream);
+        continue;
+      }
+      for (const StreamHandle producer : producers_) {
+        lanes.add(producer);  // a gradient's owner may still be writing what zeros are to replace
+      }
+      const StreamHandle earlier = arrivals_[parameter].stream;
+      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph waits for nothing from outside it
+        lanes.add(earlier);
+        note(earlier);
+      }
+    }
+    lanes.record();
+  }
+
+  bool can_launch(std::size_t) const noexcept { return true; }
+
+  void before(std::size_t bucket) {
+    lanes_[bucket].make_wait(stream_);
+    stamp(bucket, StepEvent::started);
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
+      const Arrival& arrival = arrivals_[parameter];
+      if (arrival.is_left_out) {
+        clear(slot.place, slot.bytes);
+      } else if (arrival.gradient != slot.place) {
+        copies_.add(slot.place, arrival.gradient, slot.bytes);
+      }
+    }
+    copies_.enqueue(stream_);
+  }
+
+  void after(std::size_t bucket) {
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
+      if (!slot.is_bound()) {
+        copies_.add(slot.own, slot.place, slot.bytes);
+      }
+    }
+    copies_.enqueue(stream_);
+    stamp(bucket, StepEvent::reduced);
+  }
+
+  /// Later work of every stream that produced a gradient of this step comes after the last bucket. Blocking: no, unless
+  /// no gradient was announced at all: then there is no stream that could wait.
+  template <class Wait, class Resume>
+  void finish(Wait&& wait, Resume&&) {
+    stream_.record(done_);
+    for (const StreamHandle producer : producers_) {
+      with_stream(producer, [this](Stream waiting) { waiting.wait(done_); });
+    }
+    if (producers_.empty()) {
+      wait(done_);
+    }
+  }
+
+  void gather(std::span<const GradientSlot> slots) {
+    for (const GradientSlot& slot : slots) {
+      copies_.add(slot.place, slot.own, slot.bytes);
+    }
+    copies_.enqueue(stream_);
+  }
+  void scatter(std::span<const GradientSlot> slots) {
+    for (const GradientSlot& slot : slots) {
+      copies_.add(slot.own, slot.place, slot.bytes);
+    }
+    copies_.enqueue(stream_);
+  }
+
+  /// Blocking. Between steps.
+  template <class Wait>
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&& wait) {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+      settle(wait);
+    }
+  }
+
+  /// Blocking: until the stream is done with all that is enqueued. Between steps.
+  template <class Wait>
+  void settle(Wait&& wait) {
+    stream_.record(done_);
+    wait(done_);
+  }
+
+  void clear(std::byte* memory, std::size_t bytes) const {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemsetAsync(memory, 0, bytes, stream_.native()), "cudaMemsetAsync");
+    }
+  }
+
+  /// Whether addresses may change: not where the step became part of a graph, which holds them.
+  bool may_move() const { return !stream_.is_capturing(); }
+
+  /// Blocking. @returns whether the stream is done with all that is enqueued, at the deadline at the latest. What is
+  /// being captured does not run and cannot be waited for.
+  bool block_until_idle(std::size_t, Deadline deadline) {
+    if (stream_.is_capturing()) {
+      return true;
+    }
+    stream_.record(done_);
+    return done_.block_until_complete(deadline) == stream::WaitResult::complete;
+  }
+
+ private:
+  struct Arrival {
+    const std::byte* gradient = nullptr;
+    StreamHandle stream{};
+    bool is_left_out = false;
+  };
+
+  /// A call of the host in the stream: some microseconds, hence only where everything is to be recorded. A graph would
+  /// call it again and again.
+  void stamp(std::size_t bucket, StepEvent event) const {
+    if (!meter_->is_complete() || stream_.is_capturing()) {
+      return;
+    }
+    const auto pass = [](void* given) {
+      (*std::unique_ptr<StepMeter::Stamp>(static_cast<StepMeter::Stamp*>(given)))();
+    };
+    auto stamp = std::make_unique<StepMeter::Stamp>(meter_->stamp(bucket, event));
+    stream::cuda::check(cudaLaunchHostFunc(stream_.native(), pass, stamp.get()), "cudaLaunchHostFunc");
+    static_cast<void>(stamp.release());
+  }
+
+  /// Whether this step becomes part of a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for (const StreamHandle producer : producers_) {
+      with_stream(producer, [&captured](Stream stream) { captured = captured || stream.is_capturing(); });
+    }
+    return captured;
+  }
+
+  void note(StreamHandle stream) {
+    if (std::find(producers_.begin(), producers_.end(), stream) == producers_.end()) {
+      producers_.push_back(stream);
+    }
+  }
+
+  Stream stream_;
+  GradientTable* gradients_;
+  const BucketPlan* plan_;
+  StepMeter* meter_;
+  std::vector<Arrival> arrivals_;
+  std::vector<ProducerLanes> lanes_;     ///< of each bucket
+  std::vector<StreamHandle> producers_;  ///< of the step so far
+  stream::cuda::CopyBatch copies_;
+  stream::cuda::Event done_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/host_flow.hpp
+
+/// @file
+/// How gradients in host memory come into their bucket and back: the announcing thread copies, finish() waits.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A Flow is what differs between streams in a reducer: every member is called by Reducer, with indices in range.
+/// Threads: `arrive` concurrently, for different parameters; `complete`, `can_launch`, `before` and `after` under the
+/// launch queue's gate; everything else between steps. Lifetime: table, plan and meter outlive it.
+template <stream::Stream Stream>
+class HostFlow {
+ public:
+  static constexpr bool copies_on_stream = false;  ///< else a thread of the host copies
+
+  /// Whether the meter knows when the stream came to a bucket and was done with it.
+  static constexpr bool is_measured = requires(Stream stream, StepMeter::Stamp stamp) { stream.enqueue(stamp); };
+
+  HostFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
+      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), reduced_(plan.buckets.size()) {}
+
+  Stream stream() const noexcept { return stream_; }
+
+  /// Work of `stream` from now on comes after what `producer` holds now: on the host that has run.
+  static void order_behind(Stream, StreamHandle) noexcept {}
+
+  /// The plan is another one of as many bytes. Between steps, while nothing is on its way.
+  void replan() { reduced_ = std::vector<Event>(plan_->buckets.size()); }
+
+  void begin_step() noexcept { done_ = 0; }
+
+  /// The gradient is final now. Nothing to check for `ready(i)`.
+  void require_no_stream(std::size_t) const noexcept {}
+  void require_stream(std::size_t parameter, StreamHandle stream) const {
+    gradients_->require_same_device(parameter, stream);
+  }
+
+  /// It is at `gradient`, its own memory or other.
+  void arrive(std::size_t parameter, const std::byte* gradient, StreamHandle) const noexcept {
+    (*gradients_)[parameter].pack_from(gradient);
+  }
+
+  /// It takes part with zeros.
+  void leave_out(std::size_t parameter) const noexcept {
+    clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+  }
+  void note_producer(std::size_t) const noexcept {}  // whoever announced has also finished
+
+  void complete(std::size_t) const noexcept {}
+
+  /// A host stream holds so much work and then runs it in the thread that enqueues: ready() is not to meet that.
+  bool can_launch(std::size_t bucket) noexcept {
+    while (bucket - done_ >= most_under_way && reduced_[done_].is_complete()) {
+      ++done_;
+    }
+    return bucket - done_ < most_under_way;
+  }
+
+  /// Enqueued before and after the collective of a bucket.
+  void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
+  void after(std::size_t bucket) {
+    stamp(bucket, StepEvent::reduced);
+    stream_.record(reduced_[bucket]);
+  }
+
+  /// Blocking: until all is reduced and in its own memory. `wait(event)` throws where the job has failed, and
+  /// `resume()` launches what had no room.
+  template <class Wait, class Resume>
+  void finish(Wait&& wait, Resume&& resume) {
+    for (std::size_t bucket = 0; bucket < reduced_.size(); ++bucket) {
+      resume(bucket);
+      wait(reduced_[bucket]);
+      for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+        (*gradients_)[parameter].unpack();
+      }
+    }
+  }
+
+  /// Blocking. @returns whether the stream is done with the first `launched` buckets, at the deadline at the latest
+  bool block_until_idle(std::size_t launched, Deadline deadline) {
+    bool idle = true;
+    for (std::size_t bucket = 0; bucket < launched; ++bucket) {
+      idle = reduced_[bucket].block_until_complete(deadline) == stream::WaitResult::complete && idle;
+    }
+    return idle;
+  }
+
+  /// Between own memory and places that hold no gradients.
+  void gather(std::span<const GradientSlot> slots) const noexcept {
+    for (const GradientSlot& slot : slots) {
+      slot.pack();
+    }
+  }
+  void scatter(std::span<const GradientSlot> slots) const noexcept {
+    for (const GradientSlot& slot : slots) {
+      slot.unpack();
+    }
+  }
+
+  /// Blocking. Between steps.
+  template <class Wait>
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&&) const noexcept {
+    if (bytes != 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  template <class Wait>
+  void settle(Wait&&) const noexcept {}
+
+  void clear(std::byte* memory, std::size_t bytes) const noexcept {
+    if (bytes != 0) {
+      std::memset(memory, 0, bytes);
+    }
+  }
+
+  /// Whether addresses may change: no graph holds them.
+  bool may_move() const noexcept { return true; }
+
+ private:
+  using Event = typename Stream::Event;
+
+  /// Buckets under way at once: a bucket takes a few of the 256 places of stream::host::Queue.
+  static constexpr std::size_t most_under_way = 48;
+
+  void stamp(std::size_t bucket, StepEvent event) const {
+    if constexpr (is_measured) {
+      stream_.enqueue(meter_->stamp(bucket, event));
+    }
+  }
+
+  Stream stream_;
+  GradientTable* gradients_;
+  const BucketPlan* plan_;
+  StepMeter* meter_;
+  std::vector<Event> reduced_;
+  std::size_t done_ = 0;  ///< buckets that were seen reduced
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/flow.hpp
+
+/// @file
+/// Which Flow brings gradients to a communicator's stream.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+template <class Stream>
+struct FlowFor {
+  using type = HostFlow<Stream>;
+};
+
+#if DTRAIN_WITH_CUDA
+template <>
+struct FlowFor<stream::cuda::StreamRef> {
+  using type = CudaFlow;
+};
+#endif
+
+}  // namespace detail
+
+/// A model of what HostFlow shows.
+template <class Stream>
+using flow_for = typename detail::FlowFor<Stream>::type;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/pipeline.hpp
+
+/// @file
+/// The pipeline: gradients go into buckets, full buckets become collectives, results go back.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Owns the channel and the arena. Knows nothing of who may announce what and when: Reducer does. Threads: `arrive`
+/// concurrently, for different parameters; everything else between the first and the last of them. Pinned.
+template <backend::Communicator Communicator>
+class Pipeline {
+ public:
+  using Stream = typename Communicator::Stream;
+  using Flow = flow_for<Stream>;
+
+  /// Collective, blocking: allocates. @throws as Reducer.
+  Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
+           std::span<const TensorView> buffers, BucketPlan plan, ReduceOp op, const FailureContext& context,
+           std::size_t records, bool records_everything)
+      : communicator_(std::move(communicator)),
+        op_(op),
+        plan_(std::move(plan)),
+        sizes_(gradient_sizes(parameters)),
+        arena_(allocate(context)),
+        buffers_(communicator_, buffers, Deadline::after(context.timeout)),
+        gradients_(parameters, plan_, arena_base(), stream.device()),
+        queue_(parameter_counts(plan_)),
+        ranges_(ranges_of(plan_, arena_base())),
+        meter_(ranges_.size(), records, records_everything),
+        flow_(stream, gradients_, plan_, meter_) {}
+
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  const Communicator& communicator() const noexcept { return communicator_; }
+  const BucketPlan& plan() const noexcept { return plan_; }
+  const GradientTable& gradients() const noexcept { return gradients_; }
+  const Flow& flow() const noexcept { return flow_; }
+  StepMeter& meter() noexcept { return meter_; }
+  const StepMeter& meter() const noexcept { return meter_; }
+  std::shared_ptr<const void> memory() const noexcept { return arena_; }
+
+  /// Blocking. What gradient i holds is copied into the arena, where it lives from now on. @returns where
+  TensorView bind(std::size_t parameter, const FailureContext& context) {
+    const GradientSlot slot = gradients_[parameter];
+    if (slot.own != nullptr && !slot.is_bound()) {
+      flow_.copy(slot.place, slot.own, slot.bytes, waiting(context));
+    }
+    return gradients_.bind(parameter);
+  }
+
+  void begin_step() noexcept {
+    meter_.begin();
+    queue_.begin_step();
+    flow_.begin_step();
+  }
+
+  /// Gradient i of this step is at `gradient` once the work that `stream` holds now has run.
+  void arrive(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    flow_.arrive(parameter, gradient, stream);
+    arrived(parameter);
+  }
+
+  /// Those for which `was_announced(i)` does not hold take part with zeros.
+  template <class Announced>
+  void leave_out_others(Announced was_announced) {
+    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+      if (was_announced(parameter)) {
+        flow_.note_producer(parameter);
+      }
+    }
+    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+      if (!was_announced(parameter)) {
+        flow_.leave_out(parameter);
+        arrived(parameter);
+      }
+    }
+  }
+
+  /// Rethrows what a launch threw in this step.
+  void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
+
+  /// Whether all gradients of this step are in their places, and not only announced.
+  bool all_complete() const { return queue_.all_complete(); }
+
+  /// Collective. Blocking on host streams: until all is reduced and in its own memory; on CUDA the producers' streams
+  /// wait. @throws the job's first cause; Error (timeout)
+  void finish(const FailureContext& context) {
+    flow_.finish(waiting(context), [this, launched = queue_.launched()](std::size_t bucket) mutable {
+      if (bucket >= launched) {
+        queue_.resume(launching());
+        launched = queue_.launched();
+      }
+    });
+    buffers_.finish(flow_);
+    meter_.finished(Flow::is_measured);
+  }
+
+  /// Blocking. Between steps: the plan for another order of the same gradients; what they hold is kept.
+  void replan(std::span<const std::size_t> order, const Replanning& replanning, const FailureContext& context) {
+    BucketPlan next = plan_again(plan_, sizes_, order, replanning.caps);
+    move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind);
+    plan_ = std::move(next);
+    ranges_ = ranges_of(plan_, arena_base());
+    queue_.plan(parameter_counts(plan_));
+    meter_.replan(ranges_.size());
+    flow_.replan();
+  }
+
+  /// Blocking: until the work that points into the arena has ended; aborted where it does not by the deadline, or now.
+  /// @returns false where it has not ended even so: this must outlive it
+  bool end(bool now, const Cause& cause, Deadline deadline) {
+    const std::size_t launched = queue_.launched();
+    if (!now && flow_.block_until_idle(launched, deadline)) {
+      return true;
+    }
+    communicator_.abort(cause);
+    return flow_.block_until_idle(launched, Deadline::after(std::chrono::seconds(5)));
+  }
+
+ private:
+  using Allocation = typename Communicator::Allocation;
+
+  std::shared_ptr<Allocation> allocate(const FailureContext& context) {
+    if (plan_.arena_bytes == 0) {
+      return nullptr;
+    }
+    return std::make_shared<Allocation>(
+        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context.timeout)));
+  }
+
+  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
+
+  /// Waits for an event, as long as the job is well.
+  auto waiting(const FailureContext& context) {
+    return [this, &context](typename Stream::Event& event) {
+      backend::block_until_complete(event, communicator_, *context.latch, context.timeout, context.rank);
+    };
+  }
+
+  void arrived(std::size_t parameter) {
+    queue_.arrived(
+        plan_.bucket_of[parameter], [this](std::size_t bucket) { flow_.complete(bucket); }, launching());
+  }
+
+  auto launching() {
+    return [this](std::size_t bucket) { return launch(bucket); };
+  }
+
+  /// Under the queue's gate, which makes it the one thread that enqueues. @returns whether there was room.
+  bool launch(std::size_t bucket) {
+    if (!flow_.can_launch(bucket)) {
+      return false;
+    }
+    meter_.launched(bucket);
+    flow_.before(bucket);
+    if (const BufferView& range = ranges_[bucket]; range.count != 0) {
+      communicator_.all_reduce(range, range, op_, flow_.stream());
+    }
+    if (bucket + 1 == ranges_.size()) {
+      buffers_.launch(communicator_, flow_);  // by now the stream has waited for all who took part in the step
+    }
+    flow_.after(bucket);
+    return true;
+  }
+
+  Communicator communicator_;
+  ReduceOp op_;
+  BucketPlan plan_;
+  std::vector<GradientSize> sizes_;
+  std::shared_ptr<Allocation> arena_;
+  BufferBroadcast<Communicator> buffers_;
+  GradientTable gradients_;
+  LaunchQueue queue_;
+  std::vector<BufferView> ranges_;  ///< of the buckets
+  StepMeter meter_;
+  Flow flow_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/statistics.hpp
+
+/// @file
+/// Statistics: what was reduced and how long it took, as a struct and as a line.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What was reduced so far on this rank. A step that failed is not counted.
 struct ReducerStatistics {
   std::uint64_t steps = 0;
   std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
   std::size_t buckets = 0;          ///< in the plan
+  StepTimes times;                  ///< sums over the steps
+  bool is_measured = false;         ///< whether times.communication and times.hidden are known: on host streams
 };
 
+namespace detail {
+
+/// "12.3 ms": the mean over `steps`.
+inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.3g ms",
+                steps == 0 ? 0.0 : static_cast<double>(sum.count()) / 1e6 / static_cast<double>(steps));
+  return text;
+}
+
+}  // namespace detail
+
+/// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
+/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out.
+inline std::string to_string(const ReducerStatistics& statistics) {
+  const StepTimes& times = statistics.times;
+  const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
+    return what + detail::milliseconds_text(sum, statistics.steps);
+  };
+  char bytes[48];
+  std::snprintf(bytes, sizeof(bytes), "%.3g MB",
+                statistics.steps == 0
+                    ? 0.0
+                    : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
+  return "a step of " + std::to_string(statistics.steps) + ": " + part("forward ", times.forward) +
+         part(", backward ", times.backward) +
+         (statistics.is_measured ? part(", communication ", times.communication) + part(" (hidden ", times.hidden) + ")"
+                                 : "") +
+         part(statistics.is_measured ? ", exposed " : ", finish ", times.exposed) + ", " + bytes + " in " +
+         std::to_string(statistics.buckets) + (statistics.buckets == 1 ? " bucket" : " buckets");
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reducer.hpp
+
+/// @file
+/// The reducer: steps in which every gradient is announced once and reduced, or the job is told why not.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
 /// Owns a channel and an arena that all gradients are reduced in. A bound gradient lives there; any other is copied in
-/// when it is ready and out when the step finishes. Steady state: nothing is allocated; one gate for each bucket.
+/// when it is ready and back once it is reduced: by the host or by streams, as the Flow of the communicator's stream
+/// says. Steady state: nothing is allocated; one gate for each bucket.
 /// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
 /// parameters' memory outlive it; it is pinned, because steps point to it.
 template <backend::Communicator Communicator>
@@ -27970,106 +34550,102 @@ class Reducer final : public Step::Target {
   using Stream = typename Communicator::Stream;
 
   /// Collective, blocking: allocates the arena. `plan` was made of `parameters`' gradients, in the same order; both are
-  /// the same on every rank. @throws Error (unsupported) for gradients that are not in host memory.
+  /// the same on every rank. @throws Error (unsupported) for gradients that are not where the stream runs.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
-          FailureContext context)
-      : communicator_(std::move(communicator)),
-        stream_(stream),
-        op_(op),
-        context_(std::move(context)),
-        plan_(std::move(plan)),
-        arena_(allocate()),
-        gradients_(parameters, plan_, arena_base()),
-        ledger_(gradients_.names()),
-        queue_(sizes_of(plan_)),
-        buckets_(plan_.buckets.size()) {
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      buckets_[bucket].range = range_of(plan_.buckets[bucket], arena_base());
-    }
+          FailureContext context, ReducerOptions options = {})
+      : context_(std::move(context)),
+        options_(std::move(options)),
+        owner_(new Pipeline<Communicator>(std::move(communicator), stream, parameters, options_.buffers,
+                                          std::move(plan), op, context_, options_.records,
+                                          options_.records_every_ready)),
+        ledger_(pipeline_.gradients().names()),
+        accumulated_(parameters.size()) {
+    ledger_.observe_order(options_.replanning.agree != nullptr);
   }
 
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Work of a step that was not finished still points into the arena: it is ended first.
+  /// Blocking: until the work that points into the arena has ended; that of a step that was not finished is aborted.
   ~Reducer() {
-    if (!under_way_) {
-      return;
-    }
     try {
-      communicator_.abort(
-          {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"});
-      const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-      for (std::size_t bucket = 0; bucket < queue_.launched(); ++bucket) {
-        static_cast<void>(buckets_[bucket].reduced.block_until_complete(deadline));
+      const bool is_idle = pipeline_.end(
+          under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+          Deadline::after(context_.timeout));
+      if (!is_idle) {
+        static_cast<void>(owner_.release());  // its memory is still in use, and nobody is left to wait longer
+        log(LogLevel::warning, "a stream still runs a step that was given up; the memory of its gradients is kept");
       }
     } catch (...) {
       // Nothing more can be done here, and nobody is left to be told.
     }
   }
 
-  /// Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
+  /// Blocking. Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
   /// @returns where: the view to hand to the model's bind_gradient.
-  TensorView bind(std::size_t parameter) { return gradients_.bind(parameter); }
+  TensorView bind(std::size_t parameter) {
+    ledger_.check_index(parameter);
+    return pipeline_.bind(parameter, context_);
+  }
 
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
   Step begin() {
+    throw_if_unusable();
+    pipeline_.begin_step();
+    ledger_.begin_step();
+    under_way_ = true;
+    return Step(*this);
+  }
+
+  /// What begin() throws.
+  void throw_if_unusable() const {
     if (under_way_ && !ledger_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
-    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
+    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
                   ledger_.is_open()
                       ? "begin() came while a step was under way; finish() it first"
                       : "begin() came after a step that failed; gradients are no longer the same on all ranks");
     }
-    queue_.begin_step();
-    ledger_.begin_step();
-    under_way_ = true;
-    return Step(*this);
   }
 
   /// See Step; the reducer is what its calls arrive at.
   void ready(std::size_t parameter) override {
-    enter(parameter);
-    gradients_[parameter].pack();
-    arrived(parameter);
+    pipeline_.flow().require_no_stream(parameter);
+    announce(parameter, nullptr, {});
   }
 
   void ready(std::size_t parameter, StreamHandle stream) override {
     ledger_.check_index(parameter);
-    gradients_.require_host(parameter, stream);
-    ready(parameter);
+    pipeline_.flow().require_stream(parameter, stream);
+    announce(parameter, nullptr, stream);
   }
 
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
     ledger_.check_index(parameter);
-    gradients_.require_host(parameter, stream);
-    gradients_.require_same_kind(parameter, gradient);
-    enter(parameter);
-    gradients_[parameter].pack_from(gradient.data);
-    arrived(parameter);
+    pipeline_.flow().require_stream(parameter, stream);
+    pipeline_.gradients().require_same_kind(parameter, gradient);
+    announce(parameter, gradient.data, stream);
   }
 
   void finish() override {
     if (!ledger_.end_step()) {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
-    backend::throw_if_failed(communicator_, *context_.latch, context_.rank);
-    throw_if_not_launched();
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      auto& reduced = buckets_[bucket].reduced;
-      backend::block_until_complete(reduced, communicator_, *context_.latch, context_.timeout, context_.rank);
-      for (const std::size_t parameter : plan_.buckets[bucket].parameters) {
-        gradients_[parameter].unpack();
-      }
+    pipeline_.meter().waiting();
+    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    complete_or_throw();
+    pipeline_.finish(context_);
+    for (const PlannedBucket& bucket : plan().buckets) {
+      bytes_reduced_ += bucket.payload_bytes;
     }
-    for (const PlannedBucket& bucket : plan_.buckets) {
-      statistics_.bytes_reduced += bucket.payload_bytes;
+    accumulated_.clear();
+    if (++steps_ == 1) {
+      replan();
     }
-    ++statistics_.steps;
     under_way_ = false;
   }
 
@@ -28086,100 +34662,478 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Drops FailureContext::step_abandoned, and with it what that holds. After the last step.
-  void forget_hook() noexcept { context_.step_abandoned = nullptr; }
-
-  ReducerStatistics statistics() const noexcept {
-    ReducerStatistics now = statistics_;
-    now.buckets = buckets_.size();
-    return now;
+  /// Drops what was given for calling back, and with it what that holds. After the last step.
+  void forget_hooks() noexcept {
+    context_.step_abandoned = nullptr;
+    options_.replanning = {};
   }
 
-  const BucketPlan& plan() const noexcept { return plan_; }
+  ReducerStatistics statistics() const noexcept {
+    return {steps_, bytes_reduced_, plan().buckets.size(), pipeline_.meter().times(),
+            Pipeline<Communicator>::Flow::is_measured};
+  }
+
+  /// The latest step records. Threads: any.
+  const StepRecorder& recorder() const noexcept { return pipeline_.meter().recorder(); }
+
+  /// Another one after the first step, where replanning was wanted.
+  const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
+
+  /// Target of a step that reduces nothing. Lifetime: the reducer's.
+  Accumulation accumulation() noexcept { return {ledger_, pipeline_.gradients(), accumulated_, context_}; }
 
   /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
-  std::shared_ptr<const void> gradient_memory() const noexcept { return arena_; }
+  std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
 
  private:
-  using Allocation = typename Communicator::Allocation;
-
   /// How long the news that a step was abandoned may be on its way: it says more than what comes after.
   static constexpr std::chrono::milliseconds cause_grace{500};
 
-  std::shared_ptr<Allocation> allocate() {
-    if (plan_.arena_bytes == 0) {
-      return nullptr;
-    }
-    return std::make_shared<Allocation>(
-        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context_.timeout)));
-  }
-
-  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
-
-  static std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
-    std::vector<std::size_t> sizes;
-    for (const PlannedBucket& bucket : plan.buckets) {
-      sizes.push_back(bucket.parameters.size());
-    }
-    return sizes;
-  }
-
-  /// The others wait for this rank's buckets: whatever keeps them back is told to the job. A bucket that was not
-  /// launched has the event of the step before, which is complete.
-  void throw_if_not_launched() {
-    try {
-      queue_.throw_if_launch_failed();
-    } catch (const std::exception& error) {
-      context_.report_exception(error.what());
-      throw;
-    }
-    if (const std::string missing = ledger_.missing(); !missing.empty()) {
-      context_.report_exception(missing);
-      throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
-    }
-    if (queue_.launched() < buckets_.size()) {
-      const std::string early =
-          "finish() came while a ready() of its step was still running; wait for its return first";
-      context_.report_exception(early);
-      throw Error(Errc::invalid_argument, early).with_rank(context_.rank);
-    }
-  }
-
-  void enter(std::size_t parameter) {
+  /// @param gradient null for the parameter's own memory
+  void announce(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     if (context_.latch->failed()) {
       context_.latch->throw_if_failed(context_.rank);
     }
     ledger_.enter(parameter);
+    pipeline_.meter().ready(parameter);
+    pipeline_.arrive(parameter, gradient != nullptr ? gradient : pipeline_.gradients()[parameter].own, stream);
   }
 
-  void arrived(std::size_t parameter) {
-    queue_.arrived(plan_.bucket_of[parameter], [this](std::size_t next) { launch(next); });
-  }
-
-  /// Under the queue's gate, which makes it the one thread that enqueues.
-  void launch(std::size_t next) {
-    Bucket<typename Stream::Event>& bucket = buckets_[next];
-    if (bucket.range.count != 0) {
-      communicator_.all_reduce(bucket.range, bucket.range, op_, stream_);
+  /// Calls `act`; the others, who wait for this rank, learn what it throws.
+  template <class F>
+  void or_tell(F&& act) {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      context_.report_exception(error.what());
+      throw;
     }
-    stream_.record(bucket.reduced);
   }
 
-  Communicator communicator_;
-  Stream stream_;
-  ReduceOp op_;
+  void complete_or_throw() {
+    or_tell([&] {
+      pipeline_.throw_if_launch_failed();
+      if (const std::string missing = ledger_.missing(); !missing.empty()) {
+        if (!options_.allow_unused_parameters) {
+          throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
+        }
+        bring_accumulated();
+        pipeline_.leave_out_others([this](std::size_t parameter) { return takes_part(parameter); });
+      }
+      if (!pipeline_.all_complete()) {
+        throw Error(Errc::invalid_argument,
+                    "finish() came while a ready() of its step was still running; wait for its return first")
+            .with_rank(context_.rank);
+      }
+    });
+  }
+
+  /// Announced in this step, or left by one that reduced nothing.
+  bool takes_part(std::size_t parameter) const noexcept {
+    return ledger_.was_ready(parameter) || accumulated_.has(parameter);
+  }
+
+  void bring_accumulated() {
+    for (std::size_t parameter = 0; parameter < pipeline_.gradients().size(); ++parameter) {
+      if (!ledger_.was_ready(parameter) && accumulated_.has(parameter)) {
+        pipeline_.arrive(parameter, pipeline_.gradients()[parameter].own, accumulated_.stream(parameter));
+      }
+    }
+  }
+
+  /// Once, where it is wanted and no graph holds addresses.
+  void replan() {
+    if (Replanning& replanning = options_.replanning; replanning.agree && pipeline_.flow().may_move()) {
+      or_tell([&] { pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_); });
+      replanning = {};
+    }
+    ledger_.observe_order(false);
+  }
+
   FailureContext context_;
-  BucketPlan plan_;
-  std::shared_ptr<Allocation> arena_;
-  GradientTable gradients_;
+  ReducerOptions options_;
+  std::unique_ptr<Pipeline<Communicator>> owner_;
+  Pipeline<Communicator>& pipeline_ = *owner_;
   ReadyLedger ledger_;
-  LaunchQueue queue_;
-  std::vector<Bucket<typename Stream::Event>> buckets_;
-  ReducerStatistics statistics_;
+  AccumulatedGradients accumulated_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/slowest_rank.hpp
+
+/// @file
+/// The slowest rank: the one for whose forward and backward passes the others wait.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+struct SlowestRank {
+  int rank = 0;                          ///< in the group
+  std::chrono::nanoseconds computing{};  ///< its forward and backward of a step, on average
+  std::chrono::nanoseconds typical{};    ///< the mean of all ranks
+};
+
+/// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
+inline std::string to_string(const SlowestRank& slowest) {
+  return "slowest rank " + std::to_string(slowest.rank) + " (" + detail::milliseconds_text(slowest.computing, 1) +
+         " a step, mean " + detail::milliseconds_text(slowest.typical, 1) + ")";
+}
+
+namespace detail {
+
+/// The decimal number at the front of `text`, which it is cut off from with what ends it; 0 for anything else.
+inline std::int64_t take_number(std::string_view& text) {
+  std::int64_t number = 0;
+  std::size_t length = 0;
+  while (length < text.size() && length < 18 && text[length] >= '0' && text[length] <= '9') {
+    number = number * 10 + (text[length++] - '0');
+  }
+  text.remove_prefix(length < text.size() ? length + 1 : length);
+  return number;
+}
+
+}  // namespace detail
+
+/// Collective, blocking: rank 0 reads what every rank says of itself and tells all. O(ranks) messages to rank 0, for
+/// reports and not for every step. @param prefix used once; `deadline` bounds each wait
+template <class Store>
+SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, const ReducerStatistics& mine, int rank,
+                                       int world_size, Deadline deadline) {
+  const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
+  const std::int64_t computing = (mine.times.forward + mine.times.backward).count() / steps;
+  SlowestRank slowest{rank, std::chrono::nanoseconds(computing), std::chrono::nanoseconds(computing)};
+  if (world_size == 1) {
+    return slowest;
+  }
+  if (rank != 0) {
+    store.set_blocking(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline);
+    const std::string told = store.get_blocking(prefix + "slowest", deadline);
+    std::string_view rest = told;
+    slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
+    slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
+    slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
+    return slowest;
+  }
+  double sum = static_cast<double>(computing);
+  for (int other = 1; other < world_size; ++other) {
+    const std::string told = store.get_blocking(prefix + "computing/" + std::to_string(other), deadline);
+    std::string_view rest = told;
+    const std::chrono::nanoseconds of_other(detail::take_number(rest));
+    sum += static_cast<double>(of_other.count());
+    if (of_other > slowest.computing) {
+      slowest.rank = other;
+      slowest.computing = of_other;
+    }
+  }
+  slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
+  store.set_blocking(prefix + "slowest",
+                     std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
+                         std::to_string(slowest.typical.count()),
+                     deadline);
+  return slowest;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/timeline.hpp
+
+/// @file
+/// A timeline: the step records of all ranks as Chrome trace JSON, which Perfetto and chrome://tracing show.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What one rank recorded, and how its clock stands to rank 0's.
+struct RankTimeline {
+  int rank = 0;
+  std::string host;
+  std::chrono::nanoseconds clock_offset{};       ///< added to its times they are rank 0's
+  std::chrono::nanoseconds clock_uncertainty{};  ///< the offset is right to within this; 0 where the clock is the same
+  std::vector<StepRecord> records{};
+};
+
+namespace detail {
+
+/// A JSON string: printable, so only quotes and backslashes need care.
+inline std::string json_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char byte : printable(text)) {
+    if (byte == '"' || byte == '\\') quoted += '\\';
+    quoted += byte;
+  }
+  return quoted + '"';
+}
+
+/// Writes events, one a line.
+class TraceEvents {
+ public:
+  using Time = StepRecord::Clock::time_point;
+
+  TraceEvents(Time origin, std::string& text) : origin_(origin), text_(text) {}
+
+  void of_rank(const RankTimeline& rank) {
+    process_ = rank.rank;
+    offset_ = rank.clock_offset;
+  }
+
+  void name(const char* what, int thread, const std::string& name) {
+    line("\"ph\":\"M\",\"name\":\"" + std::string(what) + "\"", thread,
+         ",\"args\":{\"name\":" + json_string(name) + "}");
+  }
+  void span(int thread, const std::string& name, std::uint64_t step, Time begin, Time end) {
+    line("\"ph\":\"X\",\"name\":" + json_string(name), thread,
+         ",\"ts\":" + microseconds(since_origin(begin)) + ",\"dur\":" + microseconds(std::max(end - begin, {})) +
+             of_step(step));
+  }
+  void instant(int thread, const std::string& name, std::uint64_t step, Time time) {
+    line("\"ph\":\"i\",\"s\":\"t\",\"name\":" + json_string(name), thread,
+         ",\"ts\":" + microseconds(since_origin(time)) + of_step(step));
+  }
+
+ private:
+  using Duration = StepRecord::Clock::duration;
+
+  Duration since_origin(Time time) const { return time + offset_ - origin_; }
+
+  /// "1234.567", as the format wants it.
+  static std::string microseconds(Duration duration) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3f", std::chrono::duration<double, std::micro>(duration).count());
+    return text;
+  }
+  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
+
+  void line(const std::string& what, int thread, const std::string& rest) {
+    text_ += (first_ ? "\n{" : ",\n{") + what + ",\"pid\":" + std::to_string(process_) +
+             ",\"tid\":" + std::to_string(thread) + rest + "}";
+    first_ = false;
+  }
+
+  Time origin_;
+  std::string& text_;
+  int process_ = 0;
+  std::chrono::nanoseconds offset_{};
+  bool first_ = true;
+};
+
+/// Pairs what begins with what ends it; a pair of which the ring has lost one half is left out.
+class TracePairs {
+ public:
+  explicit TracePairs(TraceEvents& events) : events_(events) {}
+
+  void add(const StepRecord& record, std::span<const std::string> parameters) {
+    const std::string bucket = "bucket " + std::to_string(record.index);
+    switch (record.event) {
+      case StepEvent::begun: begin(step_, 0, record); break;
+      case StepEvent::ready:
+        events_.instant(1, record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
+                        record.step, record.time);
+        break;
+      case StepEvent::launched: begin(launch_, record.index, record); break;
+      case StepEvent::started:
+        end(launch_, record.index, 2, bucket, record);
+        begin(reduce_, record.index, record);
+        break;
+      case StepEvent::reduced: end(reduce_, record.index, 3, bucket, record); break;
+      case StepEvent::waiting: begin(wait_, 0, record); break;
+      case StepEvent::finished:
+        end(wait_, 0, 0, "waiting", record);
+        end(step_, 0, 0, "step " + std::to_string(record.step), record);
+        break;
+    }
+  }
+
+ private:
+  using Key = std::pair<std::uint64_t, std::uint32_t>;  ///< step, bucket
+  using Open = std::map<Key, TraceEvents::Time>;
+
+  static void begin(Open& open, std::uint32_t index, const StepRecord& record) {
+    open[{record.step, index}] = record.time;
+  }
+  void end(Open& open, std::uint32_t index, int thread, const std::string& name, const StepRecord& record) {
+    const auto found = open.find({record.step, index});
+    if (found == open.end()) return;
+    events_.span(thread, name, record.step, found->second, record.time);
+    open.erase(found);
+  }
+
+  TraceEvents& events_;
+  Open step_, launch_, reduce_, wait_;
+};
+
+inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
+  std::optional<StepRecord::Clock::time_point> first;
+  for (const RankTimeline& rank : ranks) {
+    for (const StepRecord& record : rank.records) {
+      const auto time = record.time + rank.clock_offset;
+      first = first ? std::min(*first, time) : time;
+    }
+  }
+  return first.value_or(StepRecord::Clock::time_point{});
+}
+
+}  // namespace detail
+
+/// One process for each rank, with rows for its steps, the gradients that became ready, the buckets from their launch
+/// to their start, and their reduction; an event a line. Times count from the earliest record. @param parameters names,
+/// in the order of parameters(); where one is missing its number stands
+inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {}) {
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  detail::TraceEvents events(detail::earliest(ranks), text);
+  std::string clocks;
+  for (const RankTimeline& rank : ranks) {
+    events.of_rank(rank);
+    events.name("process_name", 0, "rank " + std::to_string(rank.rank) + " on " + rank.host);
+    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
+    for (int row = 0; row < 4; ++row) {
+      events.name("thread_name", row, rows[row]);
+    }
+    detail::TracePairs pairs(events);
+    for (const StepRecord& record : rank.records) {
+      pairs.add(record, parameters);
+    }
+    if (rank.clock_uncertainty.count() != 0) {
+      clocks += (clocks.empty() ? "" : ", ") + std::string("rank ") + std::to_string(rank.rank) + " to within " +
+                std::to_string(rank.clock_uncertainty.count() / 1000) + " us";
+    }
+  }
+  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
+  return text + "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/step_record_bytes.hpp
+
+/// @file
+/// A rank's part of a timeline as bytes, and back from bytes that another process wrote.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
+
+/// The most that the records of all ranks of a timeline take together; where there are more, each rank's latest remain.
+inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
+
+/// @param most records: the latest are kept
+inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
+  const std::size_t first = timeline.records.size() > most ? timeline.records.size() - most : 0;
+  net::ByteWriter writer;
+  writer.string(timeline.host.substr(0, 256)).i64(timeline.clock_offset.count());
+  writer.i64(timeline.clock_uncertainty.count());
+  for (const StepRecord& record : std::span(timeline.records).subspan(first)) {
+    writer.u64(record.step).u32(record.index).u8(static_cast<std::uint8_t>(record.event));
+    writer.i64(std::chrono::nanoseconds(record.time.time_since_epoch()).count());
+  }
+  const std::span<const std::byte> bytes = writer.view();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// @returns nothing for anything that serialise does not write
+inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::string& text) {
+  net::ByteReader reader(std::as_bytes(std::span(text)));
+  RankTimeline timeline;
+  timeline.rank = rank;
+  timeline.host = reader.string(256);
+  timeline.clock_offset = std::chrono::nanoseconds(reader.i64());
+  timeline.clock_uncertainty = std::chrono::nanoseconds(reader.i64());
+  if (!reader.ok() || reader.remaining() % step_record_bytes != 0) return std::nullopt;
+  timeline.records.reserve(reader.remaining() / step_record_bytes);
+  while (reader.remaining() != 0) {
+    StepRecord record;
+    record.step = reader.u64();
+    record.index = reader.u32();
+    const std::uint8_t event = reader.u8();
+    record.time = StepRecord::Clock::time_point(std::chrono::nanoseconds(reader.i64()));
+    if (event < 1 || event >= step_events) return std::nullopt;
+    record.event = static_cast<StepEvent>(event);
+    timeline.records.push_back(record);
+  }
+  return timeline;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/write_timeline.hpp
+
+/// @file
+/// The timeline of a whole job, gathered and written by rank 0.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t timeline_piece_bytes = std::size_t{512} << 10;  // a value of the store has its bounds
+
+/// Sets `key/0`, `key/1`, ..., and their number under `key`.
+template <class Store>
+void put_pieces_blocking(const Store& store, const std::string& key, const std::string& text) {
+  std::size_t pieces = 0;
+  for (std::size_t at = 0; at < text.size(); at += timeline_piece_bytes) {
+    store.set_blocking(key + "/" + std::to_string(pieces++), text.substr(at, timeline_piece_bytes));
+  }
+  store.set_blocking(key, std::to_string(pieces));
+}
+
+/// What put_pieces_blocking set, which is gone from the store afterwards.
+template <class Store>
+std::string take_pieces_blocking(const Store& store, const std::string& key) {
+  constexpr std::size_t most = max_timeline_bytes / timeline_piece_bytes + 1;
+  const std::string told = store.get_blocking(key);
+  const std::size_t pieces = std::min<std::size_t>(std::strtoull(told.c_str(), nullptr, 10), most);
+  std::string text;
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    const std::string name = key + "/" + std::to_string(piece);
+    text += store.get_blocking(name);
+    store.erase_blocking(name);
+  }
+  store.erase_blocking(key);
+  return text;
+}
+
+}  // namespace detail
+
+/// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace that Perfetto and
+/// chrome://tracing open, on rank 0's clock. Ranks on other hosts have their offset estimated now, and the trace says
+/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: timeout() at most.
+/// @param parameters names for the gradients, in the order of parameters(); rank 0's count
+/// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
+template <class Group>
+void write_timeline_blocking(const Group& group, const std::string& path, std::vector<StepRecord> records,
+                             std::span<const std::string> parameters = {}) {
+  const auto store = group.store().with_prefix("dtrain/timeline/");
+  const int ranks = group.world_size();
+  group.run_enqueued();  // other ranks may wait for it before they come here
+  const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
+  RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
+  const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
+  if (group.rank() != 0) {
+    detail::put_pieces_blocking(store, std::to_string(group.rank()), serialise(own, most));
+  }
+  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+    std::vector<RankTimeline> all;
+    all.push_back(std::move(own));
+    for (int rank = 1; rank < ranks; ++rank) {
+      std::optional<RankTimeline> part =
+          parse_rank_timeline(rank, detail::take_pieces_blocking(store, std::to_string(rank)));
+      if (!part) throw Error(Errc::protocol, "the timeline of rank " + std::to_string(rank) + " cannot be read");
+      all.push_back(*std::move(part));
+    }
+    const std::string text = timeline_json(all, parameters);
+    AtomicFile file(path);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+    return true;
+  }));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::write_timeline_blocking;
+}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/group/buffers.hpp
 
@@ -28244,130 +35198,6 @@ struct ReadBuffer : ConstBufferView {
   ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/collectives.hpp
-
-/// @file
-/// The collectives of a process group.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns; what ends in
-/// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
-/// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
-/// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
-/// std::span, std::vector, std::array or array of a dtrain::Element.
-///
-/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
-/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
-/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
-/// types, ranks or addresses do not fit; the job's first cause.
-template <class Group, class Communicator>
-class Collectives {
- public:
-  using Stream = typename Communicator::Stream;
-
-  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
-  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
-    backend::check_all_reduce(input, output);
-    live().all_reduce(input, output, op, stream);
-  }
-  void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
-  void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
-    all_reduce(input, output, op, stream());
-    wait();
-  }
-  void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
-
-  /// `buffer` gets rank `root`'s content.
-  void broadcast(WriteBuffer buffer, int root, Stream stream) const {
-    Communicator& channel = live();
-    backend::check_broadcast(buffer, root, channel.size());
-    channel.broadcast(buffer, root, stream);
-  }
-  void broadcast_blocking(WriteBuffer buffer, int root) const {
-    broadcast(buffer, root, stream());
-    wait();
-  }
-
-  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has a block for each rank.
-  /// Disjoint.
-  void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
-                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
-    Communicator& channel = live();
-    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
-    channel.reduce_scatter(input, output, op, stream);
-  }
-  void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
-                               ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
-    reduce_scatter(input, output, op, stream());
-    wait();
-  }
-
-  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
-  /// disjoint.
-  void all_gather(ReadBuffer input, WriteBuffer output,
-                  Stream stream) const requires backend::CanAllGather<Communicator> {
-    Communicator& channel = live();
-    backend::check_all_gather(input, output, channel.rank(), channel.size());
-    channel.all_gather(input, output, stream);
-  }
-  void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    all_gather(input, output, stream());
-    wait();
-  }
-
-  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
-  void send(ReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("send", input, peer, channel.rank(), channel.size());
-    channel.send(input, peer, stream);
-  }
-  void send_blocking(ReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
-    send(input, peer, stream());
-    wait();
-  }
-
-  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
-  void recv(WriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("recv", output, peer, channel.rank(), channel.size());
-    channel.recv(output, peer, stream);
-  }
-  void recv_blocking(WriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
-    recv(output, peer, stream());
-    wait();
-  }
-
-  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
-  /// disjoint.
-  void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
-                 Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_send_recv(input, to, output, from, channel.size());
-    channel.send_recv(input, to, output, from, stream);
-  }
-  void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,
-                          int from) const requires backend::CanSendRecv<Communicator> {
-    send_recv(input, to, output, from, stream());
-    wait();
-  }
-
-  /// Completes when every rank's stream has come to it.
-  void barrier(Stream stream) const { live().barrier(stream); }
-  void barrier_blocking() const {
-    barrier(stream());
-    wait();
-  }
-
- private:
-  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().circle_->live(); }
-  Stream stream() const { return self().stream(); }
-  void wait() const { self().wait(); }
-};
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -28494,6 +35324,7 @@ class Job {
   rendezvous::Participant participant;
   rendezvous::ControlTasks tasks;
   const std::shared_ptr<stream::host::StreamSet> streams;  ///< of this rank, all groups and wrappers
+  const std::shared_ptr<ddp::Claims> claims = std::make_shared<ddp::Claims>();  ///< of this rank's wrappers
 
  private:
   Cause exception_cause(std::string text) const {
@@ -28513,6 +35344,73 @@ class Job {
   bool left_ = false;
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/passage.hpp
+
+/// @file
+/// How host memory takes part in a collective of a backend that reduces device memory only.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// For backends of host memory there is nothing to do.
+template <class Stream>
+class Passage {
+ public:
+  static constexpr bool is_needed = false;
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// A loss or a count lives on the host; with a backend of device memory it goes there and back, in pieces through
+/// memory that was allocated with the group, for nothing is to be allocated beside running collectives. Threads: one.
+template <>
+class Passage<stream::cuda::StreamRef> {
+ public:
+  static constexpr bool is_needed = true;
+
+  /// On the thread's current device. @throws Error (cuda)
+  Passage() : pinned_(piece_bytes), device_(piece_bytes) {}
+
+  /// `operate(piece)` enqueues an in-place operation on device memory, at least once; then `output` has the results of
+  /// all pieces. Blocking, by `wait()`, which returns when the stream has come so far, or throws.
+  template <class Operate, class Wait>
+  void pass(const ConstBufferView& input, const BufferView& output, stream::cuda::StreamRef stream, Operate operate,
+            Wait wait) const {
+    using stream::cuda::check;
+    const std::size_t most = piece_bytes / size_bytes(input.dtype);
+    std::size_t begin = 0;
+    do {
+      const std::size_t count = std::min(most, input.count - begin);
+      const std::size_t offset = begin * size_bytes(input.dtype);
+      const BufferView piece{device_.data(), count, input.dtype, stream.device()};
+      if (count != 0) {
+        std::memcpy(pinned_.data(), input.data + offset, piece.bytes());
+        check(cudaMemcpyAsync(piece.data, pinned_.data(), piece.bytes(), cudaMemcpyHostToDevice, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      operate(piece);
+      if (count != 0) {
+        check(cudaMemcpyAsync(pinned_.data(), piece.data, piece.bytes(), cudaMemcpyDeviceToHost, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      wait();
+      if (count != 0) {
+        std::memcpy(output.data + offset, pinned_.data(), piece.bytes());
+      }
+      begin += count;
+    } while (begin < input.count);
+  }
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+
+  stream::cuda::PinnedBuffer pinned_;
+  stream::cuda::DeviceBuffer device_;
+};
+
+#endif  // DTRAIN_WITH_CUDA
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -28553,6 +35451,7 @@ class Circle final : private Job::Closable {
   const rendezvous::Membership& members() const noexcept { return members_; }
   bool is_whole() const noexcept { return prefix_.empty(); }
   auto stream() const { return ends_->stream.ref(); }
+  const Passage<typename Communicator::Stream>& passage() const noexcept { return ends_->passage; }
 
   /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
   Communicator& live() {
@@ -28610,6 +35509,7 @@ class Circle final : private Job::Closable {
   /// What an exception leaves with the job. The communicator goes before its stream.
   struct Ends {
     StreamOwner stream;
+    Passage<typename Communicator::Stream> passage;
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
   };
 
@@ -28620,6 +35520,7 @@ class Circle final : private Job::Closable {
         prefix_(std::move(prefix)),
         ends_(std::make_shared<Ends>()) {
     enlist(ends_->stream);
+    static_cast<void>(ends_->stream.ref());  // on this thread's device, if streams have one
     job_->add(*this);
   }
 
@@ -28674,6 +35575,149 @@ class Circle final : private Job::Closable {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/collectives.hpp
+
+/// @file
+/// The collectives of a process group.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns; what ends in
+/// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
+/// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
+/// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
+/// std::span, std::vector, std::array or array of a dtrain::Element. With a backend of device memory,
+/// all_reduce_blocking and broadcast_blocking take host memory besides, which is copied there and back.
+///
+/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
+/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
+/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
+/// types, ranks or addresses do not fit; the job's first cause.
+template <class Group, class Communicator>
+class Collectives {
+ public:
+  using Stream = typename Communicator::Stream;
+
+  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+    backend::check_all_reduce(input, output);
+    live().all_reduce(input, output, op, stream);
+  }
+  void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
+  void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+    if constexpr (Passage<Stream>::is_needed) {
+      if (is_on_host(input) && is_on_host(output)) {
+        backend::check_all_reduce(input, output);
+        self().circle_->passage().pass(
+            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); }, [&] { wait(); });
+        return;
+      }
+    }
+    all_reduce(input, output, op, stream());
+    wait();
+  }
+  void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
+
+  /// `buffer` gets rank `root`'s content.
+  void broadcast(WriteBuffer buffer, int root, Stream stream) const {
+    Communicator& channel = live();
+    backend::check_broadcast(buffer, root, channel.size());
+    channel.broadcast(buffer, root, stream);
+  }
+  void broadcast_blocking(WriteBuffer buffer, int root) const {
+    if constexpr (Passage<Stream>::is_needed) {
+      if (is_on_host(buffer)) {
+        backend::check_broadcast(buffer, root, live().size());
+        self().circle_->passage().pass(
+            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); }, [&] { wait(); });
+        return;
+      }
+    }
+    broadcast(buffer, root, stream());
+    wait();
+  }
+
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has a block for each rank.
+  /// Disjoint.
+  void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    Communicator& channel = live();
+    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
+    channel.reduce_scatter(input, output, op, stream);
+  }
+  void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
+                               ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+    reduce_scatter(input, output, op, stream());
+    wait();
+  }
+
+  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
+  /// disjoint.
+  void all_gather(ReadBuffer input, WriteBuffer output,
+                  Stream stream) const requires backend::CanAllGather<Communicator> {
+    Communicator& channel = live();
+    backend::check_all_gather(input, output, channel.rank(), channel.size());
+    channel.all_gather(input, output, stream);
+  }
+  void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
+    all_gather(input, output, stream());
+    wait();
+  }
+
+  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
+  void send(ReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("send", input, peer, channel.rank(), channel.size());
+    channel.send(input, peer, stream);
+  }
+  void send_blocking(ReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+    send(input, peer, stream());
+    wait();
+  }
+
+  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
+  void recv(WriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("recv", output, peer, channel.rank(), channel.size());
+    channel.recv(output, peer, stream);
+  }
+  void recv_blocking(WriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+    recv(output, peer, stream());
+    wait();
+  }
+
+  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
+  /// disjoint.
+  void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
+                 Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_send_recv(input, to, output, from, channel.size());
+    channel.send_recv(input, to, output, from, stream);
+  }
+  void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,
+                          int from) const requires backend::CanSendRecv<Communicator> {
+    send_recv(input, to, output, from, stream());
+    wait();
+  }
+
+  /// Completes when every rank's stream has come to it.
+  void barrier(Stream stream) const { live().barrier(stream); }
+  void barrier_blocking() const {
+    barrier(stream());
+    wait();
+  }
+
+ private:
+  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().circle_->live(); }
+  Stream stream() const { return self().stream(); }
+  void wait() const { self().wait(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/policy.hpp
 
 /// @file
@@ -28718,7 +35762,7 @@ struct Policy {
   /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
   static constexpr bool fits = [] {
     if constexpr (has_backend && has_topology) {
-      Topology::template require<Backend>();
+      topology::require<Topology, Backend>();
     }
     return true;
   }();
@@ -28839,6 +35883,9 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// the same order; `purpose` appears in messages.
   Communicator open_channel(const std::string& purpose) const { return circle_->open_channel(purpose); }
 
+  /// What this rank's wrappers have taken, in all its groups. For DistributedDataParallel.
+  const std::shared_ptr<ddp::Claims>& claims() const noexcept { return job().claims; }
+
   /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
   /// Blocking: until the job knows, 2 s at most.
   void report_exception(const std::string& text) const noexcept { job().report_exception(text); }
@@ -28878,7 +35925,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// What a backend does before the ranks meet; it may know the job's secret. @returns what it wants kept
   static std::shared_ptr<void> enter(launch::Worker& worker) {
     const identity::ProcessIdentity& who = worker.identity;
-    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}};
+    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}, who.local_rank, who.local_world_size};
     if (worker.secret) {
       newcomer.secret = worker.secret->text();
     }
@@ -28921,19 +35968,32 @@ namespace DTRAIN_NAMESPACE {
 ///
 /// Lifetime: borrows the model, whose parameters stay at their addresses; keeps the group. Gradients that the model let
 /// be placed (bind_gradient) live in memory of this object: after its destruction the model must not touch them, unless
-/// gradient_memory() is kept. Threads: one drives the steps; a step's `ready` may be called from any.
+/// gradient_memory() is kept; such a model is in one wrapper at a time. Threads: one drives the steps; a step's `ready`
+/// may be called from any.
+///
+/// On CUDA every `ready` names the stream that produces the gradient; finish() lets that stream wait for the reduction
+/// and returns, so that what is enqueued on it next (the optimizer) reads reduced gradients, and the host is free. From
+/// its ready() to finish() a gradient's memory is not touched. A step may be captured in a graph from begin() to
+/// finish(); the graph is destroyed before this object.
 template <class M, class P>
 class DistributedDataParallel {
  public:
   static_assert(ddp::Model<M>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter (see dtrain/ddp/model.hpp)");
+  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::Channels::supports(DeviceKind::host),
+                "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
+                "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' (see "
+                "dtrain/ddp/model.hpp)");
+  static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::Channels::supports(DeviceKind::cuda),
+                "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
+                "or backend::Staged around this backend");
 
   /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
-  /// values, plans the buckets, and binds the gradients where the model can.
+  /// values and buffers, plans the buckets, and binds the gradients where the model can.
   /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
   /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
-  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits; the
-  /// job's first cause.
+  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits;
+  /// (invalid_argument) for a model that another wrapper has bound; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
@@ -28954,17 +36014,19 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: no, unless work of an unfinished step is running. While an exception unwinds, the channel stays with the
-  /// group: the peers are to end with that exception's text, and not because this rank's channel closed.
+  /// Blocking: on CUDA until the last step has been reduced; else only where work of an unfinished step is running.
+  /// While an exception unwinds, the channel stays with the group: the peers are to end with that exception's text, and
+  /// not because this rank's channel closed.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       leave_to_group();
     }
   }
 
-  /// `f(ready)` runs the backward pass and calls `ready(i)` for every parameter; then all gradients are reduced.
-  /// Collective, blocking. @throws what `f` throws, after telling the job, whose other ranks then throw its text; and
-  /// as Step::finish.
+  /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
+  /// Collective, blocking as Step::finish. The first step also plans the buckets anew (DdpOptions::reorder_gradients),
+  /// and waits for the device then. @throws what `f` throws, after telling the job, whose other ranks then throw its
+  /// text; and as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
     Step step = begin();
@@ -28983,10 +36045,38 @@ class DistributedDataParallel {
   /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
   Step begin() {
     group_.require_may_block();
+    if (driver_->without_sync > 0) {
+      driver_->reducer->throw_if_unusable();
+      return Step(*driver_->accumulation);
+    }
     return driver_->reducer->begin();
   }
 
+  /// While the result lives, steps reduce nothing and gradients stay this rank's own: a backward pass adds to them, the
+  /// next one without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of ranks:
+  /// for the mean over k passes scale each loss by 1/k.
+  ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->without_sync)); }
+
+  /// Of this rank; ddp::to_string makes a line of it.
   ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
+
+  /// Collective, blocking: whom the others wait for. @throws the job's first cause.
+  ddp::SlowestRank slowest_rank_blocking() {
+    group_.require_may_block();
+    group_.run_enqueued();
+    return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
+                                           statistics(), group_.rank(), group_.world_size(),
+                                           Deadline::after(group_.timeout()));
+  }
+
+  /// Collective, blocking: the line of statistics() and who is slowest. @throws the job's first cause.
+  std::string summary_blocking() { return to_string(statistics()) + "; " + to_string(slowest_rank_blocking()); }
+
+  /// What happened in the latest steps, from `first_step` on (they count from 1), in the order in which it was noted.
+  /// DdpOptions::timeline makes it complete. Threads: any.
+  std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
+    return driver_->reducer->recorder().records(first_step);
+  }
 
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
 
@@ -29003,13 +36093,16 @@ class DistributedDataParallel {
   struct Driver {
     explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
+    std::unique_ptr<ddp::Claim> claim;
     std::unique_ptr<Reducer> reducer;
+    std::optional<ddp::Accumulation> accumulation;
+    int without_sync = 0;  ///< NoSync objects that live
   };
 
   /// The group keeps the channel, so the channel must not keep the group.
   void leave_to_group() noexcept {
     if (driver_->reducer) {
-      driver_->reducer->forget_hook();
+      driver_->reducer->forget_hooks();
     }
     group_.outlive(std::move(driver_));
   }
@@ -29017,24 +36110,56 @@ class DistributedDataParallel {
   void construct(M& model, const DdpOptions& options) {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::capture_parameters(model);
+    const std::vector<TensorView> buffers = ddp::capture_buffers(model);
     check_options(options);
-    check_deterministic(options);
-    check_reducible(parameters);
+    ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
+    if constexpr (ddp::BindsGradients<M>) {
+      driver_->claim = ddp::claim_bindings(group_.claims(), parameters);
+    }
+    prefix_ = instance_prefix();
     group_.run_enqueued();  // other ranks may wait for it before they come here
-    ddp::agree_blocking(group_.store(), instance_prefix(), ddp::describe(parameters, options), group_.rank(), context,
+    ddp::agree_blocking(group_.store(), prefix_, ddp::describe(parameters, options, buffers), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 
     auto communicator = group_.open_channel("ddp");
-    ddp::broadcast_values(communicator, driver_->stream.ref(), parameters, context);
+    const auto stream = driver_->stream.ref();
+    ddp::flow_for<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
+    ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), driver_->stream.ref(), parameters,
-                                                 std::move(plan), options.reduce_op, context);
+    driver_->reducer =
+        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options.reduce_op,
+                                  context, reducer_options(model, options, parameters.size(), buffers));
+    driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         model.bind_gradient(i, driver_->reducer->bind(i));
       }
     }
     start_progress(options.progress);
+  }
+
+  /// With what is called back after the first step. It holds the group until leave_to_group.
+  ddp::ReducerOptions reducer_options([[maybe_unused]] M& model, const DdpOptions& options, std::size_t parameters,
+                                      const std::vector<TensorView>& buffers) const {
+    ddp::ReducerOptions wanted;
+    wanted.allow_unused_parameters = options.allow_unused_parameters;
+    wanted.records_every_ready = options.timeline;
+    wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
+    if (options.broadcast_buffers) {
+      wanted.buffers = buffers;
+    }
+    if (options.reorder_gradients && !options.deterministic) {
+      wanted.replanning.caps = options.caps();
+      wanted.replanning.agree = [group = group_, prefix = prefix_,
+                                 context = failure_context()](const std::vector<std::size_t>& order) {
+        return ddp::agree_on_order_blocking(group.store(), prefix, order, group.rank(), context,
+                                            Deadline::after(group.timeout()));
+      };
+      if constexpr (ddp::BindsGradients<M>) {
+        wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+      }
+    }
+    return wanted;
   }
 
   /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.
@@ -29044,31 +36169,6 @@ class DistributedDataParallel {
       const int cores = stream::host::cores_by_affinity();
       if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
-      }
-    }
-  }
-
-  static void check_deterministic(const DdpOptions& options) {
-    if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
-      throw Error(Errc::unsupported,
-                  "DdpOptions::deterministic is set, but backend " + std::string(std::string_view(Backend::name())) +
-                      " does not promise the same bits in every run; use topology::Ring, whose order "
-                      "of summation is fixed, or another backend");
-    }
-  }
-
-  static void check_reducible(std::span<const Parameter> parameters) {
-    const auto refuse = [&](std::size_t i, const std::string& what) {
-      throw Error(Errc::unsupported, "parameter " + std::to_string(i) + " '" + parameters[i].name + "' " + what +
-                                         ", which backend " + std::string(std::string_view(Backend::name())) +
-                                         " does not reduce");
-    };
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!Backend::supports(parameters[i].value.device.kind)) {
-        refuse(i, "is on " + to_string(parameters[i].value.device));
-      }
-      if (!Backend::reduces(parameters[i].gradient.dtype)) {
-        refuse(i, std::string("has a gradient of ") + name(parameters[i].gradient.dtype));
       }
     }
   }
@@ -29092,8 +36192,13 @@ class DistributedDataParallel {
     }
   }
 
+  static constexpr std::size_t untimed_records = 1024;
+  static constexpr std::size_t timeline_records = std::size_t{1} << 16;
+
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
+  std::string prefix_;  ///< of this instance's keys in the store
+  int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -29119,6 +36224,16 @@ template <class Body, class P>
 concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
 
 namespace detail {
+
+/// A backend that computes on devices says how many there are (`visible_devices()`), for a launcher that asks.
+template <class P>
+launch::Start start(int argc, char** argv) {
+  if constexpr (requires { P::Launcher::start(argc, argv, &P::Backend::visible_devices); }) {
+    return P::Launcher::start(argc, argv, &P::Backend::visible_devices);
+  } else {
+    return P::Launcher::start(argc, argv);
+  }
+}
 
 template <class P, RunBody<P> Body>
 int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
@@ -29199,7 +36314,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
 /// (128 + signal). To be main's first statement. Blocking: until the job ends.
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body) {
-  launch::Start start = P::Launcher::start(argc, argv);
+  launch::Start start = detail::start<P>(argc, argv);
   if (!start.worker) {
     return start.exit_code;
   }
