@@ -1,4 +1,4 @@
-// The examples hello_all_reduce, collectives, store_coroutines, write_a_backend and whoami do what their first lines say.
+// The small examples, whoami among them, do what their first lines say.
 
 #include <doctest/doctest.h>
 
