@@ -9,6 +9,7 @@ function(dtrain_split_joinable can_join alone)
   foreach(source IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
     file(STRINGS "${source}" obstacles REGEX "^(template <>|namespace (dtrain|std|doctest)|#if)")
+    list(FILTER obstacles EXCLUDE REGEX "^#if (DTRAIN_EMULATED_CUDA|NCCL_VERSION_CODE)")  # what these include may stand alone
     if(obstacles)
       list(APPEND left "${source}")
     else()

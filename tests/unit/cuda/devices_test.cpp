@@ -2,8 +2,6 @@
 
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -106,5 +104,3 @@ TEST_CASE("a machine without devices has none to count or to take") {
   emulation::reset();
 }
 #endif
-
-#endif  // DTRAIN_WITH_CUDA

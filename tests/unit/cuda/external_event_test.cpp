@@ -2,8 +2,6 @@
 
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -159,5 +157,3 @@ TEST_CASE("an external event borrows pinned memory where it is given some") {
   first.signal();
   CHECK(completes(stream));
 }
-
-#endif  // DTRAIN_WITH_CUDA

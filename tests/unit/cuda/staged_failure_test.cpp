@@ -1,7 +1,5 @@
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -312,5 +310,3 @@ TEST_CASE("a rank that cannot pin memory fails the opening of every rank's chann
 }
 
 #endif  // DTRAIN_EMULATED_CUDA
-
-#endif  // DTRAIN_WITH_CUDA

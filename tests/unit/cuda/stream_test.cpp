@@ -2,8 +2,6 @@
 
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_CUDA
-
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -186,5 +184,3 @@ TEST_CASE("an event follows the stream that records it from one device to anothe
   emulation::set_device_count(1);
 }
 #endif  // DTRAIN_EMULATED_CUDA
-
-#endif  // DTRAIN_WITH_CUDA

@@ -1,7 +1,5 @@
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_NCCL
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -98,5 +96,3 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
     CHECK(with <= without);
   }
 }
-
-#endif  // DTRAIN_WITH_NCCL

@@ -1,8 +1,6 @@
 // ctest: TIMEOUT 240
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_NCCL
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -99,5 +97,3 @@ TEST_CASE("ThreadSanitizer reports a race for each event dependency that is left
 }
 
 #endif  // DTRAIN_EMULATED_CUDA
-
-#endif  // DTRAIN_WITH_NCCL

@@ -2,8 +2,6 @@
 
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_NCCL
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -188,5 +186,3 @@ TEST_CASE("a parameter of the host in a model on a GPU is refused by its name") 
   });
   CHECK(ends[0].text == "parameter 3 'table' is on host, which backend Nccl does not reduce");
 }
-
-#endif  // DTRAIN_WITH_NCCL

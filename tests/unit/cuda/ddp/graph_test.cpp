@@ -1,7 +1,5 @@
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_NCCL
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -125,5 +123,3 @@ TEST_CASE("nothing that a capture forbids is called in a step, whatever the capt
     expect_replays(1, true, 2, mode);
   }
 }
-
-#endif  // DTRAIN_WITH_NCCL

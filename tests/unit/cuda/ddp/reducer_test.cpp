@@ -2,8 +2,6 @@
 
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_NCCL
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -348,5 +346,3 @@ TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce
   CHECK(wrong == 0);
   CHECK(moved > 0);
 }
-
-#endif  // DTRAIN_WITH_NCCL

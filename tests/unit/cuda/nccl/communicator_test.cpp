@@ -1,7 +1,5 @@
 #include "dtrain/core/config.hpp"
 
-#if DTRAIN_WITH_NCCL
-
 #include <doctest/doctest.h>
 
 #include <barrier>
@@ -354,5 +352,3 @@ TEST_CASE("NCCL's unique id goes through text, and text that is none is refused"
   CHECK_THROWS_AS(unique_id_from("-1" + text.substr(2)), Error);
   CHECK_THROWS_AS(unique_id_from("x0" + text.substr(2)), Error);
 }
-
-#endif  // DTRAIN_WITH_NCCL
