@@ -227,10 +227,22 @@ class DistributedDataParallel {
     }
     if (options.reorder_gradients && !options.deterministic) {
       wanted.replanning.caps = options.caps();
-      wanted.replanning.agree = [group = group_, prefix = prefix_,
+      const auto said = std::make_shared<std::optional<rendezvous::BackgroundTask<void>>>();
+      wanted.replanning.publish = [group = group_, prefix = prefix_, said](const std::vector<std::size_t>& order) {
+        if (group.rank() == 0) {
+          said->emplace(
+              group.spawn([store = group.store(), prefix, order] { return ddp::publish_order(store, prefix, order); }));
+        }
+      };
+      wanted.replanning.agree = [group = group_, prefix = prefix_, said,
                                  context = failure_context()](const std::vector<std::size_t>& order) {
-        return ddp::agree_on_order_blocking(group.store(), prefix, order, group.rank(), context,
-                                            Deadline::after(group.timeout()));
+        const Deadline deadline = Deadline::after(group.timeout());
+        group.run_enqueued();  // other ranks may wait for it before they have theirs
+        if (*said) {
+          (*said)->wait_blocking(deadline);
+          return order;
+        }
+        return ddp::read_order_blocking(group.store(), prefix, order.size(), context, deadline);
       };
       if constexpr (ddp::BindsGradients<M>) {
         wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };

@@ -28,12 +28,11 @@ struct ModelDescription {
   std::uint64_t bucket_bytes = 0;
   std::uint64_t first_bucket_bytes = 0;
   ReduceOp reduce_op = ReduceOp::average;
-  std::vector<ParameterDescription> parameters;
+  std::vector<ParameterDescription> parameters;  ///< and behind them the buffers
   bool deterministic = false;
   bool reorder_gradients = false;
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
-  std::uint64_t buffer_bytes = 0;  ///< of all buffers together
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
@@ -41,11 +40,8 @@ struct ModelDescription {
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
                                  std::span<const TensorView> buffers = {}) {
   ModelDescription description{
-      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,         {}, options.deterministic,
-      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers, 0};
-  for (const TensorView& buffer : buffers) {
-    description.buffer_bytes += buffer.bytes();
-  }
+      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,        {}, options.deterministic,
+      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers};
   description.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(

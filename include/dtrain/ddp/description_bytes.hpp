@@ -118,7 +118,6 @@ inline std::string serialise(const ModelDescription& description) {
   detail::append(bytes, description.first_bucket_bytes);
   detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
   detail::append(bytes, detail::flags_of(description), 1);
-  detail::append(bytes, description.buffer_bytes);
   detail::append(bytes, description.parameters.size());
   for (const ParameterDescription& parameter : description.parameters) {
     detail::append(bytes, parameter.name.size(), 4);
@@ -143,7 +142,7 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
   if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
       format != detail::description_format || !reader.number(description.bucket_bytes) ||
       !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !detail::parse_flags(reader, description) || !reader.number(description.buffer_bytes) || !reader.number(count) ||
+      !detail::parse_flags(reader, description) || !reader.number(count) ||
       count > reader.left() / detail::smallest_parameter_bytes) {
     return std::nullopt;
   }

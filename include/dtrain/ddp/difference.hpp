@@ -97,10 +97,6 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
   if (theirs.parameters.size() > common) {
     return detail::extra_parameter(other_rank, theirs, rank, common);
   }
-  if (mine.buffer_bytes != theirs.buffer_bytes) {
-    return detail::whose(rank, "buffers are ") + std::to_string(mine.buffer_bytes) + " bytes, " +
-           detail::whose(other_rank, "are ") + std::to_string(theirs.buffer_bytes);
-  }
   return std::nullopt;
 }
 

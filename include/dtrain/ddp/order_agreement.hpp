@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/agreement.hpp"
@@ -19,6 +20,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 inline constexpr std::size_t order_entry_bytes = 4;
+
+inline std::string order_key(const std::string& prefix, std::size_t piece) {
+  return prefix + "order/" + std::to_string(piece);
+}
 
 /// @throws Error (protocol) for bytes that are not `count` indices.
 inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
@@ -36,35 +41,34 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 }  // namespace detail
 
-/// Collective, blocking. @param rank in the group whose ranks agree; `prefix` is used once
-/// @returns rank 0's `order`, whose length is the same on every rank. @throws the job's first cause; Error (timeout)
+/// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
 template <class Store>
-std::vector<std::size_t> agree_on_order_blocking(Store store, const std::string& prefix,
-                                                 const std::vector<std::size_t>& order, int rank,
-                                                 const FailureContext& context, Deadline deadline) {
-  const std::size_t pieces = detail::pieces_of(order.size() * detail::order_entry_bytes);
-  const auto key = [&](std::size_t piece) { return prefix + "order/" + std::to_string(piece); };
+async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
+  std::string bytes;
+  for (const std::size_t parameter : order) {
+    detail::append(bytes, parameter, detail::order_entry_bytes);
+  }
+  for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
+    const std::string key = detail::order_key(prefix, piece);
+    const std::string part = bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes);
+    co_await store.set(key, part);
+  }
+}
+
+/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
+template <class Store>
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
+                                             const FailureContext& context, Deadline deadline) {
   std::string bytes;
   try {
-    if (rank == 0) {
-      for (const std::size_t parameter : order) {
-        detail::append(bytes, parameter, detail::order_entry_bytes);
-      }
-      for (std::size_t piece = 0; piece < pieces; ++piece) {
-        store.set_blocking(key(piece),
-                           bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes),
-                           deadline);
-      }
-      return order;
-    }
-    for (std::size_t piece = 0; piece < pieces; ++piece) {
-      bytes += store.get_blocking(key(piece), deadline);
+    for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
+      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
     throw;
   }
-  return detail::order_in(bytes, order.size());
+  return detail::order_in(bytes, count);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

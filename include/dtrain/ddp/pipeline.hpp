@@ -3,6 +3,7 @@
 /// The pipeline: gradients go into buckets, full buckets become collectives, results go back.
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -96,6 +97,9 @@ class Pipeline {
     }
   }
 
+  /// From now on `act` is called in each step when all gradients are in their places, before the last launch.
+  void when_all_are_there(std::function<void()> act) { all_are_there_ = std::move(act); }
+
   /// Rethrows what a launch threw in this step.
   void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
 
@@ -177,6 +181,9 @@ class Pipeline {
       communicator_.all_reduce(range, range, op_, flow_.stream());
     }
     if (bucket + 1 == ranges_.size()) {
+      if (all_are_there_) {
+        all_are_there_();
+      }
       buffers_.launch(communicator_, flow_);  // by now the stream has waited for all who took part in the step
     }
     flow_.after(bucket);
@@ -194,6 +201,7 @@ class Pipeline {
   std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
   Flow flow_;
+  std::function<void()> all_are_there_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -50,6 +50,9 @@ class Reducer final : public Step::Target {
         ledger_(pipeline_.gradients().names()),
         accumulated_(parameters.size()) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
+    if (options_.replanning.publish) {
+      pipeline_.when_all_are_there([this] { options_.replanning.publish(ledger_.observed_order()); });
+    }
   }
 
   Reducer(const Reducer&) = delete;
@@ -154,6 +157,7 @@ class Reducer final : public Step::Target {
   /// Drops what was given for calling back, and with it what that holds. After the last step.
   void forget_hooks() noexcept {
     context_.step_abandoned = nullptr;
+    pipeline_.when_all_are_there({});
     options_.replanning = {};
   }
 
@@ -236,6 +240,7 @@ class Reducer final : public Step::Target {
       or_tell([&] { pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_); });
       replanning = {};
     }
+    pipeline_.when_all_are_there({});
     ledger_.observe_order(false);
   }
 

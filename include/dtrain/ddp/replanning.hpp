@@ -21,6 +21,9 @@ struct Replanning {
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Gradient i lives at `view` now: for the model's bind_gradient. Needed where one is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
+  /// Given this rank's order, when its last gradient is ready: what others wait for in `agree` is not to wait for this
+  /// rank's finish(), which may itself wait for them in another channel. Blocking: no. May be empty.
+  std::function<void(const std::vector<std::size_t>& order)> publish{};
 };
 
 /// The plan of the same gradients for another order.

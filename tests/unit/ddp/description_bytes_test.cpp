@@ -33,7 +33,6 @@ TEST_CASE("what is written is read back") {
   strange.parameters[1].name.clear();
   strange.deterministic = true;
   strange.allow_unused_parameters = true;
-  strange.buffer_bytes = 77;
   strange.parameters[1].shape = {1, 2, 3, 4, 5, 6, 7, 0};
   CHECK(parse_description(serialise(strange)) == strange);
 }
