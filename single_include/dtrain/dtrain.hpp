@@ -31987,12 +31987,11 @@ struct ModelDescription {
   std::uint64_t bucket_bytes = 0;
   std::uint64_t first_bucket_bytes = 0;
   ReduceOp reduce_op = ReduceOp::average;
-  std::vector<ParameterDescription> parameters;
+  std::vector<ParameterDescription> parameters;  ///< and behind them the buffers
   bool deterministic = false;
   bool reorder_gradients = false;
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
-  std::uint64_t buffer_bytes = 0;  ///< of all buffers together
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
@@ -32000,11 +31999,8 @@ struct ModelDescription {
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
                                  std::span<const TensorView> buffers = {}) {
   ModelDescription description{
-      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,         {}, options.deterministic,
-      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers, 0};
-  for (const TensorView& buffer : buffers) {
-    description.buffer_bytes += buffer.bytes();
-  }
+      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,        {}, options.deterministic,
+      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers};
   description.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(
@@ -32247,7 +32243,6 @@ inline std::string serialise(const ModelDescription& description) {
   detail::append(bytes, description.first_bucket_bytes);
   detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
   detail::append(bytes, detail::flags_of(description), 1);
-  detail::append(bytes, description.buffer_bytes);
   detail::append(bytes, description.parameters.size());
   for (const ParameterDescription& parameter : description.parameters) {
     detail::append(bytes, parameter.name.size(), 4);
@@ -32272,7 +32267,7 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
   if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
       format != detail::description_format || !reader.number(description.bucket_bytes) ||
       !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !detail::parse_flags(reader, description) || !reader.number(description.buffer_bytes) || !reader.number(count) ||
+      !detail::parse_flags(reader, description) || !reader.number(count) ||
       count > reader.left() / detail::smallest_parameter_bytes) {
     return std::nullopt;
   }
@@ -32376,10 +32371,6 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
   }
   if (theirs.parameters.size() > common) {
     return detail::extra_parameter(other_rank, theirs, rank, common);
-  }
-  if (mine.buffer_bytes != theirs.buffer_bytes) {
-    return detail::whose(rank, "buffers are ") + std::to_string(mine.buffer_bytes) + " bytes, " +
-           detail::whose(other_rank, "are ") + std::to_string(theirs.buffer_bytes);
   }
   return std::nullopt;
 }
@@ -32705,6 +32696,10 @@ namespace detail {
 
 inline constexpr std::size_t order_entry_bytes = 4;
 
+inline std::string order_key(const std::string& prefix, std::size_t piece) {
+  return prefix + "order/" + std::to_string(piece);
+}
+
 /// @throws Error (protocol) for bytes that are not `count` indices.
 inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
   DescriptionReader reader(bytes);
@@ -32721,35 +32716,34 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 }  // namespace detail
 
-/// Collective, blocking. @param rank in the group whose ranks agree; `prefix` is used once
-/// @returns rank 0's `order`, whose length is the same on every rank. @throws the job's first cause; Error (timeout)
+/// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
 template <class Store>
-std::vector<std::size_t> agree_on_order_blocking(Store store, const std::string& prefix,
-                                                 const std::vector<std::size_t>& order, int rank,
-                                                 const FailureContext& context, Deadline deadline) {
-  const std::size_t pieces = detail::pieces_of(order.size() * detail::order_entry_bytes);
-  const auto key = [&](std::size_t piece) { return prefix + "order/" + std::to_string(piece); };
+async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
+  std::string bytes;
+  for (const std::size_t parameter : order) {
+    detail::append(bytes, parameter, detail::order_entry_bytes);
+  }
+  for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
+    const std::string key = detail::order_key(prefix, piece);
+    const std::string part = bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes);
+    co_await store.set(key, part);
+  }
+}
+
+/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
+template <class Store>
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
+                                             const FailureContext& context, Deadline deadline) {
   std::string bytes;
   try {
-    if (rank == 0) {
-      for (const std::size_t parameter : order) {
-        detail::append(bytes, parameter, detail::order_entry_bytes);
-      }
-      for (std::size_t piece = 0; piece < pieces; ++piece) {
-        store.set_blocking(key(piece),
-                           bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes),
-                           deadline);
-      }
-      return order;
-    }
-    for (std::size_t piece = 0; piece < pieces; ++piece) {
-      bytes += store.get_blocking(key(piece), deadline);
+    for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
+      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
     throw;
   }
-  return detail::order_in(bytes, order.size());
+  return detail::order_in(bytes, count);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -33121,6 +33115,9 @@ struct Replanning {
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Gradient i lives at `view` now: for the model's bind_gradient. Needed where one is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
+  /// Given this rank's order, when its last gradient is ready: what others wait for in `agree` is not to wait for this
+  /// rank's finish(), which may itself wait for them in another channel. Blocking: no. May be empty.
+  std::function<void(const std::vector<std::size_t>& order)> publish{};
 };
 
 /// The plan of the same gradients for another order.
@@ -34380,6 +34377,9 @@ class Pipeline {
     }
   }
 
+  /// From now on `act` is called in each step when all gradients are in their places, before the last launch.
+  void when_all_are_there(std::function<void()> act) { all_are_there_ = std::move(act); }
+
   /// Rethrows what a launch threw in this step.
   void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
 
@@ -34461,6 +34461,9 @@ class Pipeline {
       communicator_.all_reduce(range, range, op_, flow_.stream());
     }
     if (bucket + 1 == ranges_.size()) {
+      if (all_are_there_) {
+        all_are_there_();
+      }
       buffers_.launch(communicator_, flow_);  // by now the stream has waited for all who took part in the step
     }
     flow_.after(bucket);
@@ -34478,6 +34481,7 @@ class Pipeline {
   std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
   Flow flow_;
+  std::function<void()> all_are_there_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -34561,6 +34565,9 @@ class Reducer final : public Step::Target {
         ledger_(pipeline_.gradients().names()),
         accumulated_(parameters.size()) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
+    if (options_.replanning.publish) {
+      pipeline_.when_all_are_there([this] { options_.replanning.publish(ledger_.observed_order()); });
+    }
   }
 
   Reducer(const Reducer&) = delete;
@@ -34665,6 +34672,7 @@ class Reducer final : public Step::Target {
   /// Drops what was given for calling back, and with it what that holds. After the last step.
   void forget_hooks() noexcept {
     context_.step_abandoned = nullptr;
+    pipeline_.when_all_are_there({});
     options_.replanning = {};
   }
 
@@ -34747,6 +34755,7 @@ class Reducer final : public Step::Target {
       or_tell([&] { pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_); });
       replanning = {};
     }
+    pipeline_.when_all_are_there({});
     ledger_.observe_order(false);
   }
 
@@ -36150,10 +36159,22 @@ class DistributedDataParallel {
     }
     if (options.reorder_gradients && !options.deterministic) {
       wanted.replanning.caps = options.caps();
-      wanted.replanning.agree = [group = group_, prefix = prefix_,
+      const auto said = std::make_shared<std::optional<rendezvous::BackgroundTask<void>>>();
+      wanted.replanning.publish = [group = group_, prefix = prefix_, said](const std::vector<std::size_t>& order) {
+        if (group.rank() == 0) {
+          said->emplace(
+              group.spawn([store = group.store(), prefix, order] { return ddp::publish_order(store, prefix, order); }));
+        }
+      };
+      wanted.replanning.agree = [group = group_, prefix = prefix_, said,
                                  context = failure_context()](const std::vector<std::size_t>& order) {
-        return ddp::agree_on_order_blocking(group.store(), prefix, order, group.rank(), context,
-                                            Deadline::after(group.timeout()));
+        const Deadline deadline = Deadline::after(group.timeout());
+        group.run_enqueued();  // other ranks may wait for it before they have theirs
+        if (*said) {
+          (*said)->wait_blocking(deadline);
+          return order;
+        }
+        return ddp::read_order_blocking(group.store(), prefix, order.size(), context, deadline);
       };
       if constexpr (ddp::BindsGradients<M>) {
         wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
