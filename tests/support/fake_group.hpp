@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/event_loop.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/rendezvous/membership.hpp"
 #include "support/fake_communicator.hpp"
@@ -81,6 +82,16 @@ class ProcessGroup<support::FakePolicy> {
   const std::shared_ptr<ddp::Claims>& claims() const noexcept { return state_->claims; }
   void require_may_block() const noexcept {}
   void run_enqueued() const noexcept {}
+
+  /// Has run when this returns.
+  template <class Make>
+  auto spawn(Make make) const {
+    struct Ended {
+      void wait_blocking(Deadline) const noexcept {}
+    };
+    async::EventLoop().run_until(make(), Deadline::after(timeout()));
+    return Ended();
+  }
   void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 
  private:

@@ -2,6 +2,7 @@
 /// @file
 /// A store without a server, for ranks that are threads: the blocking forms of rendezvous::Store.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
@@ -61,6 +63,11 @@ class FakeStore {
     const std::lock_guard lock(job_->mutex_);
     job_->values_[key] = std::move(value);
     job_->changed_.notify_all();
+  }
+
+  dtrain::async::Task<void> set(std::string key, std::string value) {
+    set_blocking(key, std::move(value), dtrain::Deadline::after(std::chrono::seconds(1)));
+    co_return;
   }
 
   std::string get_blocking(const std::string& key, dtrain::Deadline deadline) {
