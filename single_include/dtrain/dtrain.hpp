@@ -36159,11 +36159,12 @@ class DistributedDataParallel {
     }
     if (options.reorder_gradients && !options.deterministic) {
       wanted.replanning.caps = options.caps();
-      const auto said = std::make_shared<std::optional<rendezvous::BackgroundTask<void>>>();
+      const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
       wanted.replanning.publish = [group = group_, prefix = prefix_, said](const std::vector<std::size_t>& order) {
         if (group.rank() == 0) {
-          said->emplace(
-              group.spawn([store = group.store(), prefix, order] { return ddp::publish_order(store, prefix, order); }));
+          using Saying = decltype(group.spawn(publisher(group, prefix, order)));
+          const auto saying = std::make_shared<Saying>(group.spawn(publisher(group, prefix, order)));
+          *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
         }
       };
       wanted.replanning.agree = [group = group_, prefix = prefix_, said,
@@ -36171,7 +36172,7 @@ class DistributedDataParallel {
         const Deadline deadline = Deadline::after(group.timeout());
         group.run_enqueued();  // other ranks may wait for it before they have theirs
         if (*said) {
-          (*said)->wait_blocking(deadline);
+          (*said)(deadline);
           return order;
         }
         return ddp::read_order_blocking(group.store(), prefix, order.size(), context, deadline);
@@ -36181,6 +36182,12 @@ class DistributedDataParallel {
       }
     }
     return wanted;
+  }
+
+  /// Makes the coroutine that tells the other ranks `order`.
+  static auto publisher(const ProcessGroup<P>& group, const std::string& prefix,
+                        const std::vector<std::size_t>& order) {
+    return [store = group.store(), prefix, order] { return ddp::publish_order(store, prefix, order); };
   }
 
   /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.
