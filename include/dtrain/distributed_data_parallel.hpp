@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -228,35 +227,12 @@ class DistributedDataParallel {
     }
     if (options.reorder_gradients && !options.deterministic) {
       wanted.replanning.caps = options.caps();
-      const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
-      wanted.replanning.publish = [group = group_, prefix = prefix_, said](const std::vector<std::size_t>& order) {
-        if (group.rank() == 0) {
-          using Saying = decltype(group.spawn(publisher(group, prefix, order)));
-          const auto saying = std::make_shared<Saying>(group.spawn(publisher(group, prefix, order)));
-          *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
-        }
-      };
-      wanted.replanning.agree = [group = group_, prefix = prefix_, said,
-                                 context = failure_context()](const std::vector<std::size_t>& order) {
-        const Deadline deadline = Deadline::after(group.timeout());
-        group.run_enqueued();  // other ranks may wait for it before they have theirs
-        if (*said) {
-          (*said)(deadline);
-          return order;
-        }
-        return ddp::read_order_blocking(group.store(), prefix, order.size(), context, deadline);
-      };
+      ddp::agree_on_order(wanted.replanning, group_, prefix_, failure_context());
       if constexpr (ddp::BindsGradients<M>) {
         wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }
     }
     return wanted;
-  }
-
-  /// Makes the coroutine that tells the other ranks `order`.
-  static auto publisher(const ProcessGroup<P>& group, const std::string& prefix,
-                        const std::vector<std::size_t>& order) {
-    return [store = group.store(), prefix, order] { return ddp::publish_order(store, prefix, order); };
   }
 
   /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "dtrain/ddp/agreement.hpp"
 #include "dtrain/ddp/description_bytes.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/replanning.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -69,6 +72,27 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
     throw;
   }
   return detail::order_in(bytes, count);
+}
+
+/// Gives `replanning` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
+template <class Group>
+void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
+  const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
+  replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
+    if (group.rank() != 0) return;
+    const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
+    const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
+    *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
+  };
+  replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group.timeout());
+    group.run_enqueued();  // other ranks may wait for it before they have theirs
+    if (*said) {
+      (*said)(deadline);
+      return order;
+    }
+    return read_order_blocking(group.store(), prefix, order.size(), context, deadline);
+  };
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
