@@ -32685,69 +32685,6 @@ inline bool read_checkpoint_file(const std::string& path, std::span<const NamedT
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/order_agreement.hpp
-
-/// @file
-/// Rank 0's word on an order of the parameters.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline constexpr std::size_t order_entry_bytes = 4;
-
-inline std::string order_key(const std::string& prefix, std::size_t piece) {
-  return prefix + "order/" + std::to_string(piece);
-}
-
-/// @throws Error (protocol) for bytes that are not `count` indices.
-inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  DescriptionReader reader(bytes);
-  std::vector<std::size_t> order;
-  for (std::uint64_t parameter = 0; reader.number(parameter, order_entry_bytes) && order.size() < count;) {
-    order.push_back(static_cast<std::size_t>(parameter));
-  }
-  if (order.size() != count || !reader.at_end()) {
-    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
-                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
-  }
-  return order;
-}
-
-}  // namespace detail
-
-/// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
-template <class Store>
-async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
-  std::string bytes;
-  for (const std::size_t parameter : order) {
-    detail::append(bytes, parameter, detail::order_entry_bytes);
-  }
-  for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
-    const std::string key = detail::order_key(prefix, piece);
-    const std::string part = bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes);
-    co_await store.set(key, part);
-  }
-}
-
-/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
-template <class Store>
-std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
-                                             const FailureContext& context, Deadline deadline) {
-  std::string bytes;
-  try {
-    for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
-      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
-    }
-  } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
-    throw;
-  }
-  return detail::order_in(bytes, count);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/producer_lanes.hpp
 
 /// @file
@@ -33150,6 +33087,90 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
     }
   }
   flow.settle(wait);  // the zeros too: a graph that replays the next step does not come after this stream
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/order_agreement.hpp
+
+/// @file
+/// Rank 0's word on an order of the parameters.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+inline std::string order_key(const std::string& prefix, std::size_t piece) {
+  return prefix + "order/" + std::to_string(piece);
+}
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  DescriptionReader reader(bytes);
+  std::vector<std::size_t> order;
+  for (std::uint64_t parameter = 0; reader.number(parameter, order_entry_bytes) && order.size() < count;) {
+    order.push_back(static_cast<std::size_t>(parameter));
+  }
+  if (order.size() != count || !reader.at_end()) {
+    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
+                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+  }
+  return order;
+}
+
+}  // namespace detail
+
+/// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
+template <class Store>
+async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
+  std::string bytes;
+  for (const std::size_t parameter : order) {
+    detail::append(bytes, parameter, detail::order_entry_bytes);
+  }
+  for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
+    const std::string key = detail::order_key(prefix, piece);
+    const std::string part = bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes);
+    co_await store.set(key, part);
+  }
+}
+
+/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
+template <class Store>
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
+                                             const FailureContext& context, Deadline deadline) {
+  std::string bytes;
+  try {
+    for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
+      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+/// Gives `replanning` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
+template <class Group>
+void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
+  const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
+  replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
+    if (group.rank() != 0) return;
+    const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
+    const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
+    *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
+  };
+  replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group.timeout());
+    group.run_enqueued();  // other ranks may wait for it before they have theirs
+    if (*said) {
+      (*said)(deadline);
+      return order;
+    }
+    return read_order_blocking(group.store(), prefix, order.size(), context, deadline);
+  };
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -36159,35 +36180,12 @@ class DistributedDataParallel {
     }
     if (options.reorder_gradients && !options.deterministic) {
       wanted.replanning.caps = options.caps();
-      const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
-      wanted.replanning.publish = [group = group_, prefix = prefix_, said](const std::vector<std::size_t>& order) {
-        if (group.rank() == 0) {
-          using Saying = decltype(group.spawn(publisher(group, prefix, order)));
-          const auto saying = std::make_shared<Saying>(group.spawn(publisher(group, prefix, order)));
-          *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
-        }
-      };
-      wanted.replanning.agree = [group = group_, prefix = prefix_, said,
-                                 context = failure_context()](const std::vector<std::size_t>& order) {
-        const Deadline deadline = Deadline::after(group.timeout());
-        group.run_enqueued();  // other ranks may wait for it before they have theirs
-        if (*said) {
-          (*said)(deadline);
-          return order;
-        }
-        return ddp::read_order_blocking(group.store(), prefix, order.size(), context, deadline);
-      };
+      ddp::agree_on_order(wanted.replanning, group_, prefix_, failure_context());
       if constexpr (ddp::BindsGradients<M>) {
         wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }
     }
     return wanted;
-  }
-
-  /// Makes the coroutine that tells the other ranks `order`.
-  static auto publisher(const ProcessGroup<P>& group, const std::string& prefix,
-                        const std::vector<std::size_t>& order) {
-    return [store = group.store(), prefix, order] { return ddp::publish_order(store, prefix, order); };
   }
 
   /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.
