@@ -209,7 +209,7 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
   for (const int ranks : rank_counts) {
     const auto size = static_cast<std::size_t>(ranks);
     std::vector<Table> tables;
-    for (const std::size_t count : {0, 1, 1000, 300'001}) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}}) {
       tables.emplace_back(ranks, size * count);
     }
     const auto job = std::make_shared<FakeJob>(ranks);
