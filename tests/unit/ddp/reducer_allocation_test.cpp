@@ -17,13 +17,13 @@ TEST_CASE("a steady step allocates nothing, bound or not") {
     FakeRank rank(std::vector<std::size_t>(50, 30), {512, 1024});
     if (bound) rank.bind_all();
     const auto one_step = [&rank] {
+      rank.stream.forget_completed();
+      rank.channel->launches.clear();
       Step step = rank.reducer->begin();
       const dtrain::Ready ready = step.announcer();
       for (std::size_t i = 50; i-- > 0;)
         ready(i);
       step.finish();
-      rank.stream.forget_completed();
-      rank.channel->launches.clear();
     };
     one_step();
     const std::size_t before = support::allocations.load();
