@@ -10,13 +10,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/first_cause.hpp"
 #include "dtrain/backend/message_passing/call.hpp"
 #include "dtrain/backend/message_passing/host.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
@@ -76,7 +76,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
       carry_out(operation, make);
     }
     done_.store(std::max(done, turn), std::memory_order_release);
@@ -86,41 +86,21 @@ class Channel {
     }
   }
 
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const noexcept { return cause_.is_set(); }
 
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank. The first cause stays.
   void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      try {
-        cause_ = cause;
-      } catch (...) {
-        cause_ = Cause{cause.kind, cause.rank, {}, {}};
-      }
-      aborted_.store(true);  // before anybody else can find a cause and return
+    if (cause_.set(cause)) {
+      host_.interrupt();
     }
-    host_.interrupt();
   }
 
   /// Aborts, and tells the job.
   void fail(const Cause& cause) noexcept {
     abort(cause);
-    try {
-      failure_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
+    report_quietly(*failure_, cause);
   }
 
   /// The communicator is going away: no work runs after this. Blocking: until what runs in another thread has ended,
@@ -236,9 +216,7 @@ class Channel {
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> closing_{false};
-  std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;
-  std::optional<Cause> cause_;
+  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

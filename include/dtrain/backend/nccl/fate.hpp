@@ -11,6 +11,7 @@
 #include <string>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/first_cause.hpp"
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
@@ -29,41 +30,22 @@ class Fate {
   Fate(const Fate&) = delete;
   Fate& operator=(const Fate&) = delete;
 
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const noexcept { return cause_.is_set(); }
 
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// The channel is out of service; whoever watches it is woken. Blocking: no.
   void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      try {
-        cause_ = cause;
-      } catch (...) {
-        cause_ = Cause{cause.kind, cause.rank, {}, {}};
-      }
-      aborted_.store(true, std::memory_order_release);
+    if (cause_.set(cause)) {
+      const std::lock_guard lock(mutex_);  // else it could fall between the watcher's look and its sleep
+      changed_.notify_all();
     }
-    changed_.notify_all();
   }
 
   /// Aborts, and tells the job.
   void fail(const Cause& cause) noexcept {
     abort(cause);
-    try {
-      job_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
+    report_quietly(*job_, cause);
   }
 
   /// fail() with a cause that this rank is the origin of.
@@ -99,7 +81,7 @@ class Fate {
   /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
   bool block_while_watching(Deadline deadline) {
     std::unique_lock lock(mutex_);
-    return !block_until(changed_, lock, deadline, [this] { return stopping_ || cause_.has_value(); });
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
   }
   /// Blocking. @returns whether the thread has ended
   bool block_until_ended(Deadline deadline) {
@@ -114,10 +96,9 @@ class Fate {
   const int job_rank_;
   const std::string host_;
   const std::shared_ptr<FailureLatch> job_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<bool> aborted_{false};
-  std::optional<Cause> cause_;
+  FirstCause cause_;
   bool stopping_ = false;
   bool ended_ = false;
 };

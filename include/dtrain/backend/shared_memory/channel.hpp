@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/first_cause.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/backend/shared_memory/doorbell.hpp"
 #include "dtrain/backend/shared_memory/meeting.hpp"
@@ -83,7 +83,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
@@ -131,7 +131,7 @@ class Channel {
     while (!aborted()) {
       const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
       sleeper_.sleep(
-          awaited.bell(), [&] { return awaited.may_sleep(); }, aborted_, nap);
+          awaited.bell(), [&] { return awaited.may_sleep(); }, cause_.flag(), nap);
       if (awaited.done()) {
         return true;
       }
@@ -159,39 +159,22 @@ class Channel {
   std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
 
   /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const noexcept { return cause_.is_set(); }
 
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
   void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      cause_ = copy_of(cause);
-      own_slot().cause.store(cause);
-      aborted_.store(true);  // before anybody else can find a cause and return
+    if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
+      leave(SlotState::failed);
+      sleeper_.wake();
     }
-    leave(SlotState::failed);
-    sleeper_.wake();
   }
 
   /// Aborts, and tells the job. In the thread that runs the work.
   void fail(const Cause& cause) noexcept {
     abort(cause);
-    try {
-      failure_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
+    report_quietly(*failure_, cause);
   }
 
   /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
@@ -284,9 +267,7 @@ class Channel {
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> closing_{false};
   Sleeper sleeper_;
-  std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;
-  std::optional<Cause> cause_;
+  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

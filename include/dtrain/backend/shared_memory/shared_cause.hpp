@@ -15,15 +15,6 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Without its texts where there is no memory for them.
-inline Cause copy_of(const Cause& cause) noexcept {
-  try {
-    return cause;
-  } catch (...) {
-    return Cause{cause.kind, cause.rank, {}, {}};  // no memory for its text
-  }
-}
-
 /// A Cause that other processes can read; texts are cut to what fits.
 struct SharedCause {
   std::uint32_t kind = 0;
