@@ -15616,6 +15616,71 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/backend/first_cause.hpp
+
+/// @file
+/// The cause for which a channel went out of service: the first one stays.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A copy, without its texts where there is no memory for them.
+inline Cause copy_of(const Cause& cause) noexcept {
+  try {
+    return cause;
+  } catch (...) {
+    return Cause{cause.kind, cause.rank, {}, {}};
+  }
+}
+
+/// Tells the job; where that fails it learns of the cause from whoever asks the channel.
+inline void report_quietly(FailureLatch& job, const Cause& cause) noexcept {
+  try {
+    job.report(cause);
+  } catch (...) {
+    // The channel's failure() has it.
+  }
+}
+
+/// Threads: all members from any.
+class FirstCause {
+ public:
+  bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
+
+  /// For a wait that looks at it, and for an order with other words that are seq_cst as well.
+  const std::atomic<bool>& flag() const noexcept { return set_; }
+
+  std::optional<Cause> get() const {
+    if (!is_set()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
+
+  /// `publish()` is called before anybody can find the cause. @returns false where there was one already
+  template <class Publish>
+  bool set(const Cause& cause, Publish publish) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (cause_) {
+      return false;
+    }
+    cause_ = copy_of(cause);
+    publish();
+    set_.store(true);  // before anybody else can find a cause and return
+    return true;
+  }
+  bool set(const Cause& cause) noexcept {
+    return set(cause, [] {});
+  }
+
+ private:
+  std::atomic<bool> set_{false};
+  mutable std::mutex mutex_;
+  std::optional<Cause> cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/gloo/device_address.hpp
 
 /// @file
@@ -17672,41 +17737,22 @@ class Fate {
   Fate(const Fate&) = delete;
   Fate& operator=(const Fate&) = delete;
 
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const noexcept { return cause_.is_set(); }
 
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// The channel is out of service; whoever watches it is woken. Blocking: no.
   void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      try {
-        cause_ = cause;
-      } catch (...) {
-        cause_ = Cause{cause.kind, cause.rank, {}, {}};
-      }
-      aborted_.store(true, std::memory_order_release);
+    if (cause_.set(cause)) {
+      const std::lock_guard lock(mutex_);  // else it could fall between the watcher's look and its sleep
+      changed_.notify_all();
     }
-    changed_.notify_all();
   }
 
   /// Aborts, and tells the job.
   void fail(const Cause& cause) noexcept {
     abort(cause);
-    try {
-      job_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
+    report_quietly(*job_, cause);
   }
 
   /// fail() with a cause that this rank is the origin of.
@@ -17742,7 +17788,7 @@ class Fate {
   /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
   bool block_while_watching(Deadline deadline) {
     std::unique_lock lock(mutex_);
-    return !block_until(changed_, lock, deadline, [this] { return stopping_ || cause_.has_value(); });
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
   }
   /// Blocking. @returns whether the thread has ended
   bool block_until_ended(Deadline deadline) {
@@ -17757,10 +17803,9 @@ class Fate {
   const int job_rank_;
   const std::string host_;
   const std::shared_ptr<FailureLatch> job_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<bool> aborted_{false};
-  std::optional<Cause> cause_;
+  FirstCause cause_;
   bool stopping_ = false;
   bool ended_ = false;
 };
@@ -19112,7 +19157,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
       carry_out(operation, make);
     }
     done_.store(std::max(done, turn), std::memory_order_release);
@@ -19122,41 +19167,21 @@ class Channel {
     }
   }
 
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const noexcept { return cause_.is_set(); }
 
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank. The first cause stays.
   void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      try {
-        cause_ = cause;
-      } catch (...) {
-        cause_ = Cause{cause.kind, cause.rank, {}, {}};
-      }
-      aborted_.store(true);  // before anybody else can find a cause and return
+    if (cause_.set(cause)) {
+      host_.interrupt();
     }
-    host_.interrupt();
   }
 
   /// Aborts, and tells the job.
   void fail(const Cause& cause) noexcept {
     abort(cause);
-    try {
-      failure_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
+    report_quietly(*failure_, cause);
   }
 
   /// The communicator is going away: no work runs after this. Blocking: until what runs in another thread has ended,
@@ -19272,9 +19297,7 @@ class Channel {
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> closing_{false};
-  std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;
-  std::optional<Cause> cause_;
+  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -21564,15 +21587,6 @@ class ArenaTable {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Without its texts where there is no memory for them.
-inline Cause copy_of(const Cause& cause) noexcept {
-  try {
-    return cause;
-  } catch (...) {
-    return Cause{cause.kind, cause.rank, {}, {}};  // no memory for its text
-  }
-}
-
 /// A Cause that other processes can read; texts are cut to what fits.
 struct SharedCause {
   std::uint32_t kind = 0;
@@ -22224,7 +22238,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!aborted_.load()) {  // seq_cst, as is close(): one of both sees the other
+    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
@@ -22272,7 +22286,7 @@ class Channel {
     while (!aborted()) {
       const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
       sleeper_.sleep(
-          awaited.bell(), [&] { return awaited.may_sleep(); }, aborted_, nap);
+          awaited.bell(), [&] { return awaited.may_sleep(); }, cause_.flag(), nap);
       if (awaited.done()) {
         return true;
       }
@@ -22300,39 +22314,22 @@ class Channel {
   std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
 
   /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const noexcept { return cause_.is_set(); }
 
-  std::optional<Cause> failure() const {
-    if (!aborted()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
   void abort(const Cause& cause) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (cause_) {
-        return;
-      }
-      cause_ = copy_of(cause);
-      own_slot().cause.store(cause);
-      aborted_.store(true);  // before anybody else can find a cause and return
+    if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
+      leave(SlotState::failed);
+      sleeper_.wake();
     }
-    leave(SlotState::failed);
-    sleeper_.wake();
   }
 
   /// Aborts, and tells the job. In the thread that runs the work.
   void fail(const Cause& cause) noexcept {
     abort(cause);
-    try {
-      failure_->report(cause);
-    } catch (...) {
-      // failure() has it; the job learns of it from whoever looks there.
-    }
+    report_quietly(*failure_, cause);
   }
 
   /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
@@ -22425,9 +22422,7 @@ class Channel {
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> closing_{false};
   Sleeper sleeper_;
-  std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;
-  std::optional<Cause> cause_;
+  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
