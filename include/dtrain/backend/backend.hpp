@@ -66,6 +66,17 @@ requires requires {
 }
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
+/// `B::averages(dtype)`: whether a reduction by ReduceOp::average gives the average of such elements; yes for a backend
+/// that does not say.
+template <class B>
+constexpr bool averages(DType dtype) noexcept {
+  if constexpr (requires { B::averages(dtype); }) {
+    return B::averages(dtype);
+  } else {
+    return true;
+  }
+}
+
 // clang-format off
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>

@@ -38,6 +38,7 @@ struct NcclWith {
   static constexpr std::string_view name() noexcept { return "Nccl"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
   static constexpr bool reduces(DType) noexcept { return true; }
+  static constexpr bool averages(DType dtype) noexcept { return nccl::averages(dtype); }
 
   /// How many ranks a node takes where nobody says.
   static int visible_devices() { return cuda::visible_devices(); }

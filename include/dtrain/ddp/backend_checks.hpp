@@ -50,6 +50,12 @@ void check_backend(std::span<const Parameter> parameters, std::span<const Tensor
       throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
                                          ", which backend " + name_of + " does not reduce");
     }
+    if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
+      throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
+                                         ", whose average backend " + name_of +
+                                         " does not form; DdpOptions::reduce_op = ReduceOp::sum reduces it, in a type "
+                                         "that holds the sum");
+    }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     detail::check_place<Backend>("buffer " + std::to_string(i) + " of the model", buffers[i].device, communication);

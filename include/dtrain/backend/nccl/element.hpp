@@ -29,6 +29,10 @@ inline ncclDataType_t type_of(DType dtype) {
 }
 
 /// NCCL adds integers up modulo 2^bits and then divides, which is no average where the sum overflows.
+constexpr bool averages(DType dtype) noexcept {
+  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
+}
+
 /// @throws Error (unsupported) for an average of integers; (invalid_argument) for what is no ReduceOp
 inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
   switch (op) {
@@ -37,7 +41,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
     case ReduceOp::max: return ncclMax;
     case ReduceOp::product: return ncclProd;
     case ReduceOp::average:
-      if (dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8) {
+      if (!averages(dtype)) {
         throw Error(Errc::unsupported, std::string("an average of ") + name(dtype) +
                                            " by NCCL would be wrong where the sum overflows; reduce with "
                                            "ReduceOp::sum in a type that holds it, and divide");

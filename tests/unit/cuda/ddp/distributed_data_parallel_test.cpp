@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -125,6 +126,21 @@ struct BindingModel : Model {
   void bind_gradient(std::size_t i, const dtrain::TensorView& view) { list_[i].gradient = view; }
 };
 
+/// One parameter of i32.
+struct Counts {
+  static constexpr DeviceKind device_kind = DeviceKind::cuda;
+  explicit Counts(int rank)
+      : value(support::on_device(std::vector<std::int32_t>{1, 2})),
+        gradient(support::on_device(std::vector<std::int32_t>{rank, 5})) {}
+  std::vector<dtrain::Parameter> parameters() const {
+    const dtrain::Device device{DeviceKind::cuda, dtrain::stream::cuda::current_device()};
+    return {{"table", {value.data(), {2}, DType::i32, device}, {gradient.data(), {2}, DType::i32, device}}};
+  }
+  DeviceBuffer value;
+  DeviceBuffer gradient;
+  Stream stream;
+};
+
 /// Whole numbers, whose sums over 1, 2 or 4 ranks and halves are exact on every backend.
 template <class Policy, class M>
 void expect_training(int ranks) {
@@ -185,4 +201,27 @@ TEST_CASE("a parameter of the host in a model on a GPU is refused by its name") 
     DistributedDataParallel ddp{model, group};
   });
   CHECK(ends[0].text == "parameter 3 'table' is on host, which backend Nccl does not reduce");
+}
+
+TEST_CASE("an average of integers over NCCL is refused when the model is wrapped; a sum is reduced") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  const auto average = [](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Counts model(group.rank());
+    DistributedDataParallel ddp{model, group};
+  };
+  for (const RankEnd& end : run_groups<NcclPolicy>(2, average))
+    CHECK(end.text.find("parameter 0 'table' has a gradient of i32, whose average backend Nccl does not form; "
+                        "DdpOptions::reduce_op = ReduceOp::sum") != std::string::npos);
+  const auto sum = [](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Counts model(group.rank());
+    DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}};
+    ddp.backward([&](Ready ready) { ready(0, model.stream.ref().handle()); });
+    dtrain::stream::cuda::Event reduced;
+    model.stream.ref().record(reduced);
+    CHECK(reduced.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+          dtrain::stream::WaitResult::complete);
+    CHECK(support::on_host<std::int32_t>(model.gradient.data(), 2) == std::vector<std::int32_t>{1, 10});
+  };
+  for (const RankEnd& end : run_groups<NcclPolicy>(2, sum))
+    CHECK(end.text == "");
 }
