@@ -77,6 +77,16 @@ class FakeStore {
     return job_->values_[key];
   }
 
+  bool erase_blocking(const std::string& key, dtrain::Deadline) {
+    const std::lock_guard lock(job_->mutex_);
+    return job_->values_.erase(key) > 0;
+  }
+
+  bool contains(const std::string& key) const {
+    const std::lock_guard lock(job_->mutex_);
+    return job_->values_.contains(key);
+  }
+
   std::int64_t add_blocking(const std::string& key, std::int64_t delta, dtrain::Deadline) {
     const std::lock_guard lock(job_->mutex_);
     std::string& value = job_->values_[key];

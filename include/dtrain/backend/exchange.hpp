@@ -33,6 +33,11 @@ class Exchange {
     get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
       return shared->get_blocking(key, deadline);
     };
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase_blocking(key, deadline); }) {
+      erase_ = [shared](const std::string& key, Deadline deadline) {
+        static_cast<void>(shared->erase_blocking(key, deadline));
+      };
+    }
   }
 
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
@@ -43,9 +48,18 @@ class Exchange {
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
   std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
 
+  /// Blocking: until the key is gone, where it was there. A store that cannot erase keeps it.
+  /// @throws Error (timeout), JobFailed
+  void erase_blocking(const std::string& key, Deadline deadline) const {
+    if (erase_) {
+      erase_(key, deadline);
+    }
+  }
+
  private:
   std::function<void(const std::string&, const std::string&, Deadline)> set_;
   std::function<std::string(const std::string&, Deadline)> get_;
+  std::function<void(const std::string&, Deadline)> erase_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend

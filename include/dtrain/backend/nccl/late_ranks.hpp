@@ -72,6 +72,16 @@ inline std::optional<Cause> why_late_blocking(const ChannelContext& context, con
                    ": it had not ended after " + seconds_text(context.timeout) + "; " + detail};
 }
 
+/// The operation has ended after all: what this rank wrote of it would be read by the rank before, were that late in
+/// another one. Blocking: a second at most.
+inline void say_no_longer_late(const ChannelContext& context) noexcept {
+  try {
+    context.store.erase_blocking(late_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
+  } catch (...) {
+    // The job has failed, or a message will name an earlier operation.
+  }
+}
+
 /// A rank that waits for this one in vain will read it. Blocking: a second at most.
 inline void say_left(const ChannelContext& context) noexcept {
   try {

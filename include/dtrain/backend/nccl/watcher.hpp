@@ -89,8 +89,10 @@ class Watcher {
                         stream::cuda::cuda_error(sight.device, "an operation" + on_channel + " that ran").what());
     } else if (sight.overdue) {
       const std::optional<Cause> cause = why_late_blocking(channel.context, *sight.overdue);
-      if (cause && channel.look().overdue) {  // it may have ended meanwhile
+      if (cause && channel.look().overdue) {
         channel.fate.fail(*cause);
+      } else if (cause) {  // it has ended meanwhile
+        say_no_longer_late(channel.context);
       }
     }
   }
