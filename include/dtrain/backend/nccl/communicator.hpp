@@ -17,6 +17,7 @@
 #include "dtrain/backend/nccl/element.hpp"
 #include "dtrain/backend/nccl/opening.hpp"
 #include "dtrain/backend/nccl/watcher.hpp"
+#include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/backend/split.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
@@ -130,14 +131,18 @@ class Communicator {
     whole.fate.check();
     const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
     ++end_->splits;
-    auto end = std::make_unique<End>(part, whole.options, whole.device(), deadline);
+    auto end =
+        telling_failure(part, [&] { return std::make_unique<End>(part, whole.options, whole.device(), deadline); });
     nccl::split_blocking(whole, *end->channel, color, key, deadline);
     end->serve();
     return Communicator(std::move(end));
   }
 
-  /// See CanAllocate. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
-  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) { return {end_->channel, bytes, deadline}; }
+  /// See CanAllocate. Where a rank cannot have it, the job fails: the others would wait for that rank.
+  /// @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return telling_failure(end_->channel->context, [&] { return Allocation(end_->channel, bytes, deadline); });
+  }
 
   /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
   void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }

@@ -216,6 +216,36 @@ TEST_CASE("a rank that does not come, or that has left, is named") {
   }
 }
 
+TEST_CASE("an operation that ends after all, late, leaves nothing in the store") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  const std::string said = "group/late/0";
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2, "group", 3s);
+    const support::FakeStore store(job, thread.rank());
+    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+    const auto view = self.view(memory, 8, DType::f32);
+    if (thread.rank() == 1) {
+      support::enqueue_on_host(self.stream.ref(), [&] {  // rank 0 waits, and says so after the timeout
+        const Deadline deadline = Deadline::after(10s);
+        while (!store.contains(said) && !deadline.passed()) {
+          std::this_thread::sleep_for(1ms);
+        }
+      });
+    }
+    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    CHECK(self.wait());
+    if (thread.rank() == 0) {
+      const Deadline deadline = Deadline::after(10s);
+      while (store.contains(said) && !deadline.passed()) {
+        std::this_thread::sleep_for(1ms);
+      }
+      CHECK(!store.contains(said));
+    }
+    CHECK(!job->latch(thread.rank())->failed());
+  });
+}
+
 TEST_CASE("the job's failure ends running work at once, and later work is refused with its cause") {
   const Faults faults(3);
   const auto job = std::make_shared<FakeJob>(3);
@@ -284,25 +314,46 @@ TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device a
   CHECK_THROWS_AS(self.communicator.barrier(self.stream.ref()), Error);
 }
 
-TEST_CASE("memory that cannot be had is an error that leaves the channel as it is") {
-  const Faults faults(1);
-  const auto job = std::make_shared<FakeJob>(1);
-  const std::size_t before = emulation::allocated_device_bytes();
-  {
-    NcclRank self(job, 0, 1);
-    emulation::fail("ncclMemAlloc", 1, ncclUnhandledCudaError);
-    const auto error =
-        thrown_by([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(1s))); });
-    REQUIRE(error);
-    CAPTURE(std::string(error->what()));
-    CHECK(error->code() == make_error_code(Errc::out_of_memory));
-    CHECK(contains(error->what(), "no 64 bytes of memory of device 0 could be had"));
-    CHECK(self.communicator.allocate_blocking(64, Deadline::after(1s)).bytes() == 64);
-    emulation::fail("ncclCommRegister", 1, ncclSystemError);
-    CHECK_THROWS_AS(static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(1s))), Error);
-    CHECK(self.communicator.failure());
+TEST_CASE("memory that one rank cannot have ends all ranks at once, with that cause") {
+  struct Refusal {
+    const char* call;
+    int code;
+    const char* text;
+  };
+  for (const Refusal& refusal : {Refusal{"ncclMemAlloc", ncclUnhandledCudaError, "no 64 bytes of memory of device 1"},
+                                 Refusal{"ncclCommRegister", ncclSystemError, "registering 64 bytes with NCCL"},
+                                 Refusal{"cudaMemsetAsync", cudaErrorUnknown, "cudaMemsetAsync"}}) {
+    CAPTURE(refusal.call);
+    const Faults faults(2);
+    const auto job = std::make_shared<FakeJob>(2);
+    const std::size_t before = emulation::allocated_device_bytes();
+    std::barrier both(2);
+    run_thread_ranks(2, [&](RankThread& thread) {
+      NcclRank self(job, thread.rank(), 2);
+      const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+      both.arrive_and_wait();
+      const auto began = Deadline::Clock::now();
+      if (thread.rank() == 1) {
+        emulation::fail(refusal.call, 1, refusal.code, 1);
+        const auto error =
+            thrown_by([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(5s))); });
+        REQUIRE(error);
+        CHECK_MESSAGE(contains(error->what(), refusal.text), error->what());
+        CHECK((refusal.code != ncclUnhandledCudaError || error->code() == make_error_code(Errc::out_of_memory)));
+      } else {
+        const auto view = self.view(memory, 8, DType::f32);
+        const auto refused = thrown_by([&] {  // rank 1 will not come
+          self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+        });
+        CHECK(!self.wait());
+        REQUIRE(self.communicator.failure());
+        const std::string why = refused ? refused->what() : self.communicator.failure()->sentence();
+        CHECK_MESSAGE(contains(why, refusal.text), why);
+      }
+      CHECK(Deadline::Clock::now() - began < slack);
+    });
+    CHECK(emulation::allocated_device_bytes() == before);
   }
-  CHECK(emulation::allocated_device_bytes() == before);
 }
 
 TEST_CASE("a split that never completes ends by its deadline") {
