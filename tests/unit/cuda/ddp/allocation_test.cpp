@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <barrier>
+#include <chrono>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -11,6 +14,7 @@
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "support/allocation_count.hpp"
 #include "support/cuda_training_rank.hpp"
+#include "support/staged_rank.hpp"
 
 namespace {
 
@@ -77,6 +81,62 @@ class BareStep {
   CopyBatch copies_;
 };
 
+/// The calls to the runtime of an all_reduce through host memory of one or more pieces, without the host's part.
+class BareStaging {
+ public:
+  static constexpr std::size_t most_pieces = 3;
+
+  BareStaging(std::size_t count, bool through_slots)
+      : bytes_(count * sizeof(float)), through_slots_(through_slots), device_(bytes_), host_(bytes_) {}
+
+  void operator()(const dtrain::stream::cuda::StreamRef& stream) {
+    using dtrain::stream::cuda::check;
+    const dtrain::stream::cuda::DeviceGuard guard(device_.device());
+    const support::StreamRef upload = upload_.ref();
+    for (std::size_t begin = 0, i = 0; begin < bytes_; begin += piece_bytes, ++i) {
+      const std::size_t length = std::min(piece_bytes, bytes_ - begin);
+      Piece& piece = pieces_[i];
+      piece.arrived.reset();
+      if (through_slots_) stream.wait(piece.returned);
+      stream.record(piece.reached);
+      check(cudaMemcpyAsync(host_.data() + begin, device_.data() + begin, length, cudaMemcpyDeviceToHost,
+                            stream.native()),
+            "cudaMemcpyAsync");
+      stream.record(piece.departed);
+      upload.wait(piece.departed);
+      upload.wait_unwatched(piece.arrived, dtrain::Deadline::after(std::chrono::hours(1)));
+      check(cudaMemcpyAsync(device_.data() + begin, host_.data() + begin, length, cudaMemcpyHostToDevice,
+                            upload.native()),
+            "cudaMemcpyAsync");
+      if (through_slots_) upload.record(piece.returned);
+      static_cast<void>(dtrain::stream::cuda::current_device());  // as the thread does that runs the host's part
+      piece.arrived.signal();
+    }
+    upload.record(joined_);
+    stream.wait(joined_);
+    stream.record(last_);
+  }
+
+ private:
+  static constexpr std::size_t piece_bytes = dtrain::backend::staged::slot_bytes;
+
+  struct Piece {
+    Event reached;
+    Event departed;
+    Event returned;
+    dtrain::stream::cuda::ExternalEvent arrived;
+  };
+
+  const std::size_t bytes_;
+  const bool through_slots_;
+  support::DeviceBuffer device_;
+  dtrain::stream::cuda::PinnedBuffer host_;
+  dtrain::stream::cuda::Stream upload_;
+  std::array<Piece, most_pieces> pieces_;
+  Event joined_;
+  Event last_;
+};
+
 }  // namespace
 
 TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does for its calls") {
@@ -95,4 +155,43 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
     const std::size_t without = allocations_of_ten([&] { bare(); });
     CHECK(with <= without);
   }
+}
+
+TEST_CASE("steady operations through host memory allocate nothing beside what the runtime does for their calls") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const std::size_t count = 600'001;
+  const auto job = std::make_shared<FakeJob>(2);
+  std::barrier both(2);
+  support::run_thread_ranks(2, [&](support::RankThread& self) {
+    support::StagedRank<> rank(job, self.rank(), 2);
+    const auto arena =
+        rank.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(std::chrono::seconds(10)));
+    Event done;
+    const auto wait = [&] {
+      rank.ref().record(done);
+      CHECK(done.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(10))) ==
+            dtrain::stream::WaitResult::complete);
+      both.arrive_and_wait();
+    };
+    for (const bool through_slots : {false, true}) {
+      self.doing(through_slots ? "reducing other memory" : "reducing the channel's memory");
+      const dtrain::BufferView view = through_slots ? rank.space(count) : rank.view(arena.data(), count);
+      BareStaging bare(count, through_slots);
+      both.arrive_and_wait();
+      const std::size_t with = allocations_of_ten([&] {
+        both.arrive_and_wait();  // nobody begins before all have counted
+        rank.communicator.all_reduce(view, view, dtrain::ReduceOp::average, rank.ref());
+        wait();
+      });
+      both.arrive_and_wait();
+      const std::size_t without = allocations_of_ten([&] {
+        both.arrive_and_wait();
+        bare(rank.ref());
+        wait();
+      });
+      both.arrive_and_wait();
+      CHECK(with <= without);
+      both.arrive_and_wait();
+    }
+  });
 }
