@@ -221,6 +221,7 @@ class DistributedDataParallel {
     ddp::ReducerOptions wanted;
     wanted.allow_unused_parameters = options.allow_unused_parameters;
     wanted.records_every_ready = options.timeline;
+    wanted.device_times = options.timeline || options.device_times;
     wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
     if (options.broadcast_buffers) {
       wanted.buffers = buffers;

@@ -14,6 +14,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/device_times.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/producer_lanes.hpp"
 #include "dtrain/ddp/step_meter.hpp"
@@ -33,10 +34,15 @@ class CudaFlow {
   using Stream = stream::cuda::StreamRef;
 
   static constexpr bool copies_on_stream = true;
-  static constexpr bool is_measured = false;  // the host does not learn when
+  static constexpr bool is_measured = false;  // the host does not learn when, unless DeviceTimes tells it later
 
   CudaFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
-      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), arrivals_(gradients.size()) {
+      : stream_(stream),
+        gradients_(&gradients),
+        plan_(&plan),
+        meter_(&meter),
+        times_(meter, stream.device().index),
+        arrivals_(gradients.size()) {
     replan();
   }
 
@@ -57,9 +63,16 @@ class CudaFlow {
       most = std::max(most, bucket.parameters.size());
     }
     copies_.reserve(most);
+    times_.plan(plan_->buckets.size());
   }
 
-  void begin_step() noexcept { producers_.clear(); }
+  void begin_step() noexcept {
+    producers_.clear();
+    times_.begin_step();
+  }
+
+  /// Tells the meter of earlier steps. Blocking: no.
+  void collect_times() noexcept { times_.collect(); }
 
   /// An index out of range is left to what comes next.
   void require_no_stream(std::size_t parameter) const {
@@ -113,6 +126,7 @@ class CudaFlow {
 
   void before(std::size_t bucket) {
     lanes_[bucket].make_wait(stream_);
+    times_.started(bucket, stream_);
     stamp(bucket, StepEvent::started);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
@@ -134,6 +148,7 @@ class CudaFlow {
       }
     }
     copies_.enqueue(stream_);
+    times_.reduced(bucket, stream_);
     stamp(bucket, StepEvent::reduced);
   }
 
@@ -143,8 +158,12 @@ class CudaFlow {
   void finish(Wait&& wait, Resume&&) {
     stream_.record(done_);
     for (const StreamHandle producer : producers_) {
-      with_stream(producer, [this](Stream waiting) { waiting.wait(done_); });
+      with_stream(producer, [this](Stream waiting) {
+        times_.computed(waiting);
+        waiting.wait(done_);
+      });
     }
+    times_.end_step();
     if (producers_.empty()) {
       wait(done_);
     }
@@ -238,6 +257,7 @@ class CudaFlow {
   GradientTable* gradients_;
   const BucketPlan* plan_;
   StepMeter* meter_;
+  DeviceTimes times_;
   std::vector<Arrival> arrivals_;
   std::vector<ProducerLanes> lanes_;     ///< of each bucket
   std::vector<StreamHandle> producers_;  ///< of the step so far

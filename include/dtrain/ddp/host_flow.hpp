@@ -40,6 +40,9 @@ class HostFlow {
 
   void begin_step() noexcept { done_ = 0; }
 
+  /// Stamps have told the meter in time.
+  void collect_times() const noexcept {}
+
   /// The gradient is final now. Nothing to check for `ready(i)`.
   void require_no_stream(std::size_t) const noexcept {}
   void require_stream(std::size_t parameter, StreamHandle stream) const {

@@ -35,6 +35,9 @@ struct DdpOptions {
   /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
   /// some microseconds a bucket; records are kept of many steps.
   bool timeline = false;
+  /// On CUDA statistics() tells how long communication took and how much of it backward hid, measured by events that
+  /// cost some microseconds a bucket; with `timeline` it does, too. On host streams it always does.
+  bool device_times = false;
   /// On CUDA: the stream that values, gradients and buffers were written on before the construction. Without one, the
   /// device's default stream, which also stands for all streams that are not made non-blocking.
   StreamHandle written_on{};

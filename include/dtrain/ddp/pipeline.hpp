@@ -36,7 +36,7 @@ class Pipeline {
   /// Collective, blocking: allocates. @throws as Reducer.
   Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
            std::span<const TensorView> buffers, BucketPlan plan, ReduceOp op, const FailureContext& context,
-           std::size_t records, bool records_everything)
+           std::size_t records, Metering metering)
       : communicator_(std::move(communicator)),
         op_(op),
         plan_(std::move(plan)),
@@ -46,7 +46,7 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records, records_everything),
+        meter_(ranges_.size(), records, metering),
         flow_(stream, gradients_, plan_, meter_) {}
 
   Pipeline(const Pipeline&) = delete;
@@ -58,6 +58,12 @@ class Pipeline {
   const Flow& flow() const noexcept { return flow_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
+
+  /// The meter, once it knows what a device has measured so far.
+  const StepMeter& up_to_date_meter() noexcept {
+    flow_.collect_times();
+    return meter_;
+  }
   std::shared_ptr<const void> memory() const noexcept { return arena_; }
 
   /// Blocking. What gradient i holds is copied into the arena, where it lives from now on. @returns where

@@ -46,7 +46,7 @@ class Reducer final : public Step::Target {
         options_(std::move(options)),
         owner_(new Pipeline<Communicator>(std::move(communicator), stream, parameters, options_.buffers,
                                           std::move(plan), op, context_, options_.records,
-                                          options_.records_every_ready)),
+                                          Metering{options_.records_every_ready, options_.device_times})),
         ledger_(pipeline_.gradients().names()),
         accumulated_(parameters.size()) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
@@ -162,8 +162,13 @@ class Reducer final : public Step::Target {
   }
 
   ReducerStatistics statistics() const noexcept {
-    return {steps_, bytes_reduced_, plan().buckets.size(), pipeline_.meter().times(),
-            Pipeline<Communicator>::Flow::is_measured};
+    const StepMeter& meter = pipeline_.up_to_date_meter();
+    return {steps_,
+            bytes_reduced_,
+            plan().buckets.size(),
+            meter.times(),
+            Pipeline<Communicator>::Flow::is_measured || meter.measured_steps() > 0,
+            meter.measured_steps()};
   }
 
   /// The latest step records. Threads: any.

@@ -14,6 +14,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ReducerOptions {
   bool allow_unused_parameters = false;  ///< what is not announced takes part with zeros
   bool records_every_ready = false;      ///< and not only what happens once for each bucket
+  bool device_times = false;             ///< collectives that run on a device are timed there
   std::size_t records = 1024;            ///< kept of the latest steps
   std::vector<TensorView> buffers{};     ///< that every rank gets rank 0's of, in each step
   Replanning replanning{};

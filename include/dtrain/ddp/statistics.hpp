@@ -17,7 +17,10 @@ struct ReducerStatistics {
   std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
   std::size_t buckets = 0;          ///< in the plan
   StepTimes times;                  ///< sums over the steps
-  bool is_measured = false;         ///< whether times.communication and times.hidden are known: on host streams
+  bool is_measured = false;         ///< whether times.communication and times.hidden are known
+  /// Those that these two are sums over, and times.exposed with them: on host streams all; on CUDA, where
+  /// DdpOptions::device_times wants it, those that the device is done with and could be timed.
+  std::uint64_t measured_steps = 0;
 };
 
 namespace detail {
@@ -39,6 +42,9 @@ inline std::string to_string(const ReducerStatistics& statistics) {
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
     return what + detail::milliseconds_text(sum, statistics.steps);
   };
+  const auto measured = [&](const char* what, std::chrono::nanoseconds sum) {
+    return what + detail::milliseconds_text(sum, statistics.measured_steps);
+  };
   char bytes[48];
   std::snprintf(bytes, sizeof(bytes), "%.3g MB",
                 statistics.steps == 0
@@ -46,10 +52,11 @@ inline std::string to_string(const ReducerStatistics& statistics) {
                     : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
   return "a step of " + std::to_string(statistics.steps) + ": " + part("forward ", times.forward) +
          part(", backward ", times.backward) +
-         (statistics.is_measured ? part(", communication ", times.communication) + part(" (hidden ", times.hidden) + ")"
-                                 : "") +
-         part(statistics.is_measured ? ", exposed " : ", finish ", times.exposed) + ", " + bytes + " in " +
-         std::to_string(statistics.buckets) + (statistics.buckets == 1 ? " bucket" : " buckets");
+         (statistics.is_measured ? measured(", communication ", times.communication) +
+                                       measured(" (hidden ", times.hidden) + ")" + measured(", exposed ", times.exposed)
+                                 : part(", finish ", times.exposed)) +
+         ", " + bytes + " in " + std::to_string(statistics.buckets) +
+         (statistics.buckets == 1 ? " bucket" : " buckets");
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

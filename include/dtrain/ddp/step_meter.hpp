@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "dtrain/ddp/step_record.hpp"
@@ -19,8 +20,14 @@ struct StepTimes {
   std::chrono::nanoseconds forward{};        ///< from the end of a step to begin(): forward pass, optimizer, data
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< collectives running
-  std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called
-  std::chrono::nanoseconds exposed{};        ///< in finish(): what the step is longer for
+  std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called; on a device, while it computed
+  std::chrono::nanoseconds exposed{};        ///< in finish(), on a device behind it: what the step is longer for
+};
+
+/// What a meter takes note of beside what costs a clock's reading.
+struct Metering {
+  bool every_ready = false;   ///< and what else makes the records complete
+  bool device_times = false;  ///< of collectives that run on a device
 };
 
 /// Writes the step records and adds up the times. Steady state: allocates nothing. Threads: stamps run on the
@@ -38,11 +45,11 @@ class StepMeter {
   };
 
   /// @param records that the ring holds
-  /// @param is_complete whether every ready() is noted, and what costs more than a clock's reading
-  StepMeter(std::size_t buckets, std::size_t records, bool is_complete = false)
-      : recorder_(records), is_complete_(is_complete), spans_(buckets) {}
+  StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
+      : recorder_(records), metering_(metering), spans_(buckets) {}
 
-  bool is_complete() const noexcept { return is_complete_; }
+  bool is_complete() const noexcept { return metering_.every_ready; }
+  bool wants_device_times() const noexcept { return metering_.device_times; }
 
   void replan(std::size_t buckets) { spans_ = std::vector<Span>(buckets); }
 
@@ -57,7 +64,7 @@ class StepMeter {
   }
 
   void ready(std::size_t parameter) noexcept {
-    if (is_complete_) {
+    if (is_complete()) {
       recorder_.note(step_, StepEvent::ready, parameter);
     }
   }
@@ -82,11 +89,29 @@ class StepMeter {
     times_.exposed += end_ - waiting_;
     if (measured) {
       add_communication();
+      ++measured_steps_;
     }
   }
 
+  /// What a device says of an earlier step: collectives ran so long, `hidden` of it while it computed, and computing
+  /// had to wait for them so long.
+  void measured(std::chrono::nanoseconds communication, std::chrono::nanoseconds hidden,
+                std::chrono::nanoseconds exposed) noexcept {
+    times_.communication += communication;
+    times_.hidden += hidden;
+    exposed_on_device_ = exposed_on_device_.value_or(std::chrono::nanoseconds{}) + exposed;
+    ++measured_steps_;
+  }
+
   /// Of the steps that finished.
-  const StepTimes& times() const noexcept { return times_; }
+  StepTimes times() const noexcept {
+    StepTimes times = times_;
+    times.exposed = exposed_on_device_.value_or(times.exposed);
+    return times;
+  }
+
+  /// Those that `communication` and `hidden` are sums over, and `exposed` where a device measured it.
+  std::uint64_t measured_steps() const noexcept { return measured_steps_; }
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
 
@@ -120,9 +145,11 @@ class StepMeter {
   }
 
   StepRecorder recorder_;
-  bool is_complete_;
+  Metering metering_;
   std::vector<Span> spans_;
   StepTimes times_;
+  std::optional<std::chrono::nanoseconds> exposed_on_device_;  ///< nothing where no device has measured
+  std::uint64_t measured_steps_ = 0;
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};

@@ -37,7 +37,7 @@ std::vector<StepEvent> events_of(const std::vector<StepRecord>& records, std::ui
 }  // namespace
 
 TEST_CASE("statistics are a line of means, without what was not measured") {
-  ReducerStatistics statistics{200, 20'000'000'000, 12, {620ms, 1640ms, 1000ms, 880ms, 120ms}, true};
+  ReducerStatistics statistics{200, 20'000'000'000, 12, {620ms, 1640ms, 1000ms, 880ms, 120ms}, true, 200};
   CHECK(to_string(statistics) ==
         "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed 0.6 ms, 100 MB in "
         "12 buckets");

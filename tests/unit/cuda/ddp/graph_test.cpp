@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -53,6 +54,7 @@ void expect_replays(int ranks, bool bound, int warm_up, cudaStreamCaptureMode mo
   std::atomic<int> planned_again{0};
   run_thread_ranks(ranks, [&](RankThread& self) {
     CudaTrainingRank::Wanted wanted{.caps = {256, 2048}, .bound = bound};
+    wanted.options.device_times = true;
     std::vector<dtrain::Parameter>* parameters = nullptr;
     wanted.options.replanning = {
         {0, 0},
@@ -89,6 +91,8 @@ void expect_replays(int ranks, bool bound, int warm_up, cudaStreamCaptureMode mo
     one_step(rank);
     wrong += rank.wait() ? 0 : 1;
     wrong += rank.result(0) == std::vector<float>(rank.size(0), static_cast<float>(ranks - 1)) ? 0 : 1;
+    const auto measured = rank.reducer->statistics().measured_steps;  // not the one that became a graph
+    wrong += measured >= 1 && measured <= static_cast<std::uint64_t>(warm_up + 1) ? 0 : 1;
   });
   CHECK(wrong == 0);
   CHECK(planned_again == (warm_up > 0 ? ranks : 0));  // what a graph has addresses of does not move
