@@ -14,6 +14,7 @@
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/ddp/accumulation.hpp"
@@ -130,7 +131,7 @@ class Reducer final : public Step::Target {
     pipeline_.meter().waiting();
     backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
     complete_or_throw();
-    pipeline_.finish(context_);
+    or_tell([&] { pipeline_.finish(context_); });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
@@ -202,6 +203,8 @@ class Reducer final : public Step::Target {
   void or_tell(F&& act) {
     try {
       act();
+    } catch (const JobFailed&) {
+      throw;  // no news to them
     } catch (const std::exception& error) {
       context_.report_exception(error.what());
       throw;

@@ -340,3 +340,15 @@ TEST_CASE("bound gradients stay where they are while gradient_memory is kept") {
   rank.reducer.reset();
   CHECK(rank.read(0) == 9.0F);
 }
+
+TEST_CASE("a launch that throws in finish, where there was no room for it before, is told to the job too") {
+  FakeRank rank(std::vector<std::size_t>(60, 1));
+  rank.channel->refuses_at = 50;
+  Step step = rank.reducer->begin();
+  for (std::size_t i = 60; i-- > 0;)
+    step.ready(i);
+  CHECK(!rank.latch->failed());
+  CHECK_THROWS_WITH(step.finish(), "the channel refuses this launch");
+  CHECK(rank.latch->failed());
+  expect_error(Errc::job_failed, "the channel refuses this launch", [&] { (void)rank.reducer->begin(); });
+}
