@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/deadline.hpp"
@@ -62,6 +64,10 @@ class HostFlow {
 
   void complete(std::size_t) const noexcept {}
 
+  /// From now on `act` is called by the stream when a bucket is reduced: there may be room for another one. It throws
+  /// nothing. Before the first step.
+  void when_there_is_room(std::function<void()> act) { there_is_room_ = std::move(act); }
+
   /// A host stream holds so much work and then runs it in the thread that enqueues: ready() is not to meet that.
   bool can_launch(std::size_t bucket) noexcept {
     while (bucket - done_ >= most_under_way && reduced_[done_].is_complete()) {
@@ -73,7 +79,9 @@ class HostFlow {
   /// Enqueued before and after the collective of a bucket.
   void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
   void after(std::size_t bucket) {
-    stamp(bucket, StepEvent::reduced);
+    if constexpr (is_measured) {
+      stream_.enqueue(Reduced{meter_->stamp(bucket, StepEvent::reduced), &there_is_room_});
+    }
     stream_.record(reduced_[bucket]);
   }
 
@@ -134,8 +142,20 @@ class HostFlow {
  private:
   using Event = typename Stream::Event;
 
-  /// Buckets under way at once: a bucket takes a few of the 256 places of stream::host::Queue.
-  static constexpr std::size_t most_under_way = 48;
+  /// Work for the stream. Where it runs in the background the next bucket is launched there: another rank may wait for
+  /// it while this one is in another channel.
+  struct Reduced {
+    StepMeter::Stamp stamp;
+    const std::function<void()>* there_is_room;
+    void operator()() const noexcept {
+      stamp();
+      if (*there_is_room) (*there_is_room)();
+    }
+  };
+
+  /// Buckets under way at once: each may take eight of the 256 places of stream::host::Queue, of which two are stamps.
+  /// Whoever launches is never to wait for a place, since what runs may want to launch.
+  static constexpr std::size_t most_under_way = 31;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -149,6 +169,7 @@ class HostFlow {
   StepMeter* meter_;
   std::vector<Event> reduced_;
   std::size_t done_ = 0;  ///< buckets that were seen reduced
+  std::function<void()> there_is_room_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -14,7 +14,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order, so every rank launches bucket 0, 1, 2, ... whatever order its gradients came in.
-/// Threads: `arrived` concurrently; everything else between steps.
+/// Threads: `arrived` and `resume_if_held` concurrently; everything else between steps.
 class LaunchQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
@@ -56,11 +56,34 @@ class LaunchQueue {
     launch_what_can(launch);
   }
 
-  /// Launches what had no room when it became complete.
+  /// Launches what had no room when it became complete. Rethrows what a launch threw in this step.
   template <class Launch>
   void resume(Launch&& launch) {
     const std::lock_guard gate(gate_);
     launch_what_can(launch);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+  /// The same where something is waiting for room, for whoever has made some. What a launch throws is kept.
+  template <class Launch>
+  void resume_if_held(Launch&& launch) noexcept {
+    if (!held_.load()) {
+      return;
+    }
+    try {
+      const std::lock_guard gate(gate_);
+      launch_what_can(launch);
+    } catch (...) {
+      // finish() asks.
+    }
+  }
+
+  /// Nothing is launched from now on. Threads: any.
+  void close() noexcept {
+    const std::lock_guard gate(gate_);
+    closed_ = true;
   }
 
   /// Whether every gradient of this step is in its place, and not only announced.
@@ -94,13 +117,15 @@ class LaunchQueue {
   /// Under the gate, as what follows.
   template <class Launch>
   void launch_what_can(Launch& launch) {
-    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
+    held_.store(false);
+    while (!failure_ && !closed_ && next_ < entries_.size() && entries_[next_].complete) {
       bool launched = false;
       or_fail([&] { launched = launch(next_); });
-      if (!launched) {
-        return;
+      if (launched) {
+        ++next_;
+      } else if (held_.exchange(true)) {
+        return;  // there was no room even after whoever makes some could know of it
       }
-      ++next_;
     }
   }
 
@@ -119,6 +144,8 @@ class LaunchQueue {
   std::size_t next_ = 0;
   std::size_t complete_ = 0;
   std::exception_ptr failure_;
+  std::atomic<bool> held_{false};  ///< a complete bucket waits for room
+  bool closed_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

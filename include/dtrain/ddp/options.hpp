@@ -30,7 +30,8 @@ struct DdpOptions {
   /// last one have left something in its gradient; else finish() names it in an error. On CUDA streams that gradients
   /// came from outlive the wrapper then.
   bool allow_unused_parameters = false;
-  /// Each step gives every rank rank 0's buffers, where the model has buffers().
+  /// Each step gives every rank rank 0's buffers, where the model has buffers(). From the last ready() to finish() they
+  /// are not touched.
   bool broadcast_buffers = true;
   /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
   /// some microseconds a bucket; records are kept of many steps.

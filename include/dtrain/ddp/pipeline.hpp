@@ -47,7 +47,11 @@ class Pipeline {
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
         meter_(ranges_.size(), records, metering),
-        flow_(stream, gradients_, plan_, meter_) {}
+        flow_(stream, gradients_, plan_, meter_) {
+    if constexpr (!Flow::copies_on_stream) {
+      flow_.when_there_is_room([this] { queue_.resume_if_held(launching()); });
+    }
+  }
 
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -106,6 +110,9 @@ class Pipeline {
   /// From now on `act` is called in each step when all gradients are in their places, before the last launch.
   void when_all_are_there(std::function<void()> act) { all_are_there_ = std::move(act); }
 
+  /// Nothing is launched from now on, in the background either.
+  void stop_launching() noexcept { queue_.close(); }
+
   /// Rethrows what a launch threw in this step.
   void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
 
@@ -139,6 +146,7 @@ class Pipeline {
   /// Blocking: until the work that points into the arena has ended; aborted where it does not by the deadline, or now.
   /// @returns false where it has not ended even so: this must outlive it
   bool end(bool now, const Cause& cause, Deadline deadline) {
+    stop_launching();
     const std::size_t launched = queue_.launched();
     if (!now && flow_.block_until_idle(launched, deadline)) {
       return true;

@@ -157,6 +157,7 @@ class Reducer final : public Step::Target {
 
   /// Drops what was given for calling back, and with it what that holds. After the last step.
   void forget_hooks() noexcept {
+    pipeline_.stop_launching();
     context_.step_abandoned = nullptr;
     pipeline_.when_all_are_there({});
     options_.replanning = {};
