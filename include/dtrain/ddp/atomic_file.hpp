@@ -3,6 +3,7 @@
 /// AtomicFile: a file that appears whole or not at all.
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,23 +11,48 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+/// The system would take the name up to its first zero byte for another file's. @throws Error (invalid_argument)
+inline void require_file_name(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw Error(Errc::invalid_argument, "the name of the file " + printable(path) +
+                                            " has a zero byte in it, which no file's name can have; name another");
+  }
+}
+
+/// What a symbolic link names in the end, which is to be written instead of the link; any other path as it is.
+inline std::string behind_link(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
+  const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
+  return target ? std::string(target.get()) : path;  // to nothing: then it becomes the file
+}
+
+}  // namespace detail
+
 /// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
-/// a full disk or a lost power supply leaves either the old content or the new one. Lifetime: without commit() nothing
-/// remains. What a killed process leaves is PATH.part, which the next writer takes over; it is locked as long as its
-/// writer lives, so that two writers do not mix. Blocking: the file system. Threads: none but the one that uses it.
+/// a full disk or a lost power supply leaves either the old content or the new one. A symbolic link stays one: what it
+/// names is replaced. Lifetime: without commit() nothing remains. What a killed process leaves is PATH.part, which the
+/// next writer takes over; it is locked as long as its writer lives, so that two writers do not mix. Blocking: the file
+/// system. Threads: none but the one that uses it.
 class AtomicFile {
  public:
-  /// @throws Error (the system's code) naming the file
-  explicit AtomicFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
+  /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe
+  explicit AtomicFile(const std::string& path) : path_(detail::behind_link(path)), part_(path_ + ".part") {
+    detail::require_file_name(path);
+    require_replaceable();
     for (int tries = 1; !open_and_lock(); ++tries) {
       if (tries == most_tries) fail(EBUSY);
     }
@@ -59,6 +85,15 @@ class AtomicFile {
  private:
   /// Two writers seldom meet; a file system whose two ways to a file disagree about it would keep this one for ever.
   static constexpr int most_tries = 100;
+
+  /// Renaming would put a file where /dev/null was, for root.
+  void require_replaceable() const {
+    struct stat there {};
+    if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+      throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
+                                              "and would be replaced by one; name another");
+    }
+  }
 
   /// @returns false where the file was renamed by its writer before it could be locked
   bool open_and_lock() {

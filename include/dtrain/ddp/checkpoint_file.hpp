@@ -56,6 +56,7 @@ class CheckpointReader {
  public:
   /// Nothing is open where there is no file. @throws Error (the system's code) naming the file
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {
+    require_file_name(path_);
     // Not blocking: the name may be a pipe's.
     descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);

@@ -56,8 +56,13 @@ inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> b
   return preamble;
 }
 
-/// What stands before the elements. @throws Error (limit) for a list beyond max_checkpoint_list_bytes
+/// What stands before the elements. @throws Error (limit) for a list that would not be read
 inline std::vector<std::byte> checkpoint_header(std::span<const ParameterDescription> tensors) {
+  if (tensors.size() > max_checkpoint_tensors) {
+    throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
+                                 " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
+                                 " are possible, so put several into one");
+  }
   net::ByteWriter list;
   list.u32(static_cast<std::uint32_t>(tensors.size()));
   for (const ParameterDescription& tensor : tensors) {

@@ -33,7 +33,8 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
 }
 
 /// What the tensors are called and how they are shaped, which is compared between ranks and with files.
-/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long
+/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long or a
+/// tensor without memory
 inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors) {
   std::vector<ParameterDescription> descriptions;
   descriptions.reserve(tensors.size());
@@ -47,6 +48,10 @@ inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> t
     if (tensor.value.device.kind != DeviceKind::host) {
       throw Error(Errc::unsupported, "tensor " + std::to_string(descriptions.size()) + " of a checkpoint is on " +
                                          to_string(tensor.value.device) + "; copy it to host memory and give that");
+    }
+    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
+      throw Error(Errc::invalid_argument, "tensor " + std::to_string(descriptions.size()) +
+                                              " of a checkpoint has no memory; allocate it before");
     }
     descriptions.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
   }

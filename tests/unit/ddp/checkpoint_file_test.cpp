@@ -296,3 +296,63 @@ TEST_CASE("a writer that is killed at any moment leaves a whole checkpoint, neve
     newest = std::max(newest, loaded.steps);
   }
 }
+
+TEST_CASE("what is no regular file is not replaced by one") {
+  const support::TemporaryDirectory folder;
+  const std::string pipe = folder.path + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  Training training = after(1);
+  for (const std::string& path : {pipe, folder.path}) {
+    CHECK_THROWS_WITH_AS(write_checkpoint_file(path, training.state()),
+                         ("writing the file " + path + " failed: what is there is no regular file, and would be " +
+                          "replaced by one; name another")
+                             .c_str(),
+                         dtrain::Error);
+    CHECK(!exists(path + ".part"));
+  }
+  struct stat status {};
+  REQUIRE(::lstat(pipe.c_str(), &status) == 0);
+  CHECK(S_ISFIFO(status.st_mode));
+}
+
+TEST_CASE("a symbolic link stays one, and what it names is replaced") {
+  const support::TemporaryDirectory folder;
+  const std::string link = folder.path + "/latest";
+  Training training = after(1);
+  write_checkpoint_file(folder.path + "/run", training.state());
+  REQUIRE(::symlink("run", link.c_str()) == 0);
+  write_checkpoint_file(link, (training = after(2)).state());
+  struct stat status {};
+  REQUIRE(::lstat(link.c_str(), &status) == 0);
+  CHECK(S_ISLNK(status.st_mode));
+  Training loaded;
+  CHECK(read_checkpoint_file(folder.path + "/run", loaded.state()));
+  CHECK(loaded == after(2));
+
+  REQUIRE(::unlink((folder.path + "/run").c_str()) == 0);  // a link to nothing becomes the file
+  write_checkpoint_file(link, (training = after(3)).state());
+  CHECK(read_checkpoint_file(link, loaded.state()));
+  CHECK(loaded == after(3));
+}
+
+TEST_CASE("a name with a zero byte names no file, and least of all the one that it begins with") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/other";
+  put(path, "somebody else's");
+  const std::string name = path + std::string("\0.checkpoint", 12);
+  Training training = after(1);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(name, training.state()), doctest::Contains("has a zero byte in it"),
+                       dtrain::Error);
+  CHECK(refusal(name).find("other\\x00.checkpoint has a zero byte in it") != std::string::npos);
+  CHECK(file_content(path) == "somebody else's");
+}
+
+TEST_CASE("what could not be read again is not written") {
+  const support::TemporaryDirectory folder;
+  const std::vector<NamedTensor> nothing(1);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(folder.path + "/c", nothing),
+                       "tensor 0 of a checkpoint has no memory; allocate it before", dtrain::Error);
+  const std::vector<dtrain::ddp::ParameterDescription> many(dtrain::ddp::max_checkpoint_tensors + 1);
+  CHECK_THROWS_WITH_AS(static_cast<void>(dtrain::ddp::checkpoint_header(many)),
+                       doctest::Contains("a checkpoint of 1048577 tensors was to be written"), dtrain::Error);
+}
