@@ -23,6 +23,22 @@ inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 /// The most that the records of all ranks of a timeline take together; where there are more, each rank's latest remain.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
+/// No clock that counts from its host's start, and no offset between two, is further from zero: sums and differences of
+/// times that were read can be formed.
+inline constexpr std::chrono::nanoseconds max_timeline_time{std::int64_t{1} << 60};
+
+namespace detail {
+
+inline std::chrono::nanoseconds read_timeline_time(net::ByteReader& reader) noexcept {
+  const std::chrono::nanoseconds time(reader.i64());
+  if (time > max_timeline_time || time < -max_timeline_time) {
+    reader.fail();
+  }
+  return time;
+}
+
+}  // namespace detail
+
 /// @param most records: the latest are kept
 inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
   const std::size_t first = timeline.records.size() > most ? timeline.records.size() - most : 0;
@@ -43,8 +59,8 @@ inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::stri
   RankTimeline timeline;
   timeline.rank = rank;
   timeline.host = reader.string(256);
-  timeline.clock_offset = std::chrono::nanoseconds(reader.i64());
-  timeline.clock_uncertainty = std::chrono::nanoseconds(reader.i64());
+  timeline.clock_offset = detail::read_timeline_time(reader);
+  timeline.clock_uncertainty = detail::read_timeline_time(reader);
   if (!reader.ok() || reader.remaining() % step_record_bytes != 0) return std::nullopt;
   timeline.records.reserve(reader.remaining() / step_record_bytes);
   while (reader.remaining() != 0) {
@@ -52,12 +68,12 @@ inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::stri
     record.step = reader.u64();
     record.index = reader.u32();
     const std::uint8_t event = reader.u8();
-    record.time = StepRecord::Clock::time_point(std::chrono::nanoseconds(reader.i64()));
+    record.time = StepRecord::Clock::time_point(detail::read_timeline_time(reader));
     if (event < 1 || event >= step_events) return std::nullopt;
     record.event = static_cast<StepEvent>(event);
     timeline.records.push_back(record);
   }
-  return timeline;
+  return reader.finished() ? std::optional(std::move(timeline)) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <span>
@@ -71,11 +70,10 @@ class TraceEvents {
 
   Duration since_origin(Time time) const { return time + offset_ - origin_; }
 
-  /// "1234.567", as the format wants it.
+  /// "1234.567" of a duration that is not negative. Exact, and with a point in every locale of the program.
   static std::string microseconds(Duration duration) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3f", std::chrono::duration<double, std::micro>(duration).count());
-    return text;
+    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+    return std::to_string(count / 1000) + "." + std::to_string(1000 + count % 1000).substr(1);
   }
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 

@@ -135,3 +135,30 @@ TEST_CASE("bytes that are no rank's part are refused") {
   strange[strange.size() - 9] = 99;  // the last record's event
   CHECK(!dtrain::ddp::parse_rank_timeline(3, strange));
 }
+
+TEST_CASE("times of years are written to the nanosecond") {
+  constexpr std::int64_t year = 31'556'952'000'000'001;
+  const std::vector<StepRecord> records{at(0, StepEvent::begun), at(year, StepEvent::finished)};
+  const std::string text = timeline_json(std::vector<RankTimeline>{{0, "node", {}, {}, records}});
+  CHECK(event(text, "step 1") == "X 0 0 0.000 31556952000000.001");
+}
+
+TEST_CASE("times that no clock has are refused: their differences could not be formed") {
+  using std::chrono::nanoseconds;
+  const nanoseconds most = dtrain::ddp::max_timeline_time;
+  const auto is_read = [](nanoseconds offset, nanoseconds uncertainty, nanoseconds time) {
+    const RankTimeline timeline{1, "node", offset, uncertainty, {at(time.count(), StepEvent::begun)}};
+    return dtrain::ddp::parse_rank_timeline(1, serialise(timeline, 1)).has_value();
+  };
+  CHECK(is_read(most, most, most));
+  CHECK(is_read(-most, {}, -most));
+  const nanoseconds one(1);
+  CHECK(!is_read(most + one, {}, {}));
+  CHECK(!is_read({}, most + one, {}));
+  CHECK(!is_read({}, {}, -most - one));
+  CHECK(!is_read({}, {}, nanoseconds::min()));
+
+  const std::vector<RankTimeline> apart{{0, "a", -most, {}, {at(-most.count(), StepEvent::begun)}},
+                                        {1, "b", most, {}, {at(most.count(), StepEvent::ready)}}};
+  CHECK(event(timeline_json(apart), "0") == "i 1 1 4611686018427387.904");
+}
