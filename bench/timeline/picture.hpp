@@ -19,6 +19,7 @@ namespace bench {
 /// Draws one step. Each rank has three rows: its backward pass and its waiting, its gradients, its reductions.
 class TimelinePicture {
  public:
+  /// @throws dtrain::Error (invalid_argument) for a step that the trace does not have
   TimelinePicture(const std::vector<TraceEvent>& events, std::uint64_t step) : step_(step) {
     double first = std::numeric_limits<double>::max();
     double last = 0;
@@ -27,6 +28,13 @@ class TimelinePicture {
       first = std::min(first, event.begin);
       last = std::max(last, event.begin + event.duration);
       ranks_[event.rank].push_back(event);
+    }
+    if (ranks_.empty()) {
+      throw dtrain::Error(dtrain::Errc::invalid_argument,
+                          step == 0
+                              ? std::string("the trace has no step that every rank has whole; --step=N draws what "
+                                            "there is of one")
+                              : "the trace has nothing of step " + std::to_string(step) + "; name another");
     }
     for (auto& [rank, own] : ranks_) {  // what is inside another span comes after it, and is drawn over it
       std::stable_sort(own.begin(), own.end(),

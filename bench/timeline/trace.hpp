@@ -47,12 +47,17 @@ inline std::vector<TraceEvent> read_trace(const std::string& text) {
       const dtrain::identity::Json* value = json->find(key);
       return value == nullptr ? 0.0 : std::strtod(value->text.c_str(), nullptr);
     };
+    const auto small = [&](const char* key) {
+      const double value = number(key);
+      if (!(value >= 0 && value <= 1e6)) refuse();
+      return static_cast<int>(value);
+    };
     const dtrain::identity::Json* name = json->find("name");
     const dtrain::identity::Json* arguments = json->find("args");
     const dtrain::identity::Json* step = arguments == nullptr ? nullptr : arguments->find("step");
     if (name == nullptr || step == nullptr) refuse();
-    events.push_back({name->text, static_cast<int>(number("pid")), static_cast<int>(number("tid")),
-                      std::strtoull(step->text.c_str(), nullptr, 10), number("ts"), number("dur")});
+    events.push_back({name->text, small("pid"), small("tid"), std::strtoull(step->text.c_str(), nullptr, 10),
+                      number("ts"), number("dur")});
   }
   if (events.empty()) refuse();
   return events;

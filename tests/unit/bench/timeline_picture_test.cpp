@@ -68,3 +68,16 @@ TEST_CASE("the picture has a row of each rank, with its backward pass, gradients
   CHECK(svg.find("<title>step 1</title>") < svg.rfind("<title>waiting</title>"));  // which is drawn over it
   CHECK(svg.ends_with("</svg>\n"));
 }
+
+TEST_CASE("a step that the trace does not have, and a rank that no job has, are refused") {
+  const std::vector<bench::TraceEvent> events = bench::read_trace(trace());
+  CHECK_THROWS_WITH_AS(bench::TimelinePicture(events, 9), "the trace has nothing of step 9; name another",
+                       dtrain::Error);
+  CHECK_THROWS_WITH_AS(bench::TimelinePicture(events, 0), doctest::Contains("no step that every rank has whole"),
+                       dtrain::Error);
+  for (const char* rank : {"-1", "1e300", "2147483648"}) {
+    CHECK_THROWS_AS(bench::read_trace("{\"ph\":\"X\",\"name\":\"x\",\"pid\":" + std::string(rank) +
+                                      ",\"tid\":0,\"args\":{\"step\":1}}"),
+                    dtrain::Error);
+  }
+}
