@@ -59,12 +59,16 @@ class Accumulation final : public Step::Target {
                const FailureContext& context) noexcept
       : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context) {}
 
-  void ready(std::size_t parameter) override { ready(parameter, {}); }
+  void ready(std::size_t parameter) override {
+    ledger_->check_index(parameter);
+    gradients_->require_no_stream(parameter);
+    add(parameter, {});
+  }
 
   void ready(std::size_t parameter, StreamHandle stream) override {
     ledger_->check_index(parameter);
-    context_->latch->throw_if_failed(context_->rank);
-    accumulated_->add(parameter, stream);
+    gradients_->require_same_device(parameter, stream);
+    add(parameter, stream);
   }
 
   /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
@@ -84,6 +88,11 @@ class Accumulation final : public Step::Target {
   void abandon(bool) noexcept override {}  // nobody waits for it
 
  private:
+  void add(std::size_t parameter, StreamHandle stream) {
+    context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(parameter, stream);
+  }
+
   const ReadyLedger* ledger_;
   const GradientTable* gradients_;
   AccumulatedGradients* accumulated_;

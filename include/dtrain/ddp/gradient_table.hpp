@@ -65,6 +65,13 @@ class GradientTable {
     }
   }
 
+  /// @throws Error (invalid_argument) for a gradient on a device: the stream that produces it is to be named.
+  void require_no_stream(std::size_t parameter) const {
+    if (device_.kind != DeviceKind::host) {
+      refuse_without_stream(parameter);
+    }
+  }
+
   /// @throws Error (invalid_argument)
   [[noreturn]] void refuse_without_stream(std::size_t parameter) const {
     throw Error(Errc::invalid_argument, announcement(parameter) + " came without a stream, but the gradient is on " +

@@ -59,3 +59,14 @@ TEST_CASE("a gradient that was left in a step without reduction takes part in th
     CHECK(rank.read(1) == 0.0F);
   }
 }
+
+TEST_CASE("a step without reduction refuses what one with it refuses") {
+  FakeRank rank({3, 100});
+  dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
+  Step step(accumulation);
+  const dtrain::StreamHandle elsewhere{{dtrain::DeviceKind::cuda, 0}, nullptr};
+  CHECK_THROWS_WITH_AS(step.ready(1, elsewhere), doctest::Contains("came with a stream of cuda:0"), dtrain::Error);
+  CHECK_THROWS_WITH_AS(step.ready(2), doctest::Contains("the model has 2 parameters"), dtrain::Error);
+  step.ready(1, {});
+  step.finish();
+}
