@@ -176,8 +176,9 @@ class DistributedDataParallel {
     int without_sync = 0;  ///< NoSync objects that live
   };
 
-  /// The group keeps the channel, so the channel must not keep the group.
+  /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
   void leave_to_group() noexcept {
+    driver_->claim.reset();
     if (driver_->reducer) {
       driver_->reducer->forget_hooks();
     }

@@ -2,13 +2,11 @@
 /// @file
 /// A binding claim: a model's gradients live in the memory of one wrapper at a time.
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/claims.hpp"
@@ -20,12 +18,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// lives. @throws Error (invalid_argument) where one is bound already
 inline std::unique_ptr<Claim> claim_bindings(std::shared_ptr<Claims> claims, std::span<const Parameter> parameters) {
   auto claim = std::make_unique<Claim>(std::move(claims));
-  std::vector<const void*> values;  // a tied one counts once
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const void* const value = parameters[i].value.data;
-    if (parameters[i].value.bytes() == 0 || std::find(values.begin(), values.end(), value) != values.end()) continue;
-    values.push_back(value);
-    if (!claim->add(value)) {
+    if (parameters[i].value.bytes() != 0 && !claim->add(parameters[i].value.data)) {  // a tied one is claimed twice
       throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
                                               "' lives in another DistributedDataParallel: a model with "
                                               "bind_gradient is wrapped once at a time; destroy the other one first");

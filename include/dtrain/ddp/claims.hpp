@@ -2,11 +2,10 @@
 /// @file
 /// Claims: what only one wrapper of a rank may have at a time.
 
-#include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "dtrain/core/version.hpp"
 
@@ -15,24 +14,20 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Addresses, each claimed by one owner at most. Threads: all members from any thread.
 class Claims {
  public:
-  /// @returns whether nobody had it.
-  bool add(const void* address) {
+  /// @returns whether `owner` has it now: nobody else had.
+  bool add(const void* address, const void* owner) {
     const std::lock_guard lock(mutex_);
-    if (std::find(taken_.begin(), taken_.end(), address) != taken_.end()) {
-      return false;
-    }
-    taken_.push_back(address);
-    return true;
+    return owners_.try_emplace(address, owner).first->second == owner;
   }
 
-  void remove(const void* address) noexcept {
+  void remove_all_of(const void* owner) noexcept {
     const std::lock_guard lock(mutex_);
-    taken_.erase(std::remove(taken_.begin(), taken_.end(), address), taken_.end());
+    std::erase_if(owners_, [owner](const auto& claimed) { return claimed.second == owner; });
   }
 
  private:
   std::mutex mutex_;
-  std::vector<const void*> taken_;
+  std::map<const void*, const void*> owners_;
 };
 
 /// Owns claims until its end.
@@ -41,25 +36,13 @@ class Claim {
   explicit Claim(std::shared_ptr<Claims> claims) noexcept : claims_(std::move(claims)) {}
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
-  ~Claim() {
-    for (const void* const address : own_) {
-      claims_->remove(address);
-    }
-  }
+  ~Claim() { claims_->remove_all_of(this); }
 
-  /// @returns false where somebody else has it, or this claim.
-  bool add(const void* address) {
-    own_.reserve(own_.size() + 1);
-    if (!claims_->add(address)) {
-      return false;
-    }
-    own_.push_back(address);
-    return true;
-  }
+  /// @returns false where somebody else has it.
+  bool add(const void* address) { return claims_->add(address, this); }
 
  private:
   std::shared_ptr<Claims> claims_;
-  std::vector<const void*> own_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

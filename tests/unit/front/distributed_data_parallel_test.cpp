@@ -137,6 +137,25 @@ TEST_CASE("a wrapper that an exception destroys leaves its channel to the group,
   state->kept.clear();
 }
 
+TEST_CASE("a model that binds can be wrapped again after an exception has destroyed its wrapper") {
+  const auto state = one_rank();
+  BindingModel model;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    try {
+      const DistributedDataParallel ddp{model, Group(state)};
+      throw std::runtime_error("between two steps");
+    } catch (const std::runtime_error&) {
+    }
+  }
+  DistributedDataParallel again{model, Group(state)};
+  again.backward([](Ready ready) {
+    ready(1);
+    ready(0);
+  });
+  CHECK(state->kept.size() == 2);
+  state->kept.clear();
+}
+
 TEST_CASE("what is thrown need not be a std::exception") {
   const auto state = one_rank();
   Model model;
