@@ -61,7 +61,9 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   }
   double sum = static_cast<double>(computing);
   for (int other = 1; other < world_size; ++other) {
-    const std::string told = store.get_blocking(prefix + "computing/" + std::to_string(other), deadline);
+    const std::string key = prefix + "computing/" + std::to_string(other);
+    const std::string told = store.get_blocking(key, deadline);
+    store.erase_blocking(key, deadline);
     std::string_view rest = told;
     const std::chrono::nanoseconds of_other(detail::take_number(rest));
     sum += static_cast<double>(of_other.count());

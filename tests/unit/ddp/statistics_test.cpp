@@ -111,4 +111,6 @@ TEST_CASE("every rank learns which rank computes longest") {
     CHECK(slowest.typical == 4500us);
   }
   CHECK(to_string(found[0]) == "slowest rank 2 (6 ms a step, mean 4.5 ms)");
+  for (int rank = 1; rank < 4; ++rank)  // reports that are made again and again do not fill the store
+    CHECK(!support::FakeStore(job, 0).contains("report/0/computing/" + std::to_string(rank)));
 }
