@@ -2,10 +2,13 @@
 /// @file
 /// Agreement: before training all ranks compare their models, and all fail alike where two differ.
 
+#include <charconv>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -42,34 +45,23 @@ void publish(Store& store, const std::string& prefix, std::string_view bytes, in
   store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
 }
 
-/// What rank 0 of the group is called in the job; 0 for anything else than a rank.
-inline int publisher_in(std::string_view text) {
-  int rank = 0;
-  for (const char digit : text.size() > 9 ? std::string_view{} : text) {
-    rank = digit < '0' || digit > '9' ? rank : rank * 10 + (digit - '0');
-  }
-  return rank;
-}
-
-/// The number after the blank; 0 for anything else or too much.
-inline std::size_t length_in(std::string_view summary) {
-  const std::size_t blank = summary.find(' ');
-  std::size_t length = 0;
-  for (const char digit : blank == std::string_view::npos ? std::string_view{} : summary.substr(blank + 1)) {
-    if (digit < '0' || digit > '9' || length > max_description_bytes) return 0;
-    length = length * 10 + static_cast<std::size_t>(digit - '0');
-  }
-  return length > max_description_bytes ? 0 : length;
+/// 0 for anything else than a number up to `most`.
+inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
 }
 
 template <class Store>
 std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
                                  const ModelDescription& mine, int rank, Deadline deadline) {
+  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_description_bytes);
   std::string bytes;
-  for (std::size_t piece = 0; piece < pieces_of(length_in(summary)); ++piece) {
+  for (std::size_t piece = 0; piece < pieces_of(length); ++piece) {
     bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
   }
-  const int publisher = publisher_in(store.get_blocking(prefix + "publisher", deadline));
+  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // of rank 0 of the group in the job
+  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::string other = "rank " + std::to_string(publisher);
   const std::optional<ModelDescription> theirs = parse_description(bytes);
   if (!theirs) {

@@ -2,7 +2,6 @@
 /// @file
 /// The beginning of a checkpoint file: which tensors follow it.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "dtrain/core/sha256.hpp"
 #include "dtrain/ddp/capture.hpp"
 #include "dtrain/ddp/description.hpp"
+#include "dtrain/ddp/tensor_bytes.hpp"
 #include "dtrain/net/byte_reader.hpp"
 #include "dtrain/net/byte_writer.hpp"
 
@@ -67,10 +67,7 @@ inline std::vector<std::byte> checkpoint_header(std::span<const ParameterDescrip
   list.u32(static_cast<std::uint32_t>(tensors.size()));
   for (const ParameterDescription& tensor : tensors) {
     list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
-    list.u8(static_cast<std::uint8_t>(tensor.shape.extents().size()));
-    for (const std::int64_t extent : tensor.shape.extents()) {
-      list.i64(extent);
-    }
+    detail::write_shape(list, tensor.shape);
   }
   if (list.view().size() > max_checkpoint_list_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
@@ -84,24 +81,11 @@ inline std::vector<std::byte> checkpoint_header(std::span<const ParameterDescrip
 
 namespace detail {
 
-/// @returns nothing where the reader has failed or the values cannot be
-inline std::optional<ParameterDescription> read_checkpoint_entry(net::ByteReader& reader) {
+inline ParameterDescription read_checkpoint_entry(net::ByteReader& reader) {
   ParameterDescription tensor;
   tensor.name = reader.string(max_parameter_name_bytes);
-  const std::uint8_t dtype = reader.u8();
-  const std::size_t rank = reader.u8();
-  if (dtype < 1 || dtype > static_cast<std::uint8_t>(DType::u8) || rank > Shape::max_rank) return std::nullopt;
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  for (std::size_t i = 0; i < rank; ++i) {
-    extents[i] = reader.i64();
-  }
-  if (!reader.ok()) return std::nullopt;
-  try {
-    tensor.shape = Shape(std::span(extents).first(rank));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-  tensor.dtype = static_cast<DType>(dtype);
+  tensor.dtype = read_choice(reader, DType::u8);
+  tensor.shape = read_shape(reader);
   return tensor;
 }
 
@@ -118,10 +102,8 @@ inline std::optional<std::vector<ParameterDescription>> parse_checkpoint_list(st
     return std::nullopt;
   }
   std::vector<ParameterDescription> tensors;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::optional<ParameterDescription> tensor = detail::read_checkpoint_entry(reader);
-    if (!tensor) return std::nullopt;
-    tensors.push_back(*std::move(tensor));
+  for (std::size_t i = 0; i < count && reader.ok(); ++i) {
+    tensors.push_back(detail::read_checkpoint_entry(reader));
   }
   return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }

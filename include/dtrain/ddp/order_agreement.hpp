@@ -14,9 +14,10 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/agreement.hpp"
-#include "dtrain/ddp/description_bytes.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/replanning.hpp"
+#include "dtrain/net/byte_reader.hpp"
+#include "dtrain/net/byte_writer.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30,14 +31,14 @@ inline std::string order_key(const std::string& prefix, std::size_t piece) {
 
 /// @throws Error (protocol) for bytes that are not `count` indices.
 inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  DescriptionReader reader(bytes);
-  std::vector<std::size_t> order;
-  for (std::uint64_t parameter = 0; reader.number(parameter, order_entry_bytes) && order.size() < count;) {
-    order.push_back(static_cast<std::size_t>(parameter));
-  }
-  if (order.size() != count || !reader.at_end()) {
+  if (bytes.size() != count * order_entry_bytes) {
     throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
                                     std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+  }
+  net::ByteReader reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    parameter = reader.u32();
   }
   return order;
 }
@@ -47,13 +48,14 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 /// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
 template <class Store>
 async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
-  std::string bytes;
+  net::ByteWriter writer;
   for (const std::size_t parameter : order) {
-    detail::append(bytes, parameter, detail::order_entry_bytes);
+    writer.u32(static_cast<std::uint32_t>(parameter));
   }
+  const std::string_view bytes = writer.characters();
   for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
     const std::string key = detail::order_key(prefix, piece);
-    const std::string part = bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes);
+    const std::string part(bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes));
     co_await store.set(key, part);
   }
 }

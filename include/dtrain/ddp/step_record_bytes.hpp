@@ -49,13 +49,12 @@ inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
     writer.u64(record.step).u32(record.index).u8(static_cast<std::uint8_t>(record.event));
     writer.i64(std::chrono::nanoseconds(record.time.time_since_epoch()).count());
   }
-  const std::span<const std::byte> bytes = writer.view();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return std::string(writer.characters());
 }
 
 /// @returns nothing for anything that serialise does not write
 inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::string& text) {
-  net::ByteReader reader(std::as_bytes(std::span(text)));
+  net::ByteReader reader(text);
   RankTimeline timeline;
   timeline.rank = rank;
   timeline.host = reader.string(256);

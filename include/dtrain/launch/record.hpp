@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,10 +42,7 @@ class RecordWriter {
     }
   }
 
-  std::string take() const {
-    const std::span<const std::byte> bytes = out_.view();
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
+  std::string take() const { return std::string(out_.characters()); }
 
  private:
   net::ByteWriter out_;
@@ -56,7 +52,7 @@ class RecordWriter {
 /// there, not what is announced.
 class RecordReader {
  public:
-  explicit RecordReader(std::string_view bytes) noexcept : in_(std::as_bytes(std::span(bytes.data(), bytes.size()))) {}
+  explicit RecordReader(std::string_view bytes) noexcept : in_(bytes) {}
 
   void number(int& value) {
     const std::int64_t found = in_.i64();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
@@ -18,6 +19,8 @@ namespace DTRAIN_NAMESPACE::net {
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
+  explicit ByteReader(std::string_view characters) noexcept
+      : left_(std::as_bytes(std::span(characters.data(), characters.size()))) {}
 
   std::uint8_t u8() noexcept { return static_cast<std::uint8_t>(little_endian(1)); }
   std::uint16_t u16() noexcept { return static_cast<std::uint16_t>(little_endian(2)); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ class ByteWriter {
   ByteWriter& string(std::string_view text) { return bytes(std::as_bytes(std::span(text.data(), text.size()))); }
 
   std::span<const std::byte> view() const noexcept { return bytes_; }
+  /// The same as characters.
+  std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
   /// Empty again, with its memory.
   void clear() noexcept { bytes_.clear(); }
