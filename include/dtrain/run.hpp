@@ -16,16 +16,12 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/launch/worker.hpp"
 #include "dtrain/process_group.hpp"
 
 namespace DTRAIN_NAMESPACE {
-
-/// What a program under run() exits with, besides what the body returned.
-inline constexpr int exit_code_exception = 1;
-inline constexpr int exit_code_usage = 2;
-inline constexpr int exit_code_job_failed = 75;
 
 /// argv without the launcher's flags; [0] is the program's name.
 using Arguments = std::span<char* const>;
@@ -78,7 +74,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
   const auto end_if_forked = [&](int exit_code) {
     if (::getpid() != process) {  // it has none of the group's threads, and must not speak for the rank
       log(LogLevel::warning,
-          who + "a process that the body forked came back from it; let such a process end with " + "_exit or exec");
+          who + "a process that the body forked came back from it; let such a process end with _exit or exec");
       static_cast<void>(std::fflush(nullptr));
       ::_exit(exit_code);
     }

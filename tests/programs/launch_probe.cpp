@@ -77,7 +77,7 @@ int wait_for_failure(Participant& participant) {
   }
   const auto cause = participant.failure()->cause();
   put(STDERR_FILENO, "cause: " + (cause ? cause->sentence() : "none came") + "\n");
-  return dtrain::launch::exit_code_peer_lost;
+  return dtrain::exit_code_job_failed;
 }
 
 volatile std::sig_atomic_t exit_on_signal = 0;
@@ -112,7 +112,7 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
       participant = std::make_unique<Participant>(dtrain::launch::participant_options(worker));
     } catch (const dtrain::JobFailed& failed) {
       put(STDERR_FILENO, std::string("cause: ") + failed.what() + "\n");
-      return dtrain::launch::exit_code_peer_lost;
+      return dtrain::exit_code_job_failed;
     }
   } else if (action.name == "leave") {
     participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));

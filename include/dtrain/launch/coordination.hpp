@@ -23,9 +23,6 @@ struct Place {
   std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
 };
 
-/// The exit code of a launcher that fell because another one was lost.
-inline constexpr int exit_code_launcher_lost = exit_code_peer_lost;
-
 /// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
 /// was made with. Errors: assemble() and begin() throw JobFailed where another launcher is lost; to conclude() that is
 /// a verdict. Threads: the loop's.

@@ -11,9 +11,6 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What a program under run() exits with where it fell only because another rank failed first (see dtrain/run.hpp).
-inline constexpr int exit_code_peer_lost = 75;
-
 /// "SIGKILL"; "signal 42" for those without a common name.
 inline std::string signal_name(int signal) {
   switch (signal) {

@@ -14,6 +14,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/identity/node_identity.hpp"
+#include "dtrain/launch/restart_policy.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -75,11 +76,10 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
 
 /// @throws Error (usage)
 inline int max_restarts(std::string_view value) {
-  constexpr int most = 10000;
   const std::optional<int> number = identity::parse_integer(std::string(value));
-  if (!number || *number > most) {
-    throw Error(Errc::usage,
-                identity::quoted("--max-restarts", value) + " is not a number from 0 to " + std::to_string(most));
+  if (!number || *number > RestartPolicy::most_restarts) {
+    throw Error(Errc::usage, identity::quoted("--max-restarts", value) + " is not a number from 0 to " +
+                                 std::to_string(RestartPolicy::most_restarts));
   }
   return *number;
 }

@@ -15,7 +15,7 @@ struct NodeEnd {
   int node = 0;
   std::string host;
   std::optional<WorkerEnd> first;       ///< what first_failure says of the node's workers
-  std::vector<int> secondary;           ///< the ranks that ended with exit_code_peer_lost
+  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
   std::vector<std::string> last_lines;  ///< of the first one's stderr
   int stop_signal = 0;                  ///< SIGINT or SIGTERM that the job was told to stop by, or 0
   bool interrupted = false;             ///< a signal has come that ends a job for good

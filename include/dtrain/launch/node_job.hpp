@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/job_options.hpp"
@@ -101,9 +102,9 @@ class NodeJob {
       const int exit_code = co_await attempts();
       co_return exit_code;
     } catch (const JobFailed& failed) {
-      problem = Problem{exit_code_launcher_lost, launcher_loss(failed.cause(), options_.node.master_addr)};
+      problem = Problem{exit_code_job_failed, launcher_loss(failed.cause(), options_.node.master_addr)};
     } catch (const std::exception& error) {
-      problem = Problem{exit_code_usage_error, error.what()};
+      problem = Problem{exit_code_usage, error.what()};
     }
     co_await job_->give_up(problem.sentence);
     output_.error().line("dtrain: ", problem.sentence);

@@ -10,15 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/identity/environment.hpp"
-#include "dtrain/launch/cores.hpp"
 #include "dtrain/launch/flags.hpp"
 #include "dtrain/launch/help.hpp"
 #include "dtrain/launch/job_options.hpp"
 #include "dtrain/launch/node_job.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/worker.hpp"
+#include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -47,15 +48,15 @@ struct PerNode {
       if (flags.help) {
         return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
       }
-      NodeJobOptions options =
-          node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity(), visible_devices);
+      NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
+                                                stream::host::cores_by_affinity(), visible_devices);
       open_standard_descriptors();
       adopt_orphans();
       NodeJob job(std::move(options));
       return Start(job.run());
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
-      return Start(2);
+      return Start(exit_code_usage);
     }
   }
 };

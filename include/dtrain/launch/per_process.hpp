@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/launch/worker.hpp"
 
@@ -23,7 +24,7 @@ struct PerProcess {
       return Start(worker_of(std::move(options)));
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
-      return Start(2);
+      return Start(exit_code_usage);
     }
   }
 };

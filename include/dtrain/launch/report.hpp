@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/launch/verdict.hpp"
 #include "dtrain/rendezvous/rank_list.hpp"
 
@@ -21,7 +22,7 @@ inline std::string failure_sentence(const WorkerEnd& first, const std::optional<
 }
 
 /// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
-/// @param secondary the ranks that ended with exit_code_peer_lost
+/// @param secondary the ranks that ended with exit_code_job_failed
 /// @param last_lines the last lines that the first one wrote to stderr
 inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
                                                const std::optional<Cause>& cause, std::string_view host,
@@ -35,7 +36,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
     secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
   }
   if (!secondary.empty()) {
-    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_peer_lost) + ": " +
+    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_job_failed) + ": " +
                     rendezvous::rank_list(secondary));
   }
   if (!last_lines.empty()) {

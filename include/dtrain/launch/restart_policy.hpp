@@ -4,13 +4,10 @@
 
 #include <string>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/launch/verdict.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// What a worker exits with that could not follow its command line or environment (see dtrain/run.hpp): the next
-/// attempt could not either.
-inline constexpr int exit_code_usage_error = 2;
 
 /// --max-restarts. Attempts count from 0.
 struct RestartPolicy {
@@ -18,10 +15,11 @@ struct RestartPolicy {
 
   int max_restarts = 0;
 
+  /// Not after a usage error: the next attempt could not follow the command line or the environment either.
   /// @param first the end that the attempt's end is due to
   /// @param interrupted somebody wants the job to end
   bool again(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
-    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage_error;
+    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
   }
 
   /// "attempt 2 of 4 begins: WHY"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/coordination.hpp"
 #include "dtrain/launch/launcher_keys.hpp"
@@ -130,7 +131,7 @@ class SeveralNodes final : public Coordination {
       }
     }
     JobVerdict lost;
-    lost.exit_code = exit_code_launcher_lost;
+    lost.exit_code = exit_code_job_failed;
     lost.report = {launcher_loss(*meeting_.cause(), meeting_.store_text())};
     co_return std::move(lost);
   }

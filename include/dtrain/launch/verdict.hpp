@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/launch/exit_status.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -23,7 +24,7 @@ struct WorkerEnd {
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
 
   /// It fell because another rank had failed.
-  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_peer_lost, 0}; }
+  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_job_failed, 0}; }
 
   /// It may be what the others fell over.
   bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }

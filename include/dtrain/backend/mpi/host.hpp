@@ -26,6 +26,7 @@
 #include "dtrain/backend/mpi/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 
 #if DTRAIN_WITH_MPI
@@ -98,7 +99,7 @@ class HostOver {
       if (last_patience && last_patience->hangs() && !task.ended.load()) {
         // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
         log(LogLevel::error, watch.reason() + " (and a call to MPI does not come back: this process ends here)");
-        ::_exit(exit_code);
+        ::_exit(exit_code_job_failed);
       }
     }
     return !task.memory_is_lost;
@@ -132,7 +133,6 @@ class HostOver {
 
  private:
   static constexpr int yields = 20;
-  static constexpr int exit_code = 75;
   static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< with one call that does not come back
   static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
 
