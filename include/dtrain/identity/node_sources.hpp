@@ -63,7 +63,8 @@ inline NodeFacts node_of(const ProcessIdentity& who) {
                                      const std::string& remedy) {
   throw IdentityError(IdentityErrc::many_launchers,
                       launcher + " started several launchers on one node (" + stated +
-                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy);
+                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy +
+                          "; a program that is started once for each rank has launch::PerProcess in its policy");
 }
 
 inline NodeFacts read_mpirun_node(const Variables& variables) {
@@ -118,9 +119,10 @@ inline void check_lonely_count(const Variables& variables) {
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
     if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
-      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) + " nodes, but which of them this is, " +
-                                                     rank + ", is not set; set it to 0.." + std::to_string(*nodes - 1) +
-                                                     ", another on each node");
+      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) +
+                                                     " says how many nodes there are, but not " +
+                                                     "which of them this is; set " + rank + " to 0.." +
+                                                     std::to_string(*nodes - 1) + ", another on each node");
     }
   }
 }

@@ -236,3 +236,20 @@ TEST_CASE("a launcher in a batch script of several nodes is one node, with a war
   CHECK(outcome::contains(node.warnings[0], "Slurm job of 2 nodes, not started with srun"));
   CHECK(node_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}}).warnings.empty());
 }
+
+TEST_CASE("several launchers on one node are told of launch::PerProcess, too") {
+  Environment mpirun = mpirun_node();
+  mpirun["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  const outcome::Refusal refusal = outcome::node_refusal_of(mpirun);
+  CHECK(refusal.code == "many-launchers");
+  CHECK(outcome::contains(refusal.sentence, "mpirun -npernode 1"));
+  CHECK(outcome::contains(refusal.sentence, "launch::PerProcess"));
+}
+
+TEST_CASE("a number of nodes alone is refused with what to set beside it") {
+  NodeFlags flags;
+  flags.node_count = "3";
+  const outcome::Refusal refusal = outcome::node_refusal_of({}, flags);
+  CHECK(refusal.code == "no-rank");
+  CHECK(outcome::contains(refusal.sentence, "set --node-rank to 0..2, another on each node"));
+}
