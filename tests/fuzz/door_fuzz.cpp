@@ -16,6 +16,7 @@
 
 #include "dtrain/net/byte_writer.hpp"
 #include "dtrain/rendezvous/server.hpp"
+#include "dtrain/rendezvous/version_text.hpp"
 #include "fuzz/codec_invariants.hpp"
 
 namespace {

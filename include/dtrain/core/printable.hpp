@@ -2,6 +2,7 @@
 /// @file
 /// Texts from elsewhere, made fit for a terminal or a log.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -65,6 +66,25 @@ inline std::string printable(std::string_view text) {
     }
   }
   return shown;
+}
+
+/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
+inline std::string_view cut(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+/// A text for a sentence, whatever its bytes are: printable, and with "..." where there is more of it.
+inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
+  return std::string(cut(printable(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+/// The same in single quotes.
+inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
+  return "'" + excerpt(text, longest) + "'";
 }
 
 }  // namespace DTRAIN_NAMESPACE

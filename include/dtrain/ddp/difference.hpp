@@ -15,11 +15,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// A name that may come from another process: cut, and without what a terminal would act on.
-inline std::string in_quotes(std::string_view name) {
-  return "'" + printable(name.substr(0, 128)) + (name.size() > 128 ? "...'" : "'");
-}
-
 /// "f32 [784, 256]", with the device where it is not the host.
 inline std::string kind(const ParameterDescription& parameter) {
   return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
@@ -87,9 +82,9 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     const ParameterDescription& a = mine.parameters[i];
     const ParameterDescription& b = theirs.parameters[i];
     if (a == b) continue;
-    const std::string other_name = a.name == b.name ? "" : detail::in_quotes(b.name) + ", ";
-    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + detail::in_quotes(a.name) + " is " +
-           detail::kind(a) + ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
+    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
+    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + in_quotes(a.name) + " is " + detail::kind(a) +
+           ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);

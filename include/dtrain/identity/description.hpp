@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/printable.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 
@@ -45,7 +46,7 @@ inline std::string to_string(const ProcessIdentity& who) {
   line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,
                                        who.is_provisional("node_rank") || who.is_provisional("node_count"));
   constexpr std::size_t longest_name = 253;  // DNS has no longer ones
-  const std::string address = printable(who.master_addr.value_or("an address not known yet"), longest_name);
+  const std::string address = excerpt(who.master_addr.value_or("an address not known yet"), longest_name);
   const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
   line += ", store at " + (brackets ? "[" + address + "]" : address);
   line += who.master_port ? ":" + std::to_string(*who.master_port) : "";

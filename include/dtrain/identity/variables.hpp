@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/printable.hpp"
 #include "dtrain/identity/identity_error.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -17,18 +18,9 @@ namespace DTRAIN_NAMESPACE::identity {
 /// A whole environment, as a value.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// `value` for a sentence of one line: control bytes replaced, at most `shown` bytes of it.
-inline std::string printable(std::string_view value, std::size_t shown = 64) {
-  std::string text;
-  for (const char byte : value.substr(0, shown)) {
-    text += byte >= ' ' && byte < '\x7f' ? byte : '?';
-  }
-  return value.size() > shown ? text + "..." : text;
-}
-
 /// `NAME='value'` for a sentence.
 inline std::string quoted(std::string_view variable, std::string_view value) {
-  return std::string(variable) + "='" + printable(value) + "'";
+  return std::string(variable) + "=" + in_quotes(value, 64);
 }
 
 /// Decimal digits only, at most 2147483647; nothing for anything else.

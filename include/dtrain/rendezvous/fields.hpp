@@ -13,10 +13,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "dtrain/core/printable.hpp"
 #include "dtrain/net/byte_reader.hpp"
 #include "dtrain/net/byte_writer.hpp"
 #include "dtrain/rendezvous/message.hpp"
-#include "dtrain/rendezvous/text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

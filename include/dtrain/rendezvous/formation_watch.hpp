@@ -11,7 +11,6 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/seconds_text.hpp"
 #include "dtrain/rendezvous/job.hpp"
-#include "dtrain/rendezvous/text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -12,6 +12,7 @@
 #include "dtrain/rendezvous/door_codec.hpp"
 #include "dtrain/rendezvous/link.hpp"
 #include "dtrain/rendezvous/transcript.hpp"
+#include "dtrain/rendezvous/version_text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48,8 +49,10 @@ inline NoAnswer no_answer(const net::FrameResult& frame) {
 
 }  // namespace detail
 
-/// @param call its proof is filled in here @param doing begins the sentences: "joining the job at a:1 as rank 2"
-/// @param deadline of hearing anything @param settled of the answer to `call`: a store that took it may act on it
+/// @param call its proof is filled in here
+/// @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// @param deadline of hearing anything
+/// @param settled of the answer to `call`: a store that took it may act on it
 /// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
 /// none where this rank has one: it may be somebody else
 inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,

@@ -19,10 +19,10 @@
 #include "dtrain/rendezvous/codec.hpp"
 #include "dtrain/rendezvous/link.hpp"
 #include "dtrain/rendezvous/outbox.hpp"
-#include "dtrain/rendezvous/text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// Bounds of one end of a session.
 struct LineOptions {
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
   std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing

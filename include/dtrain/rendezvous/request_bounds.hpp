@@ -6,8 +6,8 @@
 #include <string>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
 #include "dtrain/rendezvous/request.hpp"
-#include "dtrain/rendezvous/text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/printable.hpp"
 #include "dtrain/core/seconds_text.hpp"
 #include "dtrain/rendezvous/barriers.hpp"
 #include "dtrain/rendezvous/effect.hpp"
 #include "dtrain/rendezvous/key_space.hpp"
 #include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/rank_list.hpp"
-#include "dtrain/rendezvous/text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -20,6 +20,7 @@
 #include "dtrain/rendezvous/served_job.hpp"
 #include "dtrain/rendezvous/transcript.hpp"
 #include "dtrain/rendezvous/unjoined_bound.hpp"
+#include "dtrain/rendezvous/version_text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

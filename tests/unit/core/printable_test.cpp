@@ -5,6 +5,9 @@
 #include <random>
 #include <string>
 
+using dtrain::cut;
+using dtrain::excerpt;
+using dtrain::in_quotes;
 using dtrain::printable;
 
 TEST_CASE("what a terminal shows as itself stays as it is") {
@@ -56,4 +59,19 @@ TEST_CASE("any bytes become a text without control characters, which is then lef
     REQUIRE(printable(shown) == shown);
     REQUIRE(shown.size() <= 4 * text.size());
   }
+}
+
+TEST_CASE("a text that is too long is cut between characters") {
+  CHECK(cut("abc", 3) == "abc");
+  CHECK(cut("abc", 2) == "ab");
+  CHECK(cut("a\xc3\xa9", 2) == "a");
+  CHECK(cut("a\xc3\xa9", 3) == "a\xc3\xa9");
+}
+
+TEST_CASE("a sentence has the beginning of a text, printable, in quotes") {
+  CHECK(excerpt("abc", 3) == "abc");
+  CHECK(excerpt("abcd", 3) == "abc...");
+  CHECK(excerpt("\n\n\n\n", 5) == "\\n\\n\\");  // no longer where its bytes are written out
+  CHECK(in_quotes("a\nb") == "'a\\nb'");
+  CHECK(in_quotes(std::string(129, 'x')) == "'" + std::string(128, 'x') + "...'");
 }

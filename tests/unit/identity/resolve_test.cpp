@@ -293,7 +293,7 @@ TEST_CASE("the line for people says the source, what is learnt later, what is a 
   CHECK(to_string(identity::process_identity(
             {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a\nb"}})) ==
         "identity from torch: rank 1 of 4, local rank 1 of a number learnt after connecting, node learnt after "
-        "connecting, store at a?b:29500");
+        "connecting, store at a\\nb:29500");
 }
 
 TEST_CASE("every error code has a sentence with the variable and its value") {

@@ -21,6 +21,7 @@
 #include "dtrain/net/descriptor.hpp"
 #include "dtrain/net/frame_parser.hpp"
 #include "dtrain/rendezvous/door_codec.hpp"
+#include "dtrain/rendezvous/version_text.hpp"
 
 namespace rendezvous_test {
 
