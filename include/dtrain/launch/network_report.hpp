@@ -18,6 +18,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// What a launcher says of the network before its job begins.
 struct NetworkReport {
   std::string interface;                ///< "network: eth0 (192.0.2.1), 25 Gbit/s"
   std::vector<std::string> slow_paths;  ///< sentences with a remedy each
@@ -29,7 +30,7 @@ inline bool spans_hosts(const identity::ProcessIdentity& who) {
   if (who.node_count) {
     return *who.node_count > 1;
   }
-  return who.world_size > 1 && who.master_addr && !is_written_as_loopback(*who.master_addr);
+  return who.world_size > 1 && who.master_addr && !net::is_written_as_loopback(*who.master_addr);
 }
 
 /// Pure, but for the files below the root.

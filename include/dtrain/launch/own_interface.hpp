@@ -16,17 +16,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// An interface with the address that the others reach it by.
 struct OwnInterface {
   std::string name;     ///< "eth0"
   std::string address;  ///< "192.0.2.1"
   bool is_loopback = false;
 };
-
-/// Whether a host is written as the loopback address, which means every host itself.
-inline bool is_written_as_loopback(std::string_view host) {
-  const auto address = net::Endpoint::from_numeric(host, 0);
-  return host == "localhost" || (address && address->is_loopback());
-}
 
 namespace detail {
 
@@ -65,7 +60,7 @@ inline std::optional<net::Endpoint> known_address(const std::string& host, const
     return numeric;
   }
   const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
-  return listed && (!listed->is_loopback() || is_written_as_loopback(host)) ? listed : std::nullopt;
+  return listed && (!listed->is_loopback() || net::is_written_as_loopback(host)) ? listed : std::nullopt;
 }
 
 /// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's meeting point; else the one

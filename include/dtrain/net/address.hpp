@@ -173,6 +173,12 @@ class Endpoint {
   } storage_{.v6 = {}};
 };
 
+/// Whether a host is written as the loopback address, which every machine has for itself.
+inline bool is_written_as_loopback(std::string_view host) {
+  const std::optional<Endpoint> address = Endpoint::from_numeric(host, 0);
+  return host == "localhost" || (address && address->is_loopback());
+}
+
 /// "192.0.2.1:80", "[2001:db8::1]:80".
 inline std::string to_string(const Endpoint& endpoint) {
   const std::string host = endpoint.is_v6() ? "[" + endpoint.host() + "]" : endpoint.host();

@@ -65,10 +65,6 @@ inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::
   return found;
 }
 
-inline bool is_written_as_loopback(const std::string& host, const net::Endpoint& resolved) {
-  return host == "localhost" || (net::Endpoint::from_numeric(host, 0) && resolved.is_loopback());
-}
-
 /// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
 /// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
 /// @throws Error (usage) where that would be every interface, for everybody
@@ -120,7 +116,7 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   if (resolved.empty()) {
     throw net::unresolved_error(host, resolution.reason);
   }
-  const bool loopback = detail::is_written_as_loopback(host, resolved.front());
+  const bool loopback = net::is_written_as_loopback(host);
   const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
     return (loopback || !endpoint.is_loopback()) && listen(endpoint);
   });
