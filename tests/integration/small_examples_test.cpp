@@ -2,10 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "support/program.hpp"
+#include "support/temporary_directory.hpp"
 
 using support::Result;
 
@@ -94,6 +96,28 @@ TEST_CASE("the ranks of store_coroutines take all pieces of the list, each once"
       taken += std::stoi(rest.substr(number + std::string(" wrote the list; took ").size()));
     }
     CHECK(taken == 12);
+  }
+}
+
+TEST_CASE("small_network learns the same on 1, 2 and 3 ranks, and goes on from its checkpoint") {
+  const auto error_in = [](const Result& result) {
+    INFO(result.output);
+    INFO(result.error);
+    REQUIRE(result.exit_code == 0);
+    const std::string begin = "[0] mean squared error ";
+    REQUIRE(result.output.starts_with(begin));
+    CHECK(result.output.find(" over 960 samples after 40 epochs\n") != std::string::npos);
+    return std::stod(result.output.substr(begin.size()));
+  };
+  const double alone = error_in(support::run(examples + "small_network", {"--nproc-per-node=1"}));
+  CHECK(alone < 0.02);  // before the training it is 11
+  const support::TemporaryDirectory folder;
+  for (const int ranks : {3, 2}) {  // the second finds the checkpoint of the first, and has nothing left to learn
+    CAPTURE(ranks);
+    const Result result = support::run(examples + "small_network",
+                                       {"--nproc-per-node=" + std::to_string(ranks), folder.path + "/network"});
+    CHECK(std::abs(error_in(result) - alone) < 0.001);
+    CHECK((result.output.find("a step of 0: ") != std::string::npos) == (ranks == 2));
   }
 }
 
