@@ -198,6 +198,7 @@ TEST_CASE("a rank that leaves the channel is not waited for") {
       const Cause cause = self.communicator.failure().value();
       CHECK(cause.kind == CauseKind::disagreement);
       CHECK(contains(cause.text, "rank 1 has left the channel"));
+      CHECK(contains(cause.text, "every rank takes as many steps"));
     }
   });
 }

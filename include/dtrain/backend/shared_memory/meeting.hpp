@@ -70,7 +70,8 @@ struct Meeting {
       if (state == SlotState::closed && !has_arrived(slot, number)) {
         return Cause{CauseKind::disagreement, -1, "",
                      present() + " cannot be finished: rank " + std::to_string(rank) +
-                         " has left the channel without calling it"};
+                         " has left the channel without calling it; every rank takes as many steps and calls the same "
+                         "collectives"};
       }
     }
     return std::nullopt;
