@@ -121,6 +121,12 @@ class Reducer final : public Step::Target {
     ledger_.check_index(parameter);
     pipeline_.flow().require_stream(parameter, stream);
     pipeline_.gradients().require_same_kind(parameter, gradient);
+    if (accumulated_.has(parameter) && gradient.data != pipeline_.gradients()[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + ledger_.describe(parameter) +
+                      " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
+                      "that, and call ready(i)");
+    }
     announce(parameter, gradient.data, stream);
   }
 

@@ -60,6 +60,25 @@ TEST_CASE("a gradient that was left in a step without reduction takes part in th
   }
 }
 
+TEST_CASE("what a step without reduction has left is not lost to other memory in the next one") {
+  FakeRank rank({3, 100});
+  dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
+  Step kept(accumulation);
+  kept.ready(0);
+  kept.finish();
+  rank.write(0, 5.0F);
+  std::vector<float> elsewhere(100, 7.0F);
+  Step step = rank.reducer->begin();
+  CHECK_THROWS_WITH_AS(step.ready(0, dtrain::tensor_view(elsewhere.data(), {3}), {}),
+                       doctest::Contains("'p0' came with other memory, and what steps under no_sync() left"),
+                       dtrain::Error);
+  step.ready(0, rank.parameters[0].gradient, {});
+  step.ready(1, dtrain::tensor_view(elsewhere.data(), {100}), {});
+  step.finish();
+  CHECK(rank.read(0) == 50.0F);
+  CHECK(rank.read(1) == 70.0F);
+}
+
 TEST_CASE("a step without reduction refuses what one with it refuses") {
   FakeRank rank({3, 100});
   dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
