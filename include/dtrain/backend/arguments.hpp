@@ -55,6 +55,17 @@ inline void check_blocks(const char* operation, const char* whole_is, const Cons
 
 }  // namespace detail
 
+/// @param backend for the sentence: "backend::Gloo"
+/// @throws Error (unsupported) for memory of a device.
+inline void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output) {
+  for (const Device device : {input.device, output.device}) {
+    if (device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, std::string(backend) + " takes host memory, not memory of " + to_string(device) +
+                                         "; use backend::Nccl or backend::Staged for it");
+    }
+  }
+}
+
 /// @throws Error (invalid_argument) unless both are alike, and the same memory or disjoint.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {

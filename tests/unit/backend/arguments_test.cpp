@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <utility>
 
 namespace {
 
@@ -77,6 +78,18 @@ TEST_CASE("a send_recv may be of a rank with itself, of other lengths each way, 
                        doctest::Contains("send_recv to rank 3 and from rank 0 of 3"), Error);
   CHECK_THROWS_AS(backend::check_send_recv(floats(4), 0, floats(4, 4), -1, 3), Error);
   CHECK_THROWS_WITH_AS(backend::check_send_recv(floats(4), 1, floats(4, 2), 1, 3), doctest::Contains("overlap"), Error);
+}
+
+TEST_CASE("memory of a device is refused by a backend of hosts, with those that take it") {
+  BufferView device = floats(4);
+  device.device = {dtrain::DeviceKind::cuda, 1};
+  CHECK_NOTHROW(backend::check_host_memory("backend::Gloo", floats(4), floats(4)));
+  for (const auto& [input, output] : {std::pair(device, floats(4)), std::pair(floats(4), device)}) {
+    CHECK_THROWS_WITH_AS(backend::check_host_memory("backend::Gloo", input, output),
+                         "backend::Gloo takes host memory, not memory of cuda:1; use backend::Nccl or backend::Staged "
+                         "for it",
+                         Error);
+  }
 }
 
 }  // namespace

@@ -176,12 +176,7 @@ class Communicator {
   }
 
   static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    for (const Device device : {input.device, output.device}) {
-      if (device.kind != DeviceKind::host) {
-        throw Error(Errc::unsupported, std::string(H::backend_name()) + " takes host memory, not memory of " +
-                                           to_string(device) + "; use backend::Nccl for it");
-      }
-    }
+    check_host_memory(H::backend_name(), input, output);
   }
 
   void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {

@@ -244,12 +244,7 @@ class Communicator {
   }
 
   static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    for (const Device device : {input.device, output.device}) {
-      if (device.kind != DeviceKind::host) {
-        throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
-                                           "; use backend::Nccl for it");
-      }
-    }
+    check_host_memory("backend::SharedMemory", input, output);
   }
 
   template <class Algorithm>
