@@ -2,10 +2,11 @@
 /// @file
 /// A thread that drains a host queue while the user computes.
 
-#include <csignal>
+#include <string>
 #include <system_error>
 #include <thread>
 
+#include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
@@ -18,21 +19,15 @@ class HelperThread {
  public:
   /// @throws Error where the system gives no more threads.
   explicit HelperThread(Queue& queue) : queue_(queue) {
+    const async::BlockedSignals blocked;  // the user's handlers run in the user's threads
     queue_.has_helper_.store(true);
-    // The user's signal handlers run in the user's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       thread_ = std::jthread([this] { main(); });
     } catch (const std::system_error& failure) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       queue_.has_helper_.store(false);
       throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
                                       "; progress = inline needs no thread");
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
