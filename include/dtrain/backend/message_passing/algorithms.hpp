@@ -47,6 +47,14 @@ bool is_exchanged(const Call<W>& call, std::size_t bytes) noexcept {
   return call.size() <= call.place.tuning.exchange_ranks && bytes <= call.place.tuning.small_bytes;
 }
 
+/// Long buffers: every block straight to its rank, or round the ring.
+template <Wire W>
+Routine pass_blocks(Call<W>& call, const RingWork& work) {
+  const Tuning& tuning = call.place.tuning;
+  const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
+  return direct ? all_to_all(call, work) : ring(call, work);
+}
+
 template <Wire W>
 Routine all_reduce(Call<W>& call, const Buffers& buffers) {
   const Operation& operation = call.operation;
@@ -63,8 +71,7 @@ Routine all_reduce(Call<W>& call, const Buffers& buffers) {
   } else {
     const Blocks blocks(operation.count, operation.dtype, call.size(), tuning);
     const RingWork work{buffers.input, buffers.output, blocks, true, true};
-    const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
-    Routine part = direct ? all_to_all(call, work) : ring(call, work);
+    Routine part = pass_blocks(call, work);
     co_await part;
   }
 }
@@ -81,8 +88,7 @@ Routine reduce_scatter(Call<W>& call, const Buffers& buffers) {
   } else {
     const Blocks blocks(operation.count * static_cast<std::size_t>(call.size()), operation.dtype, call.size(), tuning);
     const RingWork work{buffers.input, buffers.output, blocks, true, false};
-    const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
-    Routine part = direct ? all_to_all(call, work) : ring(call, work);
+    Routine part = pass_blocks(call, work);
     co_await part;
   }
 }
