@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// The part of an EventLoop that awaiters talk to. Threads: the loop's.
 class Scheduler {
  public:
-  /// `wakeup` is readable when turn() is to return at once.
+  /// `wakeup` is readable when poll() is to return at once.
   explicit Scheduler(int wakeup) : poller_(wakeup) {}
 
   /// @name For awaiters

@@ -65,8 +65,8 @@ class Collectives {
     wait();
   }
 
-  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has a block for each rank.
-  /// Disjoint.
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
+  /// memory as that block, or disjoint.
   void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();

@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Both sides prove that they know it without sending it (handshake.hpp). It guards the door, not the wire: what
+/// Both sides prove that they know it without sending it (see transcript.hpp). It guards the door, not the wire: what
 /// follows is neither encrypted nor protected against somebody who can change what is on its way.
 class Secret {
  public:
