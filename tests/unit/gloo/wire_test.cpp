@@ -214,7 +214,8 @@ TEST_CASE("a peer that is gone ends a wait, and later messages to it, with an Er
       await(*wire, received);
     };
     const std::string sentence = thrown(later, Errc::closed);
-    CHECK(sentence.find("receiving from rank 1 on host host-1, which has ended or left the channel: Gloo says: ") == 0);
+    CHECK(sentence.find("receiving from rank 1 on host host-1, which has ended or left the channel (does every") == 0);
+    CHECK(sentence.find("?): Gloo says: ") != std::string::npos);
     thrown(later, Errc::closed);
     thrown([&] { wire->send(memory, 1, Lane::direct); }, Errc::closed);
     CHECK(wire->waits_for() == std::pair(1, true));

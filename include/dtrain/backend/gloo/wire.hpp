@@ -179,7 +179,7 @@ class Wire {
 
   std::string doing(const Message& message) const {
     return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
-           ", which has ended or left the channel";
+           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
   }
 
   /// Lane, number and, where the message is long, its length.
