@@ -19,6 +19,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
+/// What a waiter wants to do with a descriptor without being blocked.
 enum class Interest : std::uint8_t { read = 1, write };
 
 /// A descriptor is in the epoll set exactly while somebody waits for it, so whoever closes one that nobody waits for

@@ -30,7 +30,8 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// Every rank's `output` gets the reduction of all `input`s; in place where both start at the same address, else disjoint.
+/// Every rank's `output` gets the reduction of all `input`s; in place where both start at the same address, else
+/// disjoint.
 template <class C>
 concept CanAllReduce =
     HasRanks<C> &&
@@ -68,11 +69,12 @@ concept CanAllGather =
     };
 
 /// Point to point: not collective, only the two ranks named call it. `peer` is another rank of the channel, `to` and
-/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv counted as one of each; both
-/// give the same count and dtype, else a disagreement. A send may complete before its recv was called, or not: code that
-/// is right counts on neither. `send_recv` does both at once, so that a ring in which every rank sends to the next and
-/// receives from the one before goes round whatever the size; with a send before a recv on every rank it would wait for
-/// ever once messages exceed what the backend buffers. Input and output are disjoint.
+/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv
+/// counted as one of each; both give the same count and dtype, else a disagreement. A send may complete before its recv
+/// was called, or not: code that is right counts on neither. `send_recv` does both at once, so that a ring in which
+/// every rank sends to the next and receives from the one before goes round whatever the size; with a send before a
+/// recv on every rank it would wait for ever once messages exceed what the backend buffers. Input and output are
+/// disjoint.
 template <class C>
 concept CanSendRecv =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,

@@ -10,6 +10,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
+/// What made a job fail.
 enum class CauseKind : std::uint8_t {
   lost = 1,      ///< a rank's connection closed without leave(ok): killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank

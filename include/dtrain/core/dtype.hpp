@@ -10,8 +10,10 @@
 
 namespace DTRAIN_NAMESPACE {
 
+/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes.
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8 };
 
+/// Of one element; 0 for a value that is no DType.
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
@@ -38,6 +40,8 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
+/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for a type of your own with the bits of one of them,
+/// such as another library's half (see dtrain/core/float16.hpp).
 template <class T>
 struct dtype_of;
 template <>

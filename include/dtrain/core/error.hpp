@@ -82,6 +82,7 @@ class Error : public std::system_error {
   /// The rank of the process that threw, once it knew one.
   std::optional<int> rank() const noexcept { return rank_; }
 
+  /// Sets rank(). The sentence stays as it is.
   Error& with_rank(int rank) noexcept {
     rank_ = rank;
     return *this;

@@ -55,6 +55,7 @@ inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexSc
   return woken > 0 ? static_cast<int>(woken) : 0;
 }
 
+/// Wakes all of them. @returns how many were woken.
 inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
   return futex_wake(word, INT_MAX, scope);
 }

@@ -12,6 +12,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
+/// Each level includes those before it.
 enum class LogLevel : int { off = 0, error, warning, info, debug };
 
 /// The level that DTRAIN_LOG names; warning where it is unset or names none.

@@ -6,6 +6,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
+/// A default argument `SourceLocation::current()` is the place of the call.
 struct SourceLocation {
   const char* file = "";
   const char* function = "";

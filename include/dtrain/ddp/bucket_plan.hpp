@@ -26,9 +26,10 @@ struct GradientSize {
 
 /// How large buckets may be. A zero gives every parameter a bucket of its own.
 struct BucketCaps {
-  std::size_t first_bucket_bytes = std::size_t{1}
-                                   << 20;            ///< of the first to be reduced, and of the smallest at the end
-  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of any bucket of more than one parameter
+  /// Of the first to be reduced, and of the smallest at the end.
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  /// Of any bucket of more than one parameter.
+  std::size_t bucket_bytes = std::size_t{25} << 20;
 };
 
 /// Gradients that one collective reduces.

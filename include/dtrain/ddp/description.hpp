@@ -24,6 +24,7 @@ struct ParameterDescription {
   friend bool operator==(const ParameterDescription&, const ParameterDescription&) = default;
 };
 
+/// The model and those options that all ranks must have alike.
 struct ModelDescription {
   std::uint64_t bucket_bytes = 0;
   std::uint64_t first_bucket_bytes = 0;
@@ -37,6 +38,7 @@ struct ModelDescription {
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
+/// @param parameters, buffers as the model gives them
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
                                  std::span<const TensorView> buffers = {}) {
   ModelDescription description{

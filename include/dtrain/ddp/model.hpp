@@ -12,6 +12,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// What every model has; the concepts below say of what kind it is, each so that an error can name it.
 template <class M>
 concept HasParameters = requires(M& model) {
   model.parameters();
@@ -23,6 +24,7 @@ concept ParametersAreSized = HasParameters<M> && requires(M& model) {
   { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
 };
 
+/// The range's elements are dtrain::Parameter, or convert to it.
 template <class M>
 concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;

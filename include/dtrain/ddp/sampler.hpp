@@ -15,8 +15,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Alike on all ranks but for `rank`.
 struct SamplerOptions {
-  std::size_t dataset_size = 0;
+  std::size_t dataset_size = 0;  ///< samples
   std::size_t global_batch = 0;  ///< samples of all ranks together in one step
   int rank = 0;
   int world_size = 1;

@@ -12,6 +12,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// The rank that the others wait for.
 struct SlowestRank {
   int rank = 0;                          ///< in the group
   std::chrono::nanoseconds computing{};  ///< its forward and backward of a step, on average

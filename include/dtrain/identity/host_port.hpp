@@ -13,6 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// An entry of a list of hosts.
 struct HostPort {
   std::string host;  ///< without brackets; nothing says that it can be resolved
   std::optional<int> port;

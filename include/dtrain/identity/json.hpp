@@ -15,6 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// A value with all that is in it.
 struct Json {
   enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
 
@@ -34,6 +35,7 @@ struct Json {
 
 /// Linux lets no variable be longer than half of this.
 inline constexpr std::size_t longest_json = 256 * 1024;
+/// Arrays and objects inside each other.
 inline constexpr int deepest_json = 32;
 
 namespace detail {

@@ -8,6 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Their names.
 struct LauncherVariables {
   const char* rank;
   const char* world_size;

@@ -19,6 +19,7 @@ struct NodeFlags {
   std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
 };
 
+/// Which node of its job a launcher is on, and where the launchers meet.
 struct NodeIdentity {
   int node_rank = 0;
   int node_count = 1;

@@ -8,6 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// A rank among its job's.
 struct Place {
   int rank = 0;
   int world_size = 1;

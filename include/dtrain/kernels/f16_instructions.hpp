@@ -36,6 +36,7 @@ struct F16c {
   }
 };
 
+/// The same with twice the lanes.
 struct F16Avx512 {
   static constexpr std::size_t width = 64;
   using Floats = Vector<float, width>;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Copies bytes past the caches, for somebody else to read.
+/// Copies bytes past the caches (non-temporal stores), for somebody else to read.
 
 #include <algorithm>
 #include <cstddef>

@@ -21,7 +21,8 @@ namespace DTRAIN_NAMESPACE::launch {
 /// freely. Lifetime: outlives the task of carry(). Threads: the loop's.
 class InputPump {
  public:
-  /// @param source stays the caller's; @param pipe the writing end, closed when the source ends or nobody reads
+  /// @param source stays the caller's
+  /// @param pipe the writing end, closed when the source ends or nobody reads
   InputPump(async::EventLoop& loop, int source, async::Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);

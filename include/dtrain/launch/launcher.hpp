@@ -29,6 +29,7 @@ concept StatesWhoReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
+/// The type a Policy names, which makes processes into ranks. It has no state of its own.
 template <class L>
 concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
 

@@ -29,7 +29,8 @@ inline std::string node_list(const std::vector<int>& nodes) {
   return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
 }
 
-/// @param missing the nodes whose launchers have not come @param patience how long the others waited: "600.0 s"
+/// @param missing the nodes whose launchers have not come
+/// @param patience how long the others waited: "600.0 s"
 inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& patience,
                                  const std::string& store) {
   return node_list(missing) + " of " + std::to_string(node_count) + " did not come within " + patience +

@@ -13,6 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// DTRAIN_TIMEOUT and DTRAIN_LIVENESS where they are unset.
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 

@@ -15,6 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// How reading or writing a frame ended.
 enum class FrameStatus : std::uint8_t {
   ok = 1,
   closed,     ///< at the end of a frame
@@ -23,6 +24,7 @@ enum class FrameStatus : std::uint8_t {
   too_long,   ///< the peer announced more than the bound: the stream cannot be followed any more
 };
 
+/// A frame that was read, or why there is none.
 struct FrameResult {
   FrameStatus status = FrameStatus::ok;
   std::vector<std::byte> payload{};
@@ -54,7 +56,7 @@ class FrameReader {
   }
 
   /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
-  /// again: a line that beats allocates nothing.
+  /// again: heartbeats allocate nothing.
   bool try_read_frame(FrameResult& result) {
     while (!parser_.next(result.payload)) {
       if (parser_.spoilt()) {

@@ -14,7 +14,9 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// A frame is its payload's length, a little-endian u32, and the payload.
 inline constexpr std::size_t frame_header_bytes = 4;
+/// The longest payload that is read where nobody said another bound.
 inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
 
 /// Takes bytes in any pieces and gives whole frames. Its memory is what was received and not yet taken, so a length

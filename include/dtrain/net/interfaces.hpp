@@ -16,6 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// An address of this machine.
 struct InterfaceAddress {
   std::string interface;  ///< "eth0"
   Endpoint endpoint;      ///< port 0

@@ -12,12 +12,14 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// How moving bytes ended. None of these is an exception: they are expected, and the caller knows what it was doing.
 enum class IoStatus : std::uint8_t {
   ok = 1,
   closed,     ///< the connection is gone: closed by the peer, reset, or given up by the system
   timed_out,  ///< the deadline came first
 };
 
+/// The end of one send or receive.
 struct IoResult {
   IoStatus status = IoStatus::ok;
   std::size_t bytes = 0;  ///< moved, also where the status is not ok

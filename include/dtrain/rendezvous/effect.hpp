@@ -31,10 +31,12 @@ struct Send {
 struct CloseAfterSending {
   SessionId session = 0;
 };
+/// A rank has taken its place.
 struct Joined {
   int rank = 0;
   std::string host;
 };
+/// A rank is done.
 struct HasLeft {
   int rank = 0;
 };

@@ -19,6 +19,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// Which machine a rank runs on, as the ranks compare it.
 struct HostIdentity {
   std::string id;    ///< equal on two ranks exactly where they share a host
   std::string name;  ///< for messages only: names repeat, and differ between views of one machine

@@ -47,8 +47,11 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// @name What a Hello begins with
+/// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
 inline constexpr std::uint16_t protocol_version = 2;
+/// @}
 
 /// What begins a frame. Numbers are never given to another meaning.
 enum class MessageKind : std::uint8_t {
@@ -72,6 +75,7 @@ enum class MessageKind : std::uint8_t {
 /// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
 enum class Role : std::uint8_t { rank = 1, launcher = 2 };
 
+/// Random bytes, new for each handshake.
 using Nonce = std::array<std::byte, 16>;
 
 /// An HMAC-SHA256; zeros where there is no secret.
@@ -132,7 +136,7 @@ struct Refused {
 /// @name In a session
 /// @{
 struct Heartbeat {
-  std::uint64_t received = 0;
+  std::uint64_t received = 0;  ///< frames of the session: they need not be kept for a Resume any more
 };
 
 struct Welcome {

@@ -18,7 +18,8 @@ using Frame = std::vector<std::byte>;
 /// connection, as far as the bound goes: who misses more cannot go on.
 class Outbox {
  public:
-  /// @param most bytes that may wait @param kept bytes that are kept after they were taken
+  /// @param most bytes that may wait
+  /// @param kept bytes that are kept after they were taken
   Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
   /// False, with nothing appended, where more than the bound would wait: the peer does not read.

@@ -11,8 +11,8 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// @param ranks ascending
-/// Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000 ranks can be read.
+/// "ranks 0-3 and 7". Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000
+/// ranks can be read. @param ranks ascending
 inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
   if (ranks.empty()) {
     return "no rank";

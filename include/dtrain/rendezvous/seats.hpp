@@ -19,6 +19,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Names a connection of the server's; never used twice.
 using SessionId = std::uint64_t;
 
+/// Who has taken the place of each rank, and what became of it.
 class Seats {
  public:
   enum class State : std::uint8_t { empty = 1, joined, left, lost };

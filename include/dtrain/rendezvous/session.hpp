@@ -12,6 +12,10 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// A rank's side of the rendezvous is built of, from below: Link (a connection with its frames), knock() and Entrance
+/// (Hello, Challenge, Join, until the store accepts), Line (numbers frames and keeps what was not acknowledged),
+/// Lifeline (attaches a new connection to a Line that lost its own), Exchange (pairs requests with answers), and this.
+///
 /// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
 /// of this rank. Threads: the loop's, destruction included.
 class Session {

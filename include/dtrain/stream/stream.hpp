@@ -38,11 +38,12 @@ concept CanSignal = requires(E event) {
   { event.reset() } noexcept -> std::same_as<void>;
 };
 
-/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream cannot
-/// be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream
+/// cannot be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
 
+/// `S::Event`: what its work can be waited for by.
 template <class S>
 concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
 
@@ -58,6 +59,7 @@ concept CanWaitEvent = HasEvent<S> && requires(S stream, const typename S::Event
   { stream.wait(event) } -> std::same_as<void>;
 };
 
+/// `device()`: where its work runs.
 template <class S>
 concept HasDevice = requires(const S stream) {
   { stream.device() } noexcept -> std::same_as<Device>;
@@ -68,8 +70,8 @@ concept HasDevice = requires(const S stream) {
 template <class S>
 concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
 
-/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline
-/// passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
+/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the
+/// deadline passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
 template <class S>
 concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &&
                           ExternalEvent<typename S::ExternalEvent> &&

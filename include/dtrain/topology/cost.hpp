@@ -24,6 +24,7 @@ struct RingTraffic {
   }
 };
 
+/// Of topology::Tree.
 struct TreeTraffic {
   double bytes;
   int ranks;
@@ -37,6 +38,7 @@ struct TreeTraffic {
   static constexpr bool is_parent(int rank, int of) noexcept { return of > 0 && (of - 1) / 2 == rank; }
 };
 
+/// Of topology::ParameterServer.
 struct ParameterServerTraffic {
   double bytes;
   int ranks;

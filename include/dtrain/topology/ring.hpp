@@ -103,6 +103,7 @@ class RingReduction {
   TwoLanes<B> lanes_;
 };
 
+/// Names RingReduction in a policy.
 struct Ring {
   static constexpr std::string_view name() noexcept { return "Ring"; }
 

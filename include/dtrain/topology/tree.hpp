@@ -109,6 +109,7 @@ class TreeReduction {
   TwoLanes<B> lanes_;
 };
 
+/// Names TreeReduction in a policy.
 struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }
 

@@ -14,14 +14,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A rank of -1 stands for: nothing goes there, or comes from there.
+/// A rank of -1 stands for: nothing goes there, or comes from there. `sent` is what this rank says of `input`; the
+/// call's own operation is what the sender is to say of `output`.
 struct TransferWork {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   int to;
   int from;
-  Operation
-      sent;  ///< what this rank says of `input`; the call's own operation is what the sender is to say of `output`
+  Operation sent;
 };
 
 /// What is small travels in the opening; what is longer follows it in pieces, of which two are under way each way. A

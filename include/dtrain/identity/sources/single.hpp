@@ -18,7 +18,7 @@ struct SingleSource {
     ProcessIdentity who;
     who.launcher = name;
     complete_one_node(who);
-    who.master_addr = "127.0.0.1";
+    who.master_addr = loopback_address;
     who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
     // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
     const std::optional<int> tasks = parse_integer(variables.text("SLURM_NTASKS").value_or(""));

@@ -21,6 +21,7 @@ concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<
                    sizeof(F) <= work_item_bytes
                && alignof(F) <= alignof(std::max_align_t);
 
+/// Work with a `drop()`.
 template <class F>
 concept DroppableWork = Work<F> && requires(F& work) {
   { work.drop() }
