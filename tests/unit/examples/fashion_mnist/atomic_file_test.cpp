@@ -15,11 +15,13 @@ TEST_CASE("a file is replaced whole, is readable for others, and leaves nothing 
   std::string folder = "/tmp/dtrain-file-XXXXXX";
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
   const std::string path = folder + "/result";
+  const mode_t before = ::umask(022);
   for (const std::string text : {"the first, longer content", "second"}) {
     fashion_mnist::write_file_atomically(path, std::as_bytes(std::span(text)));
     std::ifstream in(path, std::ios::binary);
     CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == text);
   }
+  ::umask(before);
   struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0644);
@@ -31,7 +33,7 @@ TEST_CASE("a file that cannot be written is an error that names it") {
   const std::array<std::byte, 1> bytes{};
   CHECK_THROWS_WITH_AS(
       fashion_mnist::write_file_atomically("/nonexistent/x", bytes),
-      "writing the file /nonexistent/x failed: No such file or directory; name a file in a folder that "
-      "can be written",
+      "writing the file /nonexistent/x failed: No such file or directory; what was there is unchanged; "
+      "name a file in a folder that can be written and has room",
       dtrain::Error);
 }
