@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/all_reduce/goals.hpp"
+#include "bench/all_reduce/message_sizes.hpp"
 #include "bench/all_reduce/results.hpp"
 #include "bench/all_reduce/team.hpp"
 #include "bench/options.hpp"
@@ -24,12 +25,8 @@ namespace bench {
 /// One team; it is asked for each way in turns.
 class GlooBench {
  public:
-  GlooBench(std::string bench, Options options) : bench_(std::move(bench)), options_(std::move(options)) {
-    sizes_ = {4, 1 * kibi, 16 * kibi, 256 * kibi, 1 * mebi, 4 * mebi, 16 * mebi, 64 * mebi};
-    if (!options_.bytes.empty()) {
-      sizes_.assign(options_.bytes.begin(), options_.bytes.end());
-    }
-  }
+  GlooBench(std::string bench, Options options)
+      : bench_(std::move(bench)), options_(std::move(options)), sizes_(message_sizes(options_)) {}
 
   void run() {
     if (std::string(DTRAIN_BENCH_GLOO).empty()) {
@@ -50,17 +47,11 @@ class GlooBench {
   static constexpr std::array<const char*, 3> ways{"foreign", "ring", "bcube"};
   using Seconds = std::array<std::vector<double>, ways.size()>;
 
-  static int buffers_of(std::uint64_t bytes) {
-    return static_cast<int>(std::clamp<std::uint64_t>(64 * mebi / bytes, 2, 32));
-  }
-
   void measure(int ranks) {
-    std::size_t most = 0;
-    for (const std::uint64_t bytes : sizes_) {
-      most = std::max(most, buffer_stride(bytes) * static_cast<std::size_t>(buffers_of(bytes)));
-    }
     Team team("gloo", ranks,
-              {{DTRAIN_BENCH_GLOO, "--nproc-per-node=" + std::to_string(ranks), "{socket}", std::to_string(most)}, {}});
+              {{DTRAIN_BENCH_GLOO, "--nproc-per-node=" + std::to_string(ranks), "{socket}",
+                std::to_string(message_memory(sizes_))},
+               {}});
     std::printf("\n%d ranks, f32, microseconds over Gloo\n%10s %12s %12s %12s %14s\n", ranks, "bytes", "dtrain",
                 "gloo ring", "gloo bcube", "better/dtrain");
     for (const std::uint64_t bytes : sizes_) {
@@ -69,11 +60,7 @@ class GlooBench {
   }
 
   Seconds take_turns(Team& team, std::uint64_t bytes) const {
-    Request request;
-    request.bytes = bytes;
-    request.buffers = buffers_of(bytes);
-    request.warm_ups = 1;
-    request.samples = 1;
+    Request request = message_request(bytes);
     Seconds seconds;
     const int rounds = options_.samples > 0 ? options_.samples : bytes >= 64 * mebi ? 5 : 9;
     for (int round = 0; round < rounds; ++round) {

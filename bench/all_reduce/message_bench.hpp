@@ -2,7 +2,6 @@
 /// @file
 /// all_reduce_bench --backend=mpi: dtrain over a library's messages, beside that library's own all-reduce.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "bench/all_reduce/goals.hpp"
+#include "bench/all_reduce/message_sizes.hpp"
 #include "bench/all_reduce/peers.hpp"
 #include "bench/all_reduce/results.hpp"
 #include "bench/all_reduce/team.hpp"
@@ -30,14 +30,11 @@ namespace bench {
 /// Both with the same settings of mpirun; of each system the settings that are its fastest at a size count.
 class MessageBench {
  public:
-  MessageBench(std::string bench, Options options) : bench_(std::move(bench)), options_(std::move(options)) {
+  MessageBench(std::string bench, Options options)
+      : bench_(std::move(bench)), options_(std::move(options)), sizes_(message_sizes(options_)) {
     if (options_.backend != "mpi") {
       throw dtrain::Error(dtrain::Errc::usage,
                           "--backend=" + options_.backend + " is not known; possible are shared_memory, mpi and gloo");
-    }
-    sizes_ = {4, 1 * kibi, 16 * kibi, 256 * kibi, 1 * mebi, 4 * mebi, 16 * mebi, 64 * mebi};
-    if (!options_.bytes.empty()) {
-      sizes_.assign(options_.bytes.begin(), options_.bytes.end());
     }
   }
 
@@ -63,20 +60,12 @@ class MessageBench {
     std::vector<double> seconds{};
   };
 
-  static int buffers_of(std::uint64_t bytes) {
-    return static_cast<int>(std::clamp<std::uint64_t>(64 * mebi / bytes, 2, 32));
-  }
-
   void measure(int ranks) {
-    std::size_t most = 0;
-    for (const std::uint64_t bytes : sizes_) {
-      most = std::max(most, buffer_stride(bytes) * static_cast<std::size_t>(buffers_of(bytes)));
-    }
     std::vector<Contender> contenders;
     for (const PeerSettings& one : openmpi_settings(ranks)) {
       TeamCommand own = openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_MPI, ranks, one);
       own.words.insert(own.words.end() - 1, launched_word);
-      own.words.push_back(std::to_string(most));
+      own.words.push_back(std::to_string(message_memory(sizes_)));
       contenders.push_back({"dtrain", one.text, std::make_unique<Team>("dtrain", ranks, std::move(own))});
       contenders.push_back(
           {"openmpi", one.text,
@@ -92,12 +81,7 @@ class MessageBench {
   }
 
   void take_turns(std::vector<Contender>& contenders, std::uint64_t bytes) const {
-    Request request;
-    request.bytes = bytes;
-    request.buffers = buffers_of(bytes);
-    request.memory = "foreign";
-    request.warm_ups = 1;
-    request.samples = 1;
+    const Request request = message_request(bytes);
     for (Contender& contender : contenders) {
       contender.seconds.clear();
     }
