@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "dtrain/kernels/reduction.hpp"
+#include "support/exact_values.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -27,6 +27,7 @@ using dtrain::Errc;
 using dtrain::Error;
 using dtrain::ReduceOp;
 using support::DeviceBuffer;
+using support::exact_values;
 using support::FakeJob;
 using support::NcclRank;
 using support::on_device;
@@ -37,29 +38,6 @@ using namespace std::chrono_literals;
 
 constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
 constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
-
-/// 1 and 2 in turns, other turns on each rank: no reduction of them rounds but an average of three.
-template <class T>
-std::vector<std::byte> ones_and_twos(std::size_t count, int rank, T one, T two) {
-  std::vector<std::byte> bytes(count * sizeof(T));
-  for (std::size_t i = 0; i < count; ++i) {
-    const T value = (i + static_cast<std::size_t>(rank)) % 3 == 0 ? two : one;
-    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-  }
-  return bytes;
-}
-
-std::vector<std::byte> exact_values(DType dtype, std::size_t count, int rank) {
-  switch (dtype) {
-    case DType::f64: return ones_and_twos(count, rank, 1.0, 2.0);
-    case DType::f32: return ones_and_twos(count, rank, 1.0F, 2.0F);
-    case DType::f16: return ones_and_twos<std::uint16_t>(count, rank, 0x3c00, 0x4000);
-    case DType::bf16: return ones_and_twos<std::uint16_t>(count, rank, 0x3f80, 0x4000);
-    case DType::i64: return ones_and_twos<std::int64_t>(count, rank, 1, 2);
-    case DType::i32: return ones_and_twos<std::int32_t>(count, rank, 1, 2);
-    default: return ones_and_twos<std::uint8_t>(count, rank, 1, 2);
-  }
-}
 
 bool is_integer(DType dtype) {
   return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;
