@@ -12,6 +12,7 @@
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/named_tensor.hpp"
 #include "dtrain/ddp/rank_0_work.hpp"
+#include "dtrain/ddp/tensor_values.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -21,7 +22,7 @@ namespace detail {
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
   ModelDescription description;
-  description.parameters = describe(tensors);
+  description.parameters = describe(tensors, decltype(values_of(group))::of_devices);
   const Deadline deadline = Deadline::after(group.timeout());
   const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
   const FailureContext context{
@@ -34,15 +35,16 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 
 /// Rank 0 writes its values of `tensors` to `path`, after every rank has come and none has failed. At any moment the
 /// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
-/// looked at: what all ranks have alike is saved. Collective, blocking: until the file is on the disk, timeout() at
-/// most.
+/// looked at: what all ranks have alike is saved. Tensors are in host memory or, with a backend of device memory, on
+/// the device; then what writes them has run, or is enqueued on the group's stream. Collective, blocking: until the
+/// file is on the disk, timeout() at most.
 /// @throws Error on every rank, with the same sentence, where the file cannot be written: who catches it can go on;
-/// Error (unsupported) for tensors that are not the host's; the job's first cause
+/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   group.throw_if_failed();
   static_cast<void>(detail::on_rank_0_blocking(group, [&] {
-    write_checkpoint_file(path, tensors);
+    write_checkpoint_file(path, tensors, values_of(group));
     return true;
   }));
 }
@@ -55,7 +57,7 @@ void save_checkpoint_blocking(const Group& group, const std::string& path, std::
 template <class Group>
 bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors); })) {
+  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors, values_of(group)); })) {
     return false;
   }
   for (const NamedTensor& tensor : tensors) {

@@ -26,14 +26,17 @@
 #include "dtrain/ddp/checkpoint_header.hpp"
 #include "dtrain/ddp/difference.hpp"
 #include "dtrain/ddp/named_tensor.hpp"
+#include "dtrain/ddp/tensor_values.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// `path` holds the tensors' present values; whatever interrupts it, it holds these or what it held before, whole.
-/// Blocking: the file system. @throws Error (the system's code) naming the file; as describe and checkpoint_header
-inline void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors) {
+/// Blocking: the file system. @throws Error (the system's code) naming the file; as describe, checkpoint_header,
+/// `values`
+template <class Values = HostValues>
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Values values = {}) {
   static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  const std::vector<std::byte> header = checkpoint_header(describe(tensors));
+  const std::vector<std::byte> header = checkpoint_header(describe(tensors, Values::of_devices));
   AtomicFile file(path);
   Sha256 digest;
   const auto append = [&](std::span<const std::byte> bytes) {
@@ -42,7 +45,7 @@ inline void write_checkpoint_file(const std::string& path, std::span<const Named
   };
   append(header);
   for (const NamedTensor& tensor : tensors) {
-    append({tensor.value.data, tensor.value.bytes()});
+    append(values.fetch(tensor.value));
   }
   const Sha256Digest sum = digest.digest();
   file.write(sum);
@@ -104,10 +107,12 @@ class CheckpointReader {
     if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
   }
 
-  void read_elements(std::span<const NamedTensor> tensors) {
+  template <class Values>
+  void read_elements(std::span<const NamedTensor> tensors, Values& values) {
     std::uint64_t offset = first_element_;
     for (const NamedTensor& tensor : tensors) {
-      read(offset, {tensor.value.data, tensor.value.bytes()});
+      read(offset, values.place(tensor.value));
+      values.put(tensor.value);
       offset += tensor.value.bytes();
     }
   }
@@ -160,8 +165,9 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterDe
 /// Gives the tensors the values that `path` holds. Blocking: the file system. @returns false where there is no file
 /// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors, which leaves the values
 /// as they were; Error (the system's code)
-inline bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors) {
-  const std::vector<ParameterDescription> wanted = describe(tensors);
+template <class Values = HostValues>
+bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Values values = {}) {
+  const std::vector<ParameterDescription> wanted = describe(tensors, Values::of_devices);
   detail::CheckpointReader reader(path);
   if (!reader) return false;
   const std::vector<ParameterDescription> found = reader.read_list();
@@ -169,7 +175,7 @@ inline bool read_checkpoint_file(const std::string& path, std::span<const NamedT
     reader.refuse(*difference);
   }
   reader.check_digest();
-  reader.read_elements(tensors);
+  reader.read_elements(tensors, values);
   return true;
 }
 

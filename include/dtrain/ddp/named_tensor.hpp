@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// One piece of a training's state: a parameter, an optimizer's velocity, the number of steps done. Host memory.
+/// One piece of a training's state: a parameter, an optimizer's velocity, the number of steps done.
 /// Lifetime: the memory outlives what it is given to.
 struct NamedTensor {
   std::string name;
@@ -33,9 +33,10 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
 }
 
 /// What the tensors are called and how they are shaped, which is compared between ranks and with files.
+/// @param on_devices whether memory may be a device's
 /// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long or a
 /// tensor without memory
-inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors) {
+inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors, bool on_devices = false) {
   std::vector<ParameterDescription> descriptions;
   descriptions.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
@@ -45,7 +46,7 @@ inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> t
                                               " bytes; at most " + std::to_string(max_parameter_name_bytes) +
                                               " are possible");
     }
-    if (tensor.value.device.kind != DeviceKind::host) {
+    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
       throw Error(Errc::unsupported, "tensor " + std::to_string(descriptions.size()) + " of a checkpoint is on " +
                                          to_string(tensor.value.device) + "; copy it to host memory and give that");
     }

@@ -18,7 +18,9 @@ namespace DTRAIN_NAMESPACE::ddp::detail {
 struct FileOutcome {
   static std::string of(const Error& error) {
     const bool posix = error.code().category() == std::generic_category();
-    return (posix ? "p" : "d") + std::to_string(error.code().value()) + " " + printable(error.what());
+    const bool own = error.code().category() == dtrain_category();
+    const int code = posix || own ? error.code().value() : static_cast<int>(Errc::unsupported);  // a device's failure
+    return (posix ? "p" : "d") + std::to_string(code) + " " + printable(error.what());
   }
 
   /// @returns whether it says "yes" @throws Error, the one that rank 0 has
