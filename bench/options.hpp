@@ -42,6 +42,7 @@ struct Options {
   std::vector<int> bytes{};
   bool trace = false;
   std::string backend{};        ///< empty: the benchmark's own choice
+  std::string timeline{};       ///< empty: none is written
   std::string device = "host";  ///< or cuda, where this program was built with it
 
   /// @param ranks those where the flag is not given @param further flags that the benchmark takes: --bytes, --trace
@@ -68,6 +69,8 @@ struct Options {
         options.bytes = positives(flag, value);
       } else if (taken("--backend", flag)) {
         options.backend = value;
+      } else if (taken("--timeline", flag)) {
+        options.timeline = value;
       } else if (taken("--device", flag)) {
         options.device = known_device(value);
       } else if (taken("--trace", flag)) {

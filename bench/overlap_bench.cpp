@@ -29,7 +29,9 @@
 namespace {
 
 constexpr const char* bench_name = "overlap_bench";
-constexpr const char* usage_line = "[--device=host|cuda] [--ranks=2,4, of cuda] [--samples=N] [--json=FILE]";
+constexpr const char* usage_line =
+    "[--device=host|cuda] [--ranks=2,4, of cuda] [--samples=N] [--timeline=FILE, of a step on Gloo] [--json=FILE]";
+constexpr const char* no_timeline = "-";
 constexpr int layers = 50;
 constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
 constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
@@ -39,8 +41,12 @@ constexpr double compute_seconds = layers * std::chrono::duration<double>(layer_
 template <class P>
 class OverlapRank {
  public:
-  explicit OverlapRank(dtrain::ProcessGroup<P> group)
-      : group_(std::move(group)), model_(std::vector<std::int64_t>(layers, layer_elements)), ddp_(model_, group_) {}
+  /// @param timeline where rank 0 writes what the last step did on every rank, or no_timeline
+  OverlapRank(dtrain::ProcessGroup<P> group, std::string timeline)
+      : group_(std::move(group)),
+        timeline_(std::move(timeline)),
+        model_(std::vector<std::int64_t>(layers, layer_elements)),
+        ddp_(model_, group_, {.timeline = timeline_ != no_timeline}) {}
 
   /// The first sample of each is a warm-up.
   void measure(int samples) {
@@ -49,6 +55,14 @@ class OverlapRank {
       run("communication", sample, [this](const dtrain::Ready& ready) { model_.announce(ready); });
     }
     bench::tell_fact("buckets", static_cast<double>(ddp_.statistics().buckets));
+    if (timeline_ != no_timeline) {
+      run("step", 0, [this](const dtrain::Ready& ready) { compute(ready); });
+      std::vector<std::string> names;
+      for (const dtrain::Parameter& parameter : model_.parameters()) {
+        names.push_back(parameter.name);
+      }
+      dtrain::write_timeline_blocking(group_, timeline_, ddp_.records(ddp_.statistics().steps), names);
+    }
   }
 
  private:
@@ -88,6 +102,7 @@ class OverlapRank {
   }
 
   dtrain::ProcessGroup<P> group_;
+  std::string timeline_;
   bench::ShapeModel model_;
   dtrain::DistributedDataParallel<bench::ShapeModel, P> ddp_;
 };
@@ -126,11 +141,12 @@ void report(const char* system, const char* backend, bench::Told told, double co
                     bench::text_of(predicted, " s predicted"));
 }
 
-/// A rank of dtrain's: its arguments are the backend's name and the number of samples.
+/// A rank of dtrain's: its arguments are the backend's name, the number of samples and where the timeline goes.
 template <class P>
 int run_rank(int argc, char** argv) {
   return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
-    OverlapRank<P>(std::move(group)).measure(bench::positive("samples", arguments.back()));
+    const std::string samples = arguments[arguments.size() - 2];
+    OverlapRank<P>(std::move(group), arguments.back()).measure(bench::positive("samples", samples));
     return 0;
   });
 }
@@ -166,14 +182,14 @@ void measure_hosts(const bench::Options& options, bench::ResultRows& rows) {
   const bench::VirtualJob job{bench::VirtualHosts{}};
   double step = 0;
 #if DTRAIN_WITH_MPI
-  bench::Told by_mpi = job.run_mpi({"mpi", samples});
+  bench::Told by_mpi = job.run_mpi({"mpi", samples, no_timeline});
   step = bench::median(by_mpi.seconds["step"]);
   report("dtrain", "mpi", std::move(by_mpi), 0, rows);
 #else
   std::printf("dtrain on Mpi: built without MPI\n");
 #endif
 #if DTRAIN_WITH_GLOO
-  bench::Told by_gloo = job.run_per_node({"gloo", samples});
+  bench::Told by_gloo = job.run_per_node({"gloo", samples, options.timeline.empty() ? no_timeline : options.timeline});
   step = bench::median(by_gloo.seconds["step"]);
   report("dtrain", "gloo", std::move(by_gloo), 0, rows);
 #else
@@ -197,7 +213,7 @@ int main(int argc, char** argv) {
     return run_launched(argc, argv);
   }
   return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
-    const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device"});
+    const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device", "--timeline"});
     bench::ResultRows rows;
     if (options.device == "cuda") {
 #if DTRAIN_BENCH_CUDA

@@ -1,4 +1,6 @@
 // ctest: TIMEOUT 120
+// One thread reads what is refused here; under ThreadSanitizer the examples are not built.
+// ctest: LABELS no-tsan
 // Input that cannot be followed: one sentence that says what, where and what to do, and nothing left behind.
 
 #include <doctest/doctest.h>

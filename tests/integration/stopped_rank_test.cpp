@@ -1,4 +1,6 @@
 // ctest: TIMEOUT 120
+// Under ThreadSanitizer unit.rendezvous.flow and .failure have the same heartbeats, with ranks as threads.
+// ctest: LABELS no-tsan
 // A rank that is stopped (SIGSTOP), neither dead nor alive: who notices, and what they say.
 
 #include <doctest/doctest.h>

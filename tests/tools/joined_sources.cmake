@@ -2,14 +2,17 @@
 # code, again and again; joined, it is done once.
 
 # Sets CAN_JOIN and ALONE to what of the sources can stand in a namespace and what cannot: it adds to another namespace,
-# or it has #if.
+# or it has an #if about something that DTRAIN_SAME_FOR_ALL does not list (what all sources of a target see alike).
 function(dtrain_split_joinable can_join alone)
   set(joinable "")
   set(left "")
   foreach(source IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
     file(STRINGS "${source}" obstacles REGEX "^(template <>|namespace (dtrain|std|doctest)|#if)")
-    list(FILTER obstacles EXCLUDE REGEX "^#if (DTRAIN_EMULATED_CUDA|NCCL_VERSION_CODE)")  # what these include may stand alone
+    foreach(name IN LISTS DTRAIN_SAME_FOR_ALL)
+      list(TRANSFORM obstacles REPLACE "${name}" "" REGEX "^#if")
+    endforeach()
+    list(FILTER obstacles EXCLUDE REGEX "^#if(def)?[^A-Za-z]*$")
     if(obstacles)
       list(APPEND left "${source}")
     else()
@@ -56,6 +59,7 @@ function(dtrain_join_programs target folder)
     list(APPEND links COMMAND "${CMAKE_COMMAND}" -E create_hardlink "$<TARGET_FILE:${target}>" "${folder}/${name}")
     add_custom_target(${name} ALL)
     add_dependencies(${name} ${target})
+    set_target_properties(${name} PROPERTIES DTRAIN_JOINED ${target})
   endforeach()
   list(APPEND end "  std::fputs(\"no program has this file's name\\n\", stderr)\;\n  return 2\;\n}\n")
   list(JOIN end "" end)
