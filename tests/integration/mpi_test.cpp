@@ -67,6 +67,33 @@ TEST_CASE("one to four ranks compute every collective over MPI, in groups and in
   }
 }
 
+TEST_CASE(
+    "device memory goes over MPI: ranks that share a device compute every collective, train, and end with the job") {
+  SKIP_WITHOUT_MPI();
+  const auto staged = [](int ranks, const char* what) {
+    return started(mpirun,
+                   {"--oversubscribe", "-n", std::to_string(ranks), DTRAIN_TEST_PROGRAMS_DIR "/staged_mpi_probe", what},
+                   {{"DTRAIN_SHARE_DEVICES", "1"}});
+  };
+  for (const int ranks : {2, 3}) {
+    for (const char* what : {"collectives", "training"}) {
+      CAPTURE(ranks);
+      CAPTURE(what);
+      const Result result = staged(ranks, what);
+      if (contains(result.output, "built without")) {
+        return dtrain_test::skip("no headers of CUDA were found when the programs were built");
+      }
+      CAPTURE(result.error);
+      CHECK(result.exit_code == 0);
+      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+    }
+  }
+  const Result killed = staged(3, "kill");
+  CAPTURE(killed.error);
+  CHECK(killed.exit_code != 0);
+  CHECK(contains(killed.error, "rank 1"));
+}
+
 TEST_CASE("one, three and four ranks compute every collective with MPI's own, in groups and in crossed channels") {
   SKIP_WITHOUT_MPI();
   for (const int ranks : {1, 3, 4}) {
