@@ -9,12 +9,9 @@
 #include "dtrain/backend/message_passing/frame_pool.hpp"
 #include "dtrain/backend/message_passing/scratch.hpp"
 #include "dtrain/backend/message_passing/wire.hpp"
-#include "dtrain/backend/shared_memory/operation.hpp"
+#include "dtrain/backend/operation.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-using shared_memory::Operation;
-using shared_memory::OperationKind;
 
 /// Where one algorithm hands over to another, and how messages are cut. The same on every rank.
 struct Tuning {

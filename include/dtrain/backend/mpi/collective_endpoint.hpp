@@ -49,7 +49,7 @@ class CollectiveEndpoint : public Endpoint {
   }
 
   /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
-  bool carries(const message_passing::Operation& operation) const noexcept {
+  bool carries(const Operation& operation) const noexcept {
     return operation.count * size_bytes(operation.dtype) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
@@ -57,8 +57,7 @@ class CollectiveEndpoint : public Endpoint {
   /// inputs apart are copied. Lifetime: as message_passing::collective
   template <message_passing::Wire W>
   message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
-    using message_passing::OperationKind;
-    const message_passing::Operation& operation = call.operation;
+    const Operation& operation = call.operation;
     const std::size_t bytes = operation.count * size_bytes(operation.dtype);
     std::byte* result = buffers.output;
     if (operation.kind == OperationKind::all_reduce) {
@@ -89,8 +88,7 @@ class CollectiveEndpoint : public Endpoint {
     }
   }
 
-  Ticket start(const message_passing::Operation& operation, const std::byte* input, std::byte* output) {
-    using message_passing::OperationKind;
+  Ticket start(const Operation& operation, const std::byte* input, std::byte* output) {
     const int count = static_cast<int>(operation.count);
     const MPI_Datatype type = datatype_of(operation.dtype);
     const Calls::Inside inside(calls());

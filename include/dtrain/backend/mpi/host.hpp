@@ -181,7 +181,7 @@ class HostOver {
 
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
   static void say_last_word(Endpoint& endpoint) {
-    static constexpr message_passing::Operation word{};
+    static constexpr Operation word{};
     const int size = endpoint.size();
     for (int distance = 1; distance < size; distance = size <= most_told ? distance + 1 : 2 * distance) {
       for (const Lane lane : {Lane::collective, Lane::direct}) {

@@ -68,7 +68,7 @@ class Channel {
       if (watched) {
         ring_.give_up();
       }
-      explain(settled, shared_memory::to_string(operation) + " by " + function, &operation, std::move(turn));
+      explain(settled, to_string(operation) + " by " + function, &operation, std::move(turn));
     }
     if (watched) {
       ring_.end(stream);

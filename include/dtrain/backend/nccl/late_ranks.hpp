@@ -8,7 +8,7 @@
 #include <string>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/shared_memory/operation.hpp"
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -22,8 +22,6 @@
 /// long writes what it is in under its number, and reads what the next rank is in. Where all ranks are not in the same
 /// operation some rank differs from the next.
 namespace DTRAIN_NAMESPACE::backend::nccl {
-
-using shared_memory::Operation;
 
 /// What stands under the number of a rank that has closed its end.
 inline constexpr const char* has_left = "has left the channel";
@@ -42,7 +40,7 @@ inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
 inline std::optional<Cause> why_late_blocking(const ChannelContext& context, const Operation& operation) {
   const auto own_rank = std::to_string(context.reporting_rank());
   const std::string turn = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
-  const std::string called = " called " + shared_memory::to_string(operation) + turn;
+  const std::string called = " called " + to_string(operation) + turn;
   const int size = context.members.world_size;
   std::string detail =
       "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
@@ -68,8 +66,8 @@ inline std::optional<Cause> why_late_blocking(const ChannelContext& context, con
     detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
   }
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
-               shared_memory::to_string(operation) + ", " + shared_memory::place_of(operation, context.name) +
-                   ": it had not ended after " + seconds_text(context.timeout) + "; " + detail};
+               to_string(operation) + ", " + place_of(operation, context.name) + ": it had not ended after " +
+                   seconds_text(context.timeout) + "; " + detail};
 }
 
 /// The operation has ended after all: what this rank wrote of it would be read by the rank before, were that late in

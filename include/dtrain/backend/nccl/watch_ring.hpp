@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "dtrain/backend/shared_memory/operation.hpp"
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/stream/cuda/event.hpp"
@@ -17,9 +17,6 @@
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
-
-using shared_memory::Operation;
-using shared_memory::OperationKind;
 
 /// An event before and one behind each operation, in a fixed ring. Where more are in flight than it has places, the
 /// last place stands for several operations, and its clock begins anew with each. Threads: one at a time.

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/shared_memory/operation.hpp"
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {

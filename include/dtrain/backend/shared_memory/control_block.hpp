@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <new>
 
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/backend/shared_memory/doorbell.hpp"
-#include "dtrain/backend/shared_memory/operation.hpp"
 #include "dtrain/backend/shared_memory/outbox_part.hpp"
 #include "dtrain/backend/shared_memory/shared_cause.hpp"
 #include "dtrain/backend/shared_memory/slice.hpp"

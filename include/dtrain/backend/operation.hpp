@@ -8,8 +8,9 @@
 #include "dtrain/core/dtype.hpp"
 #include "dtrain/core/reduce_op.hpp"
 
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
+namespace DTRAIN_NAMESPACE::backend {
 
+/// Which operation of a communicator.
 enum class OperationKind : std::uint8_t {
   none = 0,
   all_reduce,
@@ -22,7 +23,7 @@ enum class OperationKind : std::uint8_t {
   send_recv,
 };
 
-/// Lies in shared memory: plain fields, the same in every process.
+/// Lies in shared memory and travels in messages: plain fields, the same in every process.
 struct Operation {
   std::uint64_t sequence = 0;    ///< 1, 2, ... among a channel's collectives; 0 point to point
   std::uint64_t count = 0;       ///< elements: of the whole buffer, of one rank's block where it has blocks
@@ -66,4 +67,4 @@ inline std::string place_of(const Operation& operation, const std::string& chann
          channel + "'";
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+}  // namespace DTRAIN_NAMESPACE::backend
