@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/launch/node_end.hpp"
 #include "dtrain/launch/report.hpp"
 #include "dtrain/launch/restart_policy.hpp"
@@ -64,7 +65,10 @@ inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<C
   const NodeEnd* const node = first_node(nodes, cause, told);
   JobVerdict verdict;
   if (node != nullptr) {
-    verdict.exit_code = node->first->exit_code();
+    // The SIGTERM by which a launcher ends its workers says nothing of what the job fell over.
+    const bool stopped_over_a_cause =
+        stop_signal == 0 && cause && node->first->stopped && node->first->status.signal == SIGTERM;
+    verdict.exit_code = stopped_over_a_cause ? exit_code_job_failed : node->first->exit_code();
   } else if (abandoned) {
     verdict.exit_code = 128 + SIGKILL;
   }

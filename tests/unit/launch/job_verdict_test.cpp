@@ -95,6 +95,16 @@ TEST_CASE("where nobody's end is its own fault, an exit counts before a stop, an
   CHECK(!contains(verdict, "failed first"));
 }
 
+TEST_CASE("where all were stopped over a cause that is nobody's end, the exit code is that of a job that failed") {
+  const std::optional<Cause> cause = Cause{CauseKind::lost, 0, "host-0", "it has said nothing for 5.0 s"};
+  const std::vector<NodeEnd> nodes{node(0, stopped(0)), node(1, stopped(1))};
+  CHECK(judge(nodes, cause, nobody, RestartPolicy{}, 0).exit_code == 75);
+  CHECK(judge(nodes, no_cause, nobody, RestartPolicy{}, 0).exit_code == 128 + SIGTERM);
+  std::vector<NodeEnd> told = nodes;
+  told[0].stop_signal = SIGTERM;
+  CHECK(judge(told, cause, nobody, RestartPolicy{}, 0).exit_code == 128 + SIGTERM);
+}
+
 TEST_CASE("the last lines are those of the host where it fell") {
   std::vector<NodeEnd> nodes{node(0, fell(0)), node(1, exited(1, 3))};
   nodes[0].last_lines = {"a consequence"};
