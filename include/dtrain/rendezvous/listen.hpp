@@ -36,8 +36,8 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
     }
     if (error.code().value() == EADDRINUSE) {
       throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
-                                    " is in use by another program, and the job's store is to listen there; choose "
-                                    "another with MASTER_PORT or --master-port");
+                                    " is in use by another program, or by another rank 0, and the job's store is to "
+                                    "listen there; choose another with MASTER_PORT or --master-port");
     }
     throw;
   }
