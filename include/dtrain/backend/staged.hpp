@@ -31,7 +31,8 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
 /// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a piece to the host while the piece before
 /// it is reduced there and the one before that is copied back. A topology is laid over `Inner`. Reductions have its
-/// bits.
+/// bits. On a device without stream memory operations (cuStreamWaitValue32) host functions wait in streams, which CUDA
+/// may run one at a time in a process: there a process has one rank, and one channel under way at a time.
 template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,
