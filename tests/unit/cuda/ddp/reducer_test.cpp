@@ -182,13 +182,17 @@ TEST_CASE("several threads may announce at once, each with its stream") {
 TEST_CASE("ready without a stream, with one of the host and with one of another device are refused in a sentence") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {});
+  dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
   Step step = rank.reducer->begin();
-  expect_error(Errc::invalid_argument, "came without a stream, but the gradient is on cuda:0; call ready(i, stream)",
-               [&] { step.ready(1); });
-  expect_error(Errc::unsupported, "came with a stream of host", [&] { step.ready(1, StreamHandle{}); });
-  StreamHandle other = rank.stream().handle();
-  other.device.index = 7;
-  expect_error(Errc::unsupported, "came with a stream of cuda:7", [&] { step.ready(1, other); });
+  Step held(accumulation);  // as under no_sync()
+  for (Step* const any : {&step, &held}) {
+    expect_error(Errc::invalid_argument, "came without a stream, but the gradient is on cuda:0; call ready(i, stream)",
+                 [&] { any->ready(1); });
+    expect_error(Errc::unsupported, "came with a stream of host", [&] { any->ready(1, StreamHandle{}); });
+    StreamHandle other = rank.stream().handle();
+    other.device.index = 7;
+    expect_error(Errc::unsupported, "came with a stream of cuda:7", [&] { any->ready(1, other); });
+  }
   StreamHandle per_thread = rank.stream().handle();
   per_thread.native = cudaStreamPerThread;
   expect_error(Errc::invalid_argument, "another stream in every thread", [&] { step.ready(1, per_thread); });
