@@ -177,6 +177,6 @@ TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
       support::run(examples + "whoami", {}, {{"RANK", "\"1\n"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}});
   CHECK(result.exit_code == 2);
   CHECK(count_lines(result.output) == 1);
-  CHECK(result.output.find("\"error\": \"RANK='\\\"1?' is not") != std::string::npos);
+  CHECK(result.output.find("\"error\": \"RANK='\\\"1\\\\n' is not") != std::string::npos);
   CHECK(result.output.find("\"error_code\": \"bad-integer\"") != std::string::npos);
 }
