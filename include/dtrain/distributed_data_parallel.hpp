@@ -201,7 +201,7 @@ class DistributedDataParallel {
 
     auto communicator = group_.open_channel("ddp");
     const auto stream = driver_->stream.ref();
-    ddp::flow_for<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
+    ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
     driver_->reducer =

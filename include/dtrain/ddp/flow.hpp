@@ -26,6 +26,6 @@ struct FlowFor<stream::cuda::StreamRef> {
 
 /// A model of what HostFlow shows.
 template <class Stream>
-using flow_for = typename detail::FlowFor<Stream>::type;
+using FlowOn = typename detail::FlowFor<Stream>::type;
 
 }  // namespace DTRAIN_NAMESPACE::ddp

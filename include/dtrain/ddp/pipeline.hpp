@@ -31,7 +31,7 @@ template <backend::Communicator Communicator>
 class Pipeline {
  public:
   using Stream = typename Communicator::Stream;
-  using Flow = flow_for<Stream>;
+  using Flow = FlowOn<Stream>;
 
   /// Collective, blocking: allocates. @throws as Reducer.
   Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,

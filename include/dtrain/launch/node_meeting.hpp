@@ -27,14 +27,15 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// What a launcher brings to the meeting of all nodes' launchers.
 struct NodeMeetingOptions {
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   std::uint16_t master_port = 0;
   rendezvous::HostIdentity host;
-  int workers = 1;
-  std::chrono::nanoseconds formation{0};
+  int workers = 1;                        ///< on this node
+  std::chrono::nanoseconds formation{0};  ///< from the opening of the store until all have joined
   rendezvous::Limits limits{};
   std::optional<rendezvous::Secret> secret{};
   std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address

@@ -14,10 +14,11 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// Of the store that the ranks meet at.
 struct RankStoreOptions {
   int world_size = 1;
-  std::string owner;  ///< "the launcher on host a"
-  std::chrono::nanoseconds formation{0};
+  std::string owner;                               ///< "the launcher on host a"
+  std::chrono::nanoseconds formation{0};           ///< from its opening until all have joined
   std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
   std::function<void(int rank)> on_left{};
 };
