@@ -135,6 +135,9 @@ class Pipeline {
   /// Blocking. Between steps: the plan for another order of the same gradients; what they hold is kept.
   void replan(std::span<const std::size_t> order, const Replanning& replanning, const FailureContext& context) {
     BucketPlan next = plan_again(plan_, sizes_, order, replanning.caps);
+    if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
+      return;  // as was foreseen: there is no need of memory for another copy of all gradients
+    }
     move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind);
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());

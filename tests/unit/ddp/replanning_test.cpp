@@ -66,6 +66,21 @@ TEST_CASE("after the first step the plan is made again in the order in which gra
   }
 }
 
+TEST_CASE("where the gradients were ready in the order that was foreseen, nothing is moved or cleared") {
+  Model model;
+  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(10), model.options({}));
+  model.rank = &rank;
+  step_in(rank, {3, 2, 1, 0}, 1.0F);
+  CHECK(model.observed == Order{3, 2, 1, 0});
+  CHECK(rank.reducer->plan().bucket_of == Order{3, 2, 1, 0});
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::byte* const place = rank.channel->arena + rank.reducer->plan().offset_of[i];
+    CHECK(*reinterpret_cast<const float*>(place) == 10.0F * (1.0F + static_cast<float>(i)));
+  }
+  step_in(rank, {0, 1, 2, 3}, 5.0F);
+  CHECK(rank.read(2) == 70.0F);
+}
+
 TEST_CASE("it is rank 0's order that counts") {
   Model model;
   FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(10), model.options({2, 1, 0, 3}));
