@@ -11,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "support/contains.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 #include "support/slurm_on_this_machine.hpp"
 
+using support::contains;
 using support::find_program;
 using support::Program;
 using support::Result;
@@ -34,10 +36,6 @@ Result started(const std::string& launcher, std::vector<std::string> arguments, 
 /// The probe on that many ranks; `what` is its argument.
 Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
   return started(mpirun, {"--oversubscribe", "-n", std::to_string(ranks), probe, what}, variables);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::size_t times(const std::string& text, const std::string& part) {

@@ -9,9 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "support/contains.hpp"
+#include "support/killed_rank.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 
+using support::contains;
 using support::Program;
 using support::Result;
 
@@ -25,10 +28,6 @@ Result job(int ranks, const std::string& what, Program::Variables variables = {}
   Program program(probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
   program.close_input();
   return program.wait(support::soon(std::chrono::seconds(40)));
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// Whether the probe can run that many ranks; says why where it cannot.
@@ -109,15 +108,7 @@ TEST_CASE("two ranks on one device are refused before NCCL begins, and both are 
 TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it") {
   if (!can_run(3)) return;
   const Result well = job(3, "hello");
-  const Result result = job(3, "kill");
-  CAPTURE(result.error);
-  CHECK(result.exit_code == 128 + 9);
-  for (const std::string rank : {"0", "2"}) {
-    CHECK(contains(result.error, "[" + rank + "] dtrain: rank " + rank + ": ends because rank 1 on host"));
-  }
-  CHECK(contains(result.error, "was lost: killed by signal 9"));
-  CHECK(contains(result.error, "with exit code 75: ranks 0 and 2"));
-  CHECK(result.time < well.time + std::chrono::seconds(4));  // ten steps, 2 s, and a busy machine
+  support::check_killed_rank_is_named(well, job(3, "kill"));
 }
 
 TEST_CASE("an exception on one rank is what all ranks over NCCL say") {

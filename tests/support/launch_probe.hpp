@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/contains.hpp"
 #include "support/program.hpp"
 
 namespace support {
@@ -28,10 +29,6 @@ inline std::string new_mark() {
 
 inline unsigned below(std::mt19937& random, unsigned bound) {
   return static_cast<unsigned>(random() % bound);
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 inline std::vector<std::string> lines_of(const std::string& text) {

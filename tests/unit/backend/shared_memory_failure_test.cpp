@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/contains.hpp"
 #include "support/shared_memory_rank.hpp"
 
 namespace {
@@ -23,15 +24,12 @@ using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::Errc;
 using dtrain::ReduceOp;
+using support::contains;
 using support::FakeJob;
 using support::RankThread;
 using support::run_thread_ranks;
 using support::SharedMemoryRank;
 using namespace std::chrono_literals;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// What `call` throws: its code and sentence.
 template <class F>

@@ -6,8 +6,11 @@
 
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/identity/resolve.hpp"
+#include "support/contains.hpp"
 
 namespace outcome {
+
+using support::contains;
 
 /// The code and the sentence of an error; both empty for an identity.
 struct Refusal {
@@ -32,10 +35,6 @@ inline Refusal refusal_of(const dtrain::identity::Environment& environment, std:
 inline Refusal node_refusal_of(const dtrain::identity::Environment& environment,
                                const dtrain::identity::NodeFlags& flags = {}) {
   return refusal([&] { static_cast<void>(dtrain::identity::node_identity(environment, flags)); });
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace outcome

@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "support/contains.hpp"
+
 using dtrain::identity::Environment;
 using dtrain::launch::log_directory;
 using dtrain::launch::node_job_options;
 using dtrain::launch::NodeJobOptions;
 using dtrain::launch::parse_flags;
+using support::contains;
 
 namespace {
 
@@ -28,10 +31,6 @@ std::string error_of(const std::vector<const char*>& arguments, const Environmen
     return error.what();
   }
   return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

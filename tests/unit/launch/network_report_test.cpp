@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/contains.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace {
@@ -17,6 +18,7 @@ namespace launch = dtrain::launch;
 namespace net = dtrain::net;
 using dtrain::identity::Environment;
 using dtrain::identity::Variables;
+using support::contains;
 
 /// A machine in a folder: what is not written is not there.
 struct FakeMachine {
@@ -69,10 +71,6 @@ std::string slow_path(const FakeMachine& machine, const Environment& environment
   const launch::NetworkReport all = report(machine, environment, master);
   REQUIRE(all.slow_paths.size() == 1);
   return all.slow_paths.front();
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

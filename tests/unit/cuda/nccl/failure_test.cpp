@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/contains.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -29,6 +30,7 @@ using dtrain::JobFailed;
 using dtrain::PeerLost;
 using dtrain::ReduceOp;
 using emulation::Fault;
+using support::contains;
 using support::DeviceBuffer;
 using support::FakeJob;
 using support::NcclRank;
@@ -51,10 +53,6 @@ struct Faults {
     emulation::reset();
   }
 };
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// What `call` throws.
 template <class Call>
