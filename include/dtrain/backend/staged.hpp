@@ -3,7 +3,6 @@
 /// backend::Staged: device memory goes through pinned host memory, over a backend for that.
 
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <string_view>
 #include <utility>
@@ -12,21 +11,17 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/entering.hpp"
+#include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/dtype.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
-#include "dtrain/stream/host/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::backend {
-
-/// A backend whose operations go to host queues.
-template <class B>
-concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
 
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
 /// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a piece to the host while the piece before
@@ -37,7 +32,7 @@ template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,
                 "dtrain: backend::Staged needs a backend for host memory, such as backend::SharedMemory "
-                "(OnHostStreams in dtrain/backend/staged.hpp)");
+                "(OnHostStreams in dtrain/backend/on_host_streams.hpp)");
 
   using Communicator = staged::Communicator<typename Inner::Communicator>;
   using StreamOwner = stream::cuda::CommunicationStream;

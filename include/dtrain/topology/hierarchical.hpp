@@ -178,7 +178,7 @@ class HierarchicalReduction {
 
 /// A backend that can be used inside the nodes of one on host streams.
 template <class I>
-concept ReducesInNodes = OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
+concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
 /// `IntraBackend` joins the ranks of a node, such as backend::SharedMemory; void: the policy's own does.
@@ -190,13 +190,13 @@ struct Hierarchical {
   using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
 
   template <class B>
-  static constexpr bool works_on = OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
+  static constexpr bool works_on = backend::OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(OnHostStreams<B>,
+    static_assert(backend::OnHostStreams<B>,
                   "dtrain: topology::Hierarchical needs a backend on host streams (dtrain/stream/host/stream_ref.hpp)");
-    static_assert(!OnHostStreams<B> || ReducesInNodes<Intra<B>>,
+    static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
                   "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
                   "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
                   "(CanReduceScatter, CanAllGather in dtrain/backend/communicator.hpp)");

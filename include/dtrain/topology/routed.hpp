@@ -2,7 +2,6 @@
 /// @file
 /// The communicator that all topologies make: reductions by an algorithm, everything else by the backend.
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -14,9 +13,9 @@
 
 #include "dtrain/backend/arguments.hpp"
 #include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/backend/split.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/stream/host/stream_ref.hpp"
 #include "dtrain/topology/turns.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
@@ -237,12 +236,8 @@ struct RoutedBackend {
   }
 };
 
-/// A backend whose operations go to host queues, as the algorithms' own steps do.
+/// A backend on host streams, as the algorithms' own steps are, that carries messages between two ranks.
 template <class B>
-concept OnHostStreams = backend::Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
-
-/// One that carries messages between two ranks besides.
-template <class B>
-concept CarriesMessages = OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
+concept CarriesMessages = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE::topology

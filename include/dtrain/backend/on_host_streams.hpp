@@ -1,0 +1,16 @@
+#pragma once
+/// @file
+/// The concept OnHostStreams: backends that topologies and staging can be laid over.
+
+#include <concepts>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A backend whose operations go to host queues.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+}  // namespace DTRAIN_NAMESPACE::backend
