@@ -27,9 +27,9 @@ struct DdpOptions {
   /// step became part of a CUDA graph.
   bool reorder_gradients = true;
   /// A parameter that is not announced in a step counts as zeros on that rank, unless steps under no_sync() since the
-  /// last one have left something in its gradient; else finish() names it in an error. What is not announced is known in
-  /// finish() only: steps of several such wrappers end in one order on all ranks. On CUDA streams that gradients came
-  /// from outlive the wrapper then.
+  /// last one have left something in its gradient; else finish() names it in an error. What is not announced is known
+  /// in finish() only: steps of several such wrappers end in one order on all ranks. On CUDA streams that gradients
+  /// came from outlive the wrapper then.
   bool allow_unused_parameters = false;
   /// Each step gives every rank rank 0's buffers, where the model has buffers(). From the last ready() to finish() they
   /// are not touched.
