@@ -72,12 +72,18 @@ class DeviceValues {
   }
 
  private:
-  /// Pageable memory is no longer looked at once the call has returned, also where the copy is given up.
+  /// A copy of pageable memory waits inside the call, without a deadline, for what is before it in the stream: that is
+  /// waited for first. The memory is no longer looked at once the call has returned, also where the copy is given up.
   void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    block_until_done();
     stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
-    stream::cuda::Event copied;
-    stream_.record(copied);
-    if (copied.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
+    block_until_done();
+  }
+
+  void block_until_done() {
+    stream::cuda::Event done;
+    stream_.record(done);
+    if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
       throw Error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
     }
   }

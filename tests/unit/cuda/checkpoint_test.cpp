@@ -2,14 +2,22 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dtrain/backend/staged.hpp"
 #include "dtrain/ddp/checkpoint.hpp"
+#include "dtrain/ddp/tensor_values.hpp"
 #include "dtrain/launch/per_process.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_memory.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_group.hpp"
@@ -98,4 +106,25 @@ TEST_CASE("tensors on a device are saved and loaded beside those of the host, on
           "tensor 0 of a checkpoint is on cuda:0; copy it to host memory and give that");
   });
   CHECK(host_ends == std::vector<support::RankEnd>(1));
+}
+
+TEST_CASE("a tensor whose device never comes to its copy ends a checkpoint by the timeout") {
+  const dtrain::stream::cuda::Stream stream;
+  const auto memory = support::on_device(std::vector<float>{1, 2, 3});
+  const TensorView tensor = on(stream.ref().device(), memory, 3);
+  std::atomic<bool> released{false};
+  support::enqueue_on_host(stream.ref(), [&] {
+    while (!released) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  dtrain::ddp::DeviceValues values(stream.ref(), std::chrono::milliseconds(20));
+  for (const bool is_saved : {true, false}) {
+    CHECK(refusal_of([&] { is_saved ? static_cast<void>(values.fetch(tensor)) : values.put(tensor); }) ==
+          "copying a tensor of a checkpoint between host and device took too long");
+  }
+  released = true;
+  dtrain::ddp::DeviceValues patient(stream.ref(), std::chrono::seconds(20));
+  const std::span<const std::byte> copy = patient.fetch(tensor);
+  CHECK(std::memcmp(copy.data(), std::vector<float>{1, 2, 3}.data(), copy.size()) == 0);
 }
