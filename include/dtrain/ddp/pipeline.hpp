@@ -26,7 +26,8 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Owns the channel and the arena. Knows nothing of who may announce what and when: Reducer does. Threads: `arrive`
-/// concurrently, for different parameters; everything else between the first and the last of them. Pinned.
+/// concurrently, for different parameters; everything else between the first and the last of them. Buckets for which
+/// there was no room are launched by whoever runs the host stream, too. Pinned.
 template <backend::Communicator Communicator>
 class Pipeline {
  public:
