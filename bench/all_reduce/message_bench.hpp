@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,7 @@ class MessageBench {
   }
 
   void run() {
-    if (std::string(DTRAIN_BENCH_MPI).empty()) {
+    if (std::string_view(DTRAIN_BENCH_MPI).empty() || std::string_view(DTRAIN_BENCH_OPENMPI).empty()) {
       std::printf("dtrain over MPI  missing: no MPI was found when this program was built\n");
       return;
     }
@@ -95,7 +96,7 @@ class MessageBench {
     }
   }
 
-  static const Contender& fastest(const std::vector<Contender>& contenders, const std::string& system) {
+  static const Contender& fastest(const std::vector<Contender>& contenders, std::string_view system) {
     const Contender* best = nullptr;
     for (const Contender& contender : contenders) {
       const bool faster = best == nullptr || median(contender.seconds) < median(best->seconds);

@@ -2,6 +2,7 @@
 /// @file
 /// Checkpoints of a whole job: rank 0 has the file, every rank has the values.
 
+#include <cstddef>
 #include <span>
 #include <string>
 
@@ -18,11 +19,15 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// @throws Error (disagreement) or JobFailed where a rank's tensors are not called or shaped as rank 0's
+/// @throws Error (disagreement) or JobFailed where a rank's tensors are not called, shaped or placed as rank 0's
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
   ModelDescription description;
   description.parameters = describe(tensors, decltype(values_of(group))::of_devices);
+  // No file has it, but it decides how the values travel.
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    description.parameters[i].device = tensors[i].value.device.kind;
+  }
   const Deadline deadline = Deadline::after(group.timeout());
   const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
   const FailureContext context{

@@ -65,9 +65,10 @@ inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<C
   const NodeEnd* const node = first_node(nodes, cause, told);
   JobVerdict verdict;
   if (node != nullptr) {
-    // The SIGTERM by which a launcher ends its workers says nothing of what the job fell over.
+    // The signals by which a launcher ends its workers say nothing of what the job fell over.
+    const int signal = node->first->status.signal;
     const bool stopped_over_a_cause =
-        stop_signal == 0 && cause && node->first->stopped && node->first->status.signal == SIGTERM;
+        stop_signal == 0 && cause && node->first->stopped && (signal == SIGTERM || signal == SIGKILL);
     verdict.exit_code = stopped_over_a_cause ? exit_code_job_failed : node->first->exit_code();
   } else if (abandoned) {
     verdict.exit_code = 128 + SIGKILL;

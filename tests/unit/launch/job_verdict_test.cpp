@@ -41,8 +41,8 @@ WorkerEnd exited(int rank, int code) {
 WorkerEnd fell(int rank) {
   return exited(rank, 75);
 }
-WorkerEnd stopped(int rank) {
-  return {rank, {0, SIGTERM}, false, true};
+WorkerEnd stopped(int rank, int signal = SIGTERM) {
+  return {rank, {0, signal}, false, true};
 }
 
 std::string text_of(const JobVerdict& verdict) {
@@ -99,6 +99,7 @@ TEST_CASE("where all were stopped over a cause that is nobody's end, the exit co
   const std::optional<Cause> cause = Cause{CauseKind::lost, 0, "host-0", "it has said nothing for 5.0 s"};
   const std::vector<NodeEnd> nodes{node(0, stopped(0)), node(1, stopped(1))};
   CHECK(judge(nodes, cause, nobody, RestartPolicy{}, 0).exit_code == 75);
+  CHECK(judge({node(0, stopped(0, SIGKILL))}, cause, nobody, RestartPolicy{}, 0).exit_code == 75);  // it did not obey
   CHECK(judge(nodes, no_cause, nobody, RestartPolicy{}, 0).exit_code == 128 + SIGTERM);
   std::vector<NodeEnd> told = nodes;
   told[0].stop_signal = SIGTERM;
