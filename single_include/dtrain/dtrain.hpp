@@ -39,6 +39,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -287,15 +288,18 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 namespace DTRAIN_NAMESPACE {
 
+/// Whose memory: the host's, or a GPU's.
 enum class DeviceKind : std::uint8_t { host = 1, cuda };
 
+/// One of them. The host is always index 0.
 struct Device {
   DeviceKind kind = DeviceKind::host;
-  std::int32_t index = 0;
+  std::int32_t index = 0;  ///< among the devices that this process sees, as CUDA counts them
 
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
+/// "host", "cuda:1".
 inline std::string to_string(Device device) {
   return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
 }
@@ -309,8 +313,10 @@ inline std::string to_string(Device device) {
 
 namespace DTRAIN_NAMESPACE {
 
+/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes.
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8 };
 
+/// Of one element; 0 for a value that is no DType.
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
@@ -337,6 +343,8 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
+/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for a type of your own with the bits of one of them,
+/// such as another library's half (see dtrain/core/float16.hpp).
 template <class T>
 struct dtype_of;
 template <>
@@ -442,6 +450,19 @@ template <Element T>
 ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
 }
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/exit_codes.hpp
+
+/// @file
+/// What a process of a job exits with where its user's code did not say.
+
+namespace DTRAIN_NAMESPACE {
+
+inline constexpr int exit_code_exception = 1;    ///< the body of run() threw
+inline constexpr int exit_code_usage = 2;        ///< the command line or the environment cannot be followed
+inline constexpr int exit_code_job_failed = 75;  ///< it fell only because another rank, or launcher, failed first
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -567,6 +588,7 @@ inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexSc
   return woken > 0 ? static_cast<int>(woken) : 0;
 }
 
+/// Wakes all of them. @returns how many were woken.
 inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
   return futex_wake(word, INT_MAX, scope);
 }
@@ -589,6 +611,7 @@ inline void spin_pause() noexcept {
 
 namespace DTRAIN_NAMESPACE {
 
+/// Each level includes those before it.
 enum class LogLevel : int { off = 0, error, warning, info, debug };
 
 /// The level that DTRAIN_LOG names; warning where it is unset or names none.
@@ -681,6 +704,25 @@ inline std::string printable(std::string_view text) {
     }
   }
   return shown;
+}
+
+/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
+inline std::string_view cut(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+/// A text for a sentence, whatever its bytes are: printable, and with "..." where there is more of it.
+inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
+  return std::string(cut(printable(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+/// The same in single quotes.
+inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
+  return "'" + excerpt(text, longest) + "'";
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -914,6 +956,7 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
 
 namespace DTRAIN_NAMESPACE {
 
+/// A default argument `SourceLocation::current()` is the place of the call.
 struct SourceLocation {
   const char* file = "";
   const char* function = "";
@@ -1004,6 +1047,7 @@ class Error : public std::system_error {
   /// The rank of the process that threw, once it knew one.
   std::optional<int> rank() const noexcept { return rank_; }
 
+  /// Sets rank(). The sentence stays as it is.
   Error& with_rank(int rank) noexcept {
     rank_ = rank;
     return *this;
@@ -1040,6 +1084,7 @@ struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 
 namespace DTRAIN_NAMESPACE {
 
+/// What made a job fail.
 enum class CauseKind : std::uint8_t {
   lost = 1,      ///< a rank's connection closed without leave(ok): killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank
@@ -1720,6 +1765,7 @@ struct F16c {
   }
 };
 
+/// The same with twice the lanes.
 struct F16Avx512 {
   static constexpr std::size_t width = 64;
   using Floats = Vector<float, width>;
@@ -1763,7 +1809,7 @@ struct F16Native {
 // ---- dtrain/kernels/stream_copy.hpp
 
 /// @file
-/// Copies bytes past the caches, for somebody else to read.
+/// Copies bytes past the caches (non-temporal stores), for somebody else to read.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -3106,6 +3152,7 @@ class Waiter : public ListNode, public TimerNode {
 
 namespace DTRAIN_NAMESPACE::async {
 
+/// What a waiter wants to do with a descriptor without being blocked.
 enum class Interest : std::uint8_t { read = 1, write };
 
 /// A descriptor is in the epoll set exactly while somebody waits for it, so whoever closes one that nobody waits for
@@ -3377,7 +3424,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// The part of an EventLoop that awaiters talk to. Threads: the loop's.
 class Scheduler {
  public:
-  /// `wakeup` is readable when turn() is to return at once.
+  /// `wakeup` is readable when poll() is to return at once.
   explicit Scheduler(int wakeup) : poller_(wakeup) {}
 
   /// @name For awaiters
@@ -4401,6 +4448,12 @@ class Endpoint {
   } storage_{.v6 = {}};
 };
 
+/// Whether a host is written as the loopback address, which every machine has for itself.
+inline bool is_written_as_loopback(std::string_view host) {
+  const std::optional<Endpoint> address = Endpoint::from_numeric(host, 0);
+  return host == "localhost" || (address && address->is_loopback());
+}
+
 /// "192.0.2.1:80", "[2001:db8::1]:80".
 inline std::string to_string(const Endpoint& endpoint) {
   const std::string host = endpoint.is_v6() ? "[" + endpoint.host() + "]" : endpoint.host();
@@ -4422,6 +4475,8 @@ namespace DTRAIN_NAMESPACE::net {
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
+  explicit ByteReader(std::string_view characters) noexcept
+      : left_(std::as_bytes(std::span(characters.data(), characters.size()))) {}
 
   std::uint8_t u8() noexcept { return static_cast<std::uint8_t>(little_endian(1)); }
   std::uint16_t u16() noexcept { return static_cast<std::uint16_t>(little_endian(2)); }
@@ -4517,6 +4572,8 @@ class ByteWriter {
   ByteWriter& string(std::string_view text) { return bytes(std::as_bytes(std::span(text.data(), text.size()))); }
 
   std::span<const std::byte> view() const noexcept { return bytes_; }
+  /// The same as characters.
+  std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
   /// Empty again, with its memory.
   void clear() noexcept { bytes_.clear(); }
@@ -4552,7 +4609,9 @@ using async::Descriptor;
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// A frame is its payload's length, a little-endian u32, and the payload.
 inline constexpr std::size_t frame_header_bytes = 4;
+/// The longest payload that is read where nobody said another bound.
 inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
 
 /// Takes bytes in any pieces and gives whole frames. Its memory is what was received and not yet taken, so a length
@@ -4651,6 +4710,7 @@ class FrameParser {
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// An address of this machine.
 struct InterfaceAddress {
   std::string interface;  ///< "eth0"
   Endpoint endpoint;      ///< port 0
@@ -4712,12 +4772,14 @@ inline std::optional<Endpoint> address_of_default_route() {
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// How moving bytes ended. None of these is an exception: they are expected, and the caller knows what it was doing.
 enum class IoStatus : std::uint8_t {
   ok = 1,
   closed,     ///< the connection is gone: closed by the peer, reset, or given up by the system
   timed_out,  ///< the deadline came first
 };
 
+/// The end of one send or receive.
 struct IoResult {
   IoStatus status = IoStatus::ok;
   std::size_t bytes = 0;  ///< moved, also where the status is not ok
@@ -4908,6 +4970,7 @@ class Connection {
 
 namespace DTRAIN_NAMESPACE::net {
 
+/// How reading or writing a frame ended.
 enum class FrameStatus : std::uint8_t {
   ok = 1,
   closed,     ///< at the end of a frame
@@ -4916,6 +4979,7 @@ enum class FrameStatus : std::uint8_t {
   too_long,   ///< the peer announced more than the bound: the stream cannot be followed any more
 };
 
+/// A frame that was read, or why there is none.
 struct FrameResult {
   FrameStatus status = FrameStatus::ok;
   std::vector<std::byte> payload{};
@@ -4947,7 +5011,7 @@ class FrameReader {
   }
 
   /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
-  /// again: a line that beats allocates nothing.
+  /// again: heartbeats allocate nothing.
   bool try_read_frame(FrameResult& result) {
     while (!parser_.next(result.payload)) {
       if (parser_.spoilt()) {
@@ -6161,6 +6225,7 @@ concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<
                    sizeof(F) <= work_item_bytes
                && alignof(F) <= alignof(std::max_align_t);
 
+/// Work with a `drop()`.
 template <class F>
 concept DroppableWork = Work<F> && requires(F& work) {
   { work.drop() }
@@ -6230,11 +6295,12 @@ concept CanSignal = requires(E event) {
   { event.reset() } noexcept -> std::same_as<void>;
 };
 
-/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream cannot
-/// be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream
+/// cannot be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
 
+/// `S::Event`: what its work can be waited for by.
 template <class S>
 concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
 
@@ -6250,6 +6316,7 @@ concept CanWaitEvent = HasEvent<S> && requires(S stream, const typename S::Event
   { stream.wait(event) } -> std::same_as<void>;
 };
 
+/// `device()`: where its work runs.
 template <class S>
 concept HasDevice = requires(const S stream) {
   { stream.device() } noexcept -> std::same_as<Device>;
@@ -6260,8 +6327,8 @@ concept HasDevice = requires(const S stream) {
 template <class S>
 concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
 
-/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline
-/// passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
+/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the
+/// deadline passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
 template <class S>
 concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &&
                           ExternalEvent<typename S::ExternalEvent> &&
@@ -6772,6 +6839,60 @@ class CommunicationStream {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/stream/cuda/timing_event.hpp
+
+/// @file
+/// A point in a CUDA stream that knows when the device came to it.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns a cudaEvent_t with timing, which costs the device more than an Event. Threads: not while another thread records
+/// it.
+class TimingEvent {
+ public:
+  /// @throws Error (cuda)
+  explicit TimingEvent(int device) {
+    const DeviceGuard guard(device);
+    check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreateWithFlags");
+  }
+  TimingEvent(TimingEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  TimingEvent& operator=(TimingEvent&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~TimingEvent() {
+    if (event_ != nullptr) {
+      static_cast<void>(quiet(cudaEventDestroy(event_)));
+    }
+  }
+
+  /// Enqueued, on a stream of the device. Not where the stream is captured. @throws Error (cuda)
+  void record(StreamRef stream) { check(cudaEventRecord(event_, stream.native()), "cudaEventRecord"); }
+
+  /// False too where the device has failed. Not while a stream is being captured, unless under RelaxedCapture.
+  bool is_complete() const noexcept { return quiet(cudaEventQuery(event_)); }
+
+  /// What passed on the device from one to the other, less than nothing where `to` was first; nothing where one of them
+  /// is not complete or the device does not say.
+  friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
+    float milliseconds = 0;
+    if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_, to.event_))) {
+      return std::nullopt;
+    }
+    return std::chrono::nanoseconds(
+        static_cast<std::chrono::nanoseconds::rep>(static_cast<double>(milliseconds) * 1e6));
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/stream/host/external_event.hpp
 
 /// @file
@@ -7052,21 +7173,15 @@ class HelperThread {
  public:
   /// @throws Error where the system gives no more threads.
   explicit HelperThread(Queue& queue) : queue_(queue) {
+    const async::BlockedSignals blocked;  // the user's handlers run in the user's threads
     queue_.has_helper_.store(true);
-    // The user's signal handlers run in the user's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       thread_ = std::jthread([this] { main(); });
     } catch (const std::system_error& failure) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       queue_.has_helper_.store(false);
       throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
                                       "; progress = inline needs no thread");
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
@@ -7461,6 +7576,7 @@ class IdentityError : public Error {
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// A value with all that is in it.
 struct Json {
   enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
 
@@ -7480,6 +7596,7 @@ struct Json {
 
 /// Linux lets no variable be longer than half of this.
 inline constexpr std::size_t longest_json = 256 * 1024;
+/// Arrays and objects inside each other.
 inline constexpr int deepest_json = 32;
 
 namespace detail {
@@ -7738,18 +7855,9 @@ namespace DTRAIN_NAMESPACE::identity {
 /// A whole environment, as a value.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// `value` for a sentence of one line: control bytes replaced, at most `shown` bytes of it.
-inline std::string printable(std::string_view value, std::size_t shown = 64) {
-  std::string text;
-  for (const char byte : value.substr(0, shown)) {
-    text += byte >= ' ' && byte < '\x7f' ? byte : '?';
-  }
-  return value.size() > shown ? text + "..." : text;
-}
-
 /// `NAME='value'` for a sentence.
 inline std::string quoted(std::string_view variable, std::string_view value) {
-  return std::string(variable) + "='" + printable(value) + "'";
+  return std::string(variable) + "=" + in_quotes(value, 64);
 }
 
 /// Decimal digits only, at most 2147483647; nothing for anything else.
@@ -8140,7 +8248,7 @@ inline std::string to_string(const ProcessIdentity& who) {
   line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,
                                        who.is_provisional("node_rank") || who.is_provisional("node_count"));
   constexpr std::size_t longest_name = 253;  // DNS has no longer ones
-  const std::string address = printable(who.master_addr.value_or("an address not known yet"), longest_name);
+  const std::string address = excerpt(who.master_addr.value_or("an address not known yet"), longest_name);
   const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
   line += ", store at " + (brackets ? "[" + address + "]" : address);
   line += who.master_port ? ":" + std::to_string(*who.master_port) : "";
@@ -8190,6 +8298,7 @@ inline Environment snapshot_environment() {
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// An entry of a list of hosts.
 struct HostPort {
   std::string host;  ///< without brackets; nothing says that it can be resolved
   std::optional<int> port;
@@ -8332,6 +8441,7 @@ inline void check_incomplete(const Variables& variables) {
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Their names.
 struct LauncherVariables {
   const char* rank;
   const char* world_size;
@@ -8427,6 +8537,7 @@ struct NodeFlags {
   std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
 };
 
+/// Which node of its job a launcher is on, and where the launchers meet.
 struct NodeIdentity {
   int node_rank = 0;
   int node_count = 1;
@@ -8609,6 +8720,7 @@ inline int job_port(const Variables& variables, SlurmNumbers slurm) {
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// A rank among its job's.
 struct Place {
   int rank = 0;
   int world_size = 1;
@@ -9314,7 +9426,7 @@ struct SingleSource {
     ProcessIdentity who;
     who.launcher = name;
     complete_one_node(who);
-    who.master_addr = "127.0.0.1";
+    who.master_addr = loopback_address;
     who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
     // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
     const std::optional<int> tasks = parse_integer(variables.text("SLURM_NTASKS").value_or(""));
@@ -9764,7 +9876,8 @@ inline NodeFacts node_of(const ProcessIdentity& who) {
                                      const std::string& remedy) {
   throw IdentityError(IdentityErrc::many_launchers,
                       launcher + " started several launchers on one node (" + stated +
-                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy);
+                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy +
+                          "; a program that is started once for each rank has launch::PerProcess in its policy");
 }
 
 inline NodeFacts read_mpirun_node(const Variables& variables) {
@@ -9819,9 +9932,10 @@ inline void check_lonely_count(const Variables& variables) {
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
     if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
-      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) + " nodes, but which of them this is, " +
-                                                     rank + ", is not set; set it to 0.." + std::to_string(*nodes - 1) +
-                                                     ", another on each node");
+      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) +
+                                                     " says how many nodes there are, but not " +
+                                                     "which of them this is; set " + rank + " to 0.." +
+                                                     std::to_string(*nodes - 1) + ", another on each node");
     }
   }
 }
@@ -10497,6 +10611,7 @@ struct Limits {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// Which machine a rank runs on, as the ranks compare it.
 struct HostIdentity {
   std::string id;    ///< equal on two ranks exactly where they share a host
   std::string name;  ///< for messages only: names repeat, and differ between views of one machine
@@ -10733,7 +10848,8 @@ using Frame = std::vector<std::byte>;
 /// connection, as far as the bound goes: who misses more cannot go on.
 class Outbox {
  public:
-  /// @param most bytes that may wait @param kept bytes that are kept after they were taken
+  /// @param most bytes that may wait
+  /// @param kept bytes that are kept after they were taken
   Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
   /// False, with nothing appended, where more than the bound would wait: the peer does not read.
@@ -10874,8 +10990,8 @@ inline std::string random_job_id() {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// @param ranks ascending
-/// Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000 ranks can be read.
+/// "ranks 0-3 and 7". Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000
+/// ranks can be read. @param ranks ascending
 inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
   if (ranks.empty()) {
     return "no rank";
@@ -11471,8 +11587,11 @@ class KeySpace {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// @name What a Hello begins with
+/// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
 inline constexpr std::uint16_t protocol_version = 2;
+/// @}
 
 /// What begins a frame. Numbers are never given to another meaning.
 enum class MessageKind : std::uint8_t {
@@ -11496,6 +11615,7 @@ enum class MessageKind : std::uint8_t {
 /// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
 enum class Role : std::uint8_t { rank = 1, launcher = 2 };
 
+/// Random bytes, new for each handshake.
 using Nonce = std::array<std::byte, 16>;
 
 /// An HMAC-SHA256; zeros where there is no secret.
@@ -11556,7 +11676,7 @@ struct Refused {
 /// @name In a session
 /// @{
 struct Heartbeat {
-  std::uint64_t received = 0;
+  std::uint64_t received = 0;  ///< frames of the session: they need not be kept for a Resume any more
 };
 
 struct Welcome {
@@ -11575,285 +11695,6 @@ struct Report {
 struct Leave {};
 struct Left {};
 /// @}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/seats.hpp
-
-/// @file
-/// The places of a job, one for each rank: who may sit down, who sits, who has got up. Pure.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Names a connection of the server's; never used twice.
-using SessionId = std::uint64_t;
-
-class Seats {
- public:
-  enum class State : std::uint8_t { empty = 1, joined, left, lost };
-
-  struct Seat {
-    State state = State::empty;
-    SessionId session = 0;
-    RankFacts facts;
-    std::int64_t process = 0;
-
-    std::string who() const {
-      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
-             ")";
-    }
-  };
-
-  /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
-  Seats(int world_size, std::string owner) : owner_(std::move(owner)), seats_(static_cast<std::size_t>(world_size)) {}
-
-  int world_size() const noexcept { return static_cast<int>(seats_.size()); }
-  const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
-
-  /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
-  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed, as with different
-  /// world sizes or terms.
-  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Join& join) {
-    const int rank = join.facts.rank;
-    if (join.world_size != world_size()) {
-      const std::string text = "rank " + std::to_string(rank) + " on host " + join.facts.host +
-                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
-                               " that it has " + std::to_string(world_size());
-      if (complete()) {
-        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
-      }
-      return Cause{CauseKind::disagreement, rank, join.facts.host, text + "; start all ranks with one world size"};
-    }
-    if (rank < 0 || rank >= world_size()) {
-      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
-                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
-    }
-    Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    if (seat.state != State::empty) {
-      const char* state = seat.state == State::joined ? ""
-                          : seat.state == State::left ? ", which has left"
-                                                      : ", which was lost";
-      return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
-                     "; give each process its own rank"};
-    }
-    if (taken_ == 0) {
-      agreed_ = join.facts.agreed;
-      agreed_by_ = "rank " + std::to_string(rank) + " on host " + join.facts.host;
-    } else if (const auto difference = first_difference(join.facts.agreed, agreed_)) {
-      return Cause{CauseKind::disagreement, rank, join.facts.host,
-                   "rank " + std::to_string(rank) + " on host " + join.facts.host + " has " + difference->first + ", " +
-                       agreed_by_ + " has " + difference->second +
-                       "; start all ranks with the same program and settings"};
-    }
-    seat = Seat{State::joined, session, join.facts, join.process};
-    seat.facts.agreed.clear();  // ten thousand copies of one text
-    ++taken_;
-    ++present_;
-    return std::monostate{};
-  }
-
-  /// The seat that the very process which says this sits in already; null where there is no such.
-  const Seat* seat_of(const Join& join) const noexcept {
-    const int rank = join.facts.rank;
-    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
-      return nullptr;
-    }
-    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    const bool same = seat.facts.host_id == join.facts.host_id && seat.process == join.process;
-    return seat.state == State::joined && same ? &seat : nullptr;
-  }
-
-  /// A rank that sits gets up. @param how left or lost
-  void rise(int rank, State how) {
-    seats_[static_cast<std::size_t>(rank)].state = how;
-    --present_;
-    left_ += how == State::left ? 1 : 0;
-  }
-
-  /// Whether every rank has sat down at some time.
-  bool complete() const noexcept { return taken_ == seats_.size(); }
-
-  /// How many sit now.
-  std::size_t present() const noexcept { return present_; }
-
-  bool anyone_left() const noexcept { return left_ > 0; }
-
-  /// The ranks in a state, ascending.
-  std::vector<int> in(State state) const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      if (at(rank).state == state) {
-        ranks.push_back(rank);
-      }
-    }
-    return ranks;
-  }
-
-  /// What all said of themselves, in order of rank.
-  std::vector<RankFacts> facts() const {
-    std::vector<RankFacts> all;
-    all.reserve(seats_.size());
-    for (const Seat& seat : seats_) {
-      all.push_back(seat.facts);
-    }
-    return all;
-  }
-
- private:
-  std::string owner_;
-  std::string agreed_;     ///< what the first to sit down said
-  std::string agreed_by_;  ///< who that was
-  std::vector<Seat> seats_;
-  std::size_t taken_ = 0;
-  std::size_t present_ = 0;
-  std::size_t left_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/effect.hpp
-
-/// @file
-/// What may be said to and by a rank that has joined, and what a Job wants its server to do.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What a session is to be sent.
-using ToRank = std::variant<Welcome, Failure, Response, Left>;
-
-/// What a rank may send in its session.
-using FromRank = std::variant<Request, Cancel, Report, Leave>;
-
-/// @name Effects: what the server is to do, in order.
-/// @{
-struct Send {
-  SessionId session = 0;
-  ToRank message;
-};
-/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
-[[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
-  return {session, std::move(message)};
-}
-/// Close the session once what was sent to it is out.
-struct CloseAfterSending {
-  SessionId session = 0;
-};
-struct Joined {
-  int rank = 0;
-  std::string host;
-};
-struct HasLeft {
-  int rank = 0;
-};
-/// The job has its first cause.
-struct HasFailed {
-  Cause cause;
-};
-using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
-/// @}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/secret.hpp
-
-/// @file
-/// The secret of a job: who knows it may join.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Both sides prove that they know it without sending it (handshake.hpp). It guards the door, not the wire: what
-/// follows is neither encrypted nor protected against somebody who can change what is on its way.
-class Secret {
- public:
-  static constexpr std::size_t fewest_characters = 16;
-  static constexpr std::size_t most_characters = 4096;
-
-  /// @param where it comes from, for the sentence: "DTRAIN_SECRET"
-  /// @throws Error (usage) where it is too short to be one, or too long; the sentence does not quote it
-  static Secret of(std::string text, std::string_view where) {
-    if (text.size() < fewest_characters || text.size() > most_characters) {
-      throw Error(Errc::usage, std::string(where) + " has " + std::to_string(text.size()) +
-                                   " characters; a secret has " + std::to_string(fewest_characters) + " to " +
-                                   std::to_string(most_characters) +
-                                   ", for example those that `openssl rand -hex 32` prints");
-    }
-    return Secret(std::move(text));
-  }
-
-  /// 64 hexadecimal digits that nobody can guess. @throws Error (posix)
-  static Secret drawn() { return Secret(hex(random_bytes<32>())); }
-
-  /// What to pass on to those who are to join.
-  const std::string& text() const noexcept { return text_; }
-  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_)); }
-
- private:
-  explicit Secret(std::string text) : text_(std::move(text)) {}
-
-  std::string text_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/job_options.hpp
-
-/// @file
-/// What a store is to know of a job before anybody joins.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// One job of a server's.
-struct JobOptions {
-  Role role = Role::rank;
-  int world_size = 1;
-  std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
-  std::string job{};             ///< what the launcher calls it; empty: every name is let in
-  /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
-  std::string owner = "the store";
-  Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
-
-  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
-  /// @{
-  std::function<void(const Cause&)> on_failure{};
-  std::function<void(int rank, const std::string& host)> on_joined{};
-  std::function<void(int rank)> on_left{};
-  /// @}
-};
-
-/// What all jobs of a server share.
-struct ServerOptions {
-  std::optional<Secret> secret{};  ///< that everybody has to know
-  Limits limits{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/text.hpp
-
-/// @file
-/// Texts for sentences: cut to a bound, quoted, the version.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
-inline std::string_view cut(std::string_view text, std::size_t longest) {
-  std::size_t length = std::min(text.size(), longest);
-  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-    --length;
-  }
-  return text.substr(0, length);
-}
-
-/// 'a key' as a sentence may have it, whatever its bytes are.
-inline std::string in_quotes(std::string_view key) {
-  constexpr std::size_t longest = 128;
-  return "'" + std::string(cut(printable(key.substr(0, longest)), longest)) + (key.size() > longest ? "...'" : "'");
-}
-
-/// "0.1.0"
-inline std::string version_text() {
-  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -12124,6 +11965,711 @@ inline void require_bounded(const Request& request, const std::string& doing) {
     refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_fields.hpp
+
+/// @file
+/// The fields of requests and their answers, in their order on the wire: for codec.hpp.
+
+namespace DTRAIN_NAMESPACE::rendezvous::detail {
+
+inline constexpr MessageKind kind_of(const Request*) {
+  return MessageKind::request;
+}
+inline constexpr MessageKind kind_of(const Response*) {
+  return MessageKind::response;
+}
+inline constexpr MessageKind kind_of(const Cancel*) {
+  return MessageKind::cancel;
+}
+
+/// Exactly `count` values. @pre when writing, there are so many
+template <class Fields>
+void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
+  values.resize(count);
+  for (std::string& value : values) {
+    of.raw_text(value, max_value_bytes);
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Request& message) {
+  of.number(message.id);
+  of.choice(message.operation, Operation::set, Operation::get_many);
+  of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
+  switch (message.operation) {
+    case Operation::compare_set: {
+      int expects_one = message.expected ? 1 : 0;
+      of.number(expects_one, 0, 1);
+      if (expects_one == 1) {
+        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
+      }
+      of.raw_text(message.value, max_value_bytes);
+      break;
+    }
+    case Operation::set:
+    case Operation::append: of.raw_text(message.value, max_value_bytes); break;
+    case Operation::add: of.number(message.number); break;
+    case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
+    default: break;
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Response& message) {
+  of.number(message.id);
+  of.choice(message.status, Status::ok, Status::failed);
+  of.raw_text(message.text, max_value_bytes);
+  of.number(message.number);
+  int count = static_cast<int>(message.values.size());
+  of.number(count, 0, static_cast<int>(max_keys_of_a_wait));
+  values_of(of, message.values, static_cast<std::size_t>(count));
+}
+
+template <class Fields>
+void fields(Fields& of, Cancel& message) {
+  of.number(message.id);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous::detail
+
+// ---- dtrain/rendezvous/seats.hpp
+
+/// @file
+/// The places of a job, one for each rank: who may sit down, who sits, who has got up. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a connection of the server's; never used twice.
+using SessionId = std::uint64_t;
+
+/// Who has taken the place of each rank, and what became of it.
+class Seats {
+ public:
+  enum class State : std::uint8_t { empty = 1, joined, left, lost };
+
+  struct Seat {
+    State state = State::empty;
+    SessionId session = 0;
+    RankFacts facts;
+    std::int64_t process = 0;
+
+    std::string who() const {
+      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
+             ")";
+    }
+  };
+
+  /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
+  Seats(int world_size, std::string owner) : owner_(std::move(owner)), seats_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const noexcept { return static_cast<int>(seats_.size()); }
+  const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
+
+  /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
+  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed, as with different
+  /// world sizes or terms.
+  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Join& join) {
+    const int rank = join.facts.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = "rank " + std::to_string(rank) + " on host " + join.facts.host +
+                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
+                               " that it has " + std::to_string(world_size());
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Cause{CauseKind::disagreement, rank, join.facts.host, text + "; start all ranks with one world size"};
+    }
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
+                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
+    }
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    if (seat.state != State::empty) {
+      const char* state = seat.state == State::joined ? ""
+                          : seat.state == State::left ? ", which has left"
+                                                      : ", which was lost";
+      return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
+                     "; give each process its own rank"};
+    }
+    if (taken_ == 0) {
+      agreed_ = join.facts.agreed;
+      agreed_by_ = "rank " + std::to_string(rank) + " on host " + join.facts.host;
+    } else if (const auto difference = first_difference(join.facts.agreed, agreed_)) {
+      return Cause{CauseKind::disagreement, rank, join.facts.host,
+                   "rank " + std::to_string(rank) + " on host " + join.facts.host + " has " + difference->first + ", " +
+                       agreed_by_ + " has " + difference->second +
+                       "; start all ranks with the same program and settings"};
+    }
+    seat = Seat{State::joined, session, join.facts, join.process};
+    seat.facts.agreed.clear();  // ten thousand copies of one text
+    ++taken_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// The seat that the very process which says this sits in already; null where there is no such.
+  const Seat* seat_of(const Join& join) const noexcept {
+    const int rank = join.facts.rank;
+    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
+      return nullptr;
+    }
+    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    const bool same = seat.facts.host_id == join.facts.host_id && seat.process == join.process;
+    return seat.state == State::joined && same ? &seat : nullptr;
+  }
+
+  /// A rank that sits gets up. @param how left or lost
+  void rise(int rank, State how) {
+    seats_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+    left_ += how == State::left ? 1 : 0;
+  }
+
+  /// Whether every rank has sat down at some time.
+  bool complete() const noexcept { return taken_ == seats_.size(); }
+
+  /// How many sit now.
+  std::size_t present() const noexcept { return present_; }
+
+  bool anyone_left() const noexcept { return left_ > 0; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> in(State state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
+  /// What all said of themselves, in order of rank.
+  std::vector<RankFacts> facts() const {
+    std::vector<RankFacts> all;
+    all.reserve(seats_.size());
+    for (const Seat& seat : seats_) {
+      all.push_back(seat.facts);
+    }
+    return all;
+  }
+
+ private:
+  std::string owner_;
+  std::string agreed_;     ///< what the first to sit down said
+  std::string agreed_by_;  ///< who that was
+  std::vector<Seat> seats_;
+  std::size_t taken_ = 0;
+  std::size_t present_ = 0;
+  std::size_t left_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/effect.hpp
+
+/// @file
+/// What may be said to and by a rank that has joined, and what a Job wants its server to do.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a session is to be sent.
+using ToRank = std::variant<Welcome, Failure, Response, Left>;
+
+/// What a rank may send in its session.
+using FromRank = std::variant<Request, Cancel, Report, Leave>;
+
+/// @name Effects: what the server is to do, in order.
+/// @{
+struct Send {
+  SessionId session = 0;
+  ToRank message;
+};
+/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
+[[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
+  return {session, std::move(message)};
+}
+/// Close the session once what was sent to it is out.
+struct CloseAfterSending {
+  SessionId session = 0;
+};
+/// A rank has taken its place.
+struct Joined {
+  int rank = 0;
+  std::string host;
+};
+/// A rank is done.
+struct HasLeft {
+  int rank = 0;
+};
+/// The job has its first cause.
+struct HasFailed {
+  Cause cause;
+};
+using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/codec.hpp
+
+/// @file
+/// The messages of a session to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// @name The kind of each message, and its fields in their order on the wire.
+/// @{
+inline constexpr MessageKind kind_of(const Heartbeat*) {
+  return MessageKind::heartbeat;
+}
+inline constexpr MessageKind kind_of(const Welcome*) {
+  return MessageKind::welcome;
+}
+inline constexpr MessageKind kind_of(const Failure*) {
+  return MessageKind::failure;
+}
+inline constexpr MessageKind kind_of(const Report*) {
+  return MessageKind::report;
+}
+inline constexpr MessageKind kind_of(const Leave*) {
+  return MessageKind::leave;
+}
+inline constexpr MessageKind kind_of(const Left*) {
+  return MessageKind::left;
+}
+
+template <class Fields>
+void fields(Fields& of, Heartbeat& message) {
+  of.number(message.received);
+}
+
+template <class Fields>
+void fields(Fields& of, Welcome& message) {
+  of.number(message.membership.rank, 0, max_world_size);
+  of.number(message.membership.world_size, 1, max_world_size);
+  of.number(message.membership.local_rank, 0, max_world_size);
+  of.number(message.membership.local_world_size, 1, max_world_size);
+  of.number(message.membership.node_rank, 0, max_world_size);
+  of.number(message.membership.node_count, 1, max_world_size);
+  of.text(message.membership.host, max_name_bytes);
+  of.text(message.membership.job, max_name_bytes);
+  of.number(message.membership.other_host_rank, -1, max_world_size);
+  of.text(message.membership.other_host, max_name_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Cause& cause) {
+  of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
+  of.number(cause.rank, -1, max_int);
+  of.text(cause.host, max_name_bytes);
+  of.text(cause.text, max_sentence_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Failure& message) {
+  fields(of, message.cause);
+}
+
+template <class Fields>
+void fields(Fields& of, Report& message) {
+  fields(of, message.cause);
+}
+
+template <class Fields>
+void fields(Fields&, Leave&) {}
+
+template <class Fields>
+void fields(Fields&, Left&) {}
+/// @}
+
+template <class Message, class Any>
+std::optional<Any> decode_as(FieldReader& reader) {
+  Message message;
+  fields(reader, message);
+  std::optional<Any> decoded;
+  if (reader.finished()) {
+    decoded.emplace(std::move(message));
+  }
+  return decoded;
+}
+
+}  // namespace detail
+
+/// The frame of a message, in the memory of `writer`, which is used again.
+template <class Message>
+std::span<const std::byte> encode(Message message, FieldWriter& writer) {
+  writer.clear();
+  const MessageKind kind = detail::kind_of(&message);
+  writer.choice(kind, kind, kind);
+  detail::fields(writer, message);
+  return writer.view();
+}
+
+/// The frame of a message. @pre keys and values within their bounds: they would be cut
+template <class Message>
+Frame encode(Message message) {
+  FieldWriter writer;
+  static_cast<void>(encode(std::move(message), writer));
+  return writer.take();
+}
+
+inline Frame encode(ToRank message) {
+  return std::visit([](auto& each) { return encode(std::move(each)); }, message);
+}
+
+/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
+inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
+  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
+  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
+}
+
+/// What a store sent in a session; nothing if it does not follow the protocol.
+inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
+    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
+    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+/// What a rank sent in a session; nothing if it does not follow the protocol.
+inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
+    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
+    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
+    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/door_codec.hpp
+
+/// @file
+/// The messages at the door, before a session begins, to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a rank may say after its Hello.
+using Knock = std::variant<Join, Resume>;
+
+/// What a store may say at the door.
+using DoorAnswer = std::variant<Challenge, Accepted, Refused, Failure>;
+
+/// @param protocol another than this version's only in tests
+inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
+  FieldWriter writer;
+  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
+  writer.number(protocol_magic);
+  writer.number(protocol);
+  writer.text(message.version, max_name_bytes);
+  detail::fields(writer, message);
+  return writer.take();
+}
+
+/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
+/// @param version the store's version of dtrain
+inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
+                                                                const std::string& version) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  std::uint32_t magic = 0;
+  std::uint16_t protocol = 0;
+  Hello hello;
+  reader.choice(kind, MessageKind::hello, MessageKind::hello);
+  reader.number(magic);
+  reader.number(protocol);
+  reader.text(hello.version, max_name_bytes);
+  if (!reader.ok() || magic != protocol_magic) {
+    return std::nullopt;
+  }
+  if (protocol != protocol_version || hello.version != version) {
+    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
+                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
+                   "); run one build on all ranks"};
+  }
+  detail::fields(reader, hello);
+  if (!reader.finished()) {
+    return std::nullopt;
+  }
+  return hello;
+}
+
+/// What a rank said after its Hello; nothing if it does not follow the protocol.
+inline std::optional<Knock> decode_knock(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::join: return detail::decode_as<Join, Knock>(reader);
+    case MessageKind::resume: return detail::decode_as<Resume, Knock>(reader);
+    default: return std::nullopt;
+  }
+}
+
+/// What a store said at the door; nothing if it does not follow the protocol.
+inline std::optional<DoorAnswer> decode_door_answer(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::challenge: return detail::decode_as<Challenge, DoorAnswer>(reader);
+    case MessageKind::accepted: return detail::decode_as<Accepted, DoorAnswer>(reader);
+    case MessageKind::refused: return detail::decode_as<Refused, DoorAnswer>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, DoorAnswer>(reader);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/line.hpp
+
+/// @file
+/// rendezvous::Line: one side of a session, which outlives the connections that carry it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Bounds of one end of a session.
+struct LineOptions {
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
+  std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
+  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
+};
+
+/// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
+/// loop outlives it. Threads: the loop's. Its handlers may close it.
+class Line : public std::enable_shared_from_this<Line> {
+ public:
+  struct Handlers {
+    /// A frame of the session has come. False where it does not follow the protocol: the connection ends.
+    std::function<bool(std::span<const std::byte>)> on_frame;
+    /// The connection has ended, and no other is attached. @param how a clause
+    std::function<void(const std::string& how)> on_end;
+  };
+
+  Line(async::EventLoop& loop, const LineOptions& options, Handlers handlers)
+      : loop_(loop),
+        options_(options),
+        handlers_(std::move(handlers)),
+        outbox_(options.outgoing_bytes, kept_bytes),
+        to_write_(loop),
+        taken_(loop),
+        last_heard_(Deadline::Clock::now()) {}
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  ~Line() = default;
+
+  /// Goes on over this connection, instead of any that it has. What the link's writer holds already goes first.
+  /// @param has how many frames the peer has. False where it cannot go on from there: then nothing is changed
+  bool attach(std::unique_ptr<Link> link, std::uint64_t has) {
+    if (!outbox_.rewind(has)) {
+      return false;
+    }
+    detach();
+    link_ = std::move(link);
+    last_heard_ = Deadline::Clock::now();
+    reading_ = loop_.spawn(run(shared_from_this(), &Line::read_all));
+    writing_ = loop_.spawn(run(shared_from_this(), &Line::write_all));
+    return true;
+  }
+
+  bool attached() const noexcept { return link_ != nullptr; }
+
+  /// False where the peer leaves too much unread.
+  [[nodiscard]] bool send(Frame frame) {
+    to_write_.set();
+    return outbox_.push(std::move(frame));
+  }
+
+  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
+  /// under way that the peer hears anyway.
+  void beat() {
+    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
+        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
+      unacknowledged_bytes_ = 0;
+      to_write_.set();
+    }
+  }
+
+  /// Ends the connection once everything is sent. Without one, nothing is sent any more.
+  void close_after_sending() {
+    closing_ = true;
+    to_write_.set();
+  }
+
+  /// Ends everything; no handler is called any more.
+  void close() noexcept {
+    handlers_ = {};
+    detach();
+  }
+
+  std::uint64_t received() const noexcept { return received_; }
+  Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
+  void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
+  std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
+
+ private:
+  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
+  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
+  static constexpr std::chrono::milliseconds linger{1000};
+
+  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  bool lacks_room() const noexcept {
+    return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
+  }
+
+  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
+  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
+  async::Task<void> room() {
+    while (lacks_room()) {
+      is_crowded_ = true;
+      co_await taken_.wait(a_day());
+    }
+    is_crowded_ = false;
+  }
+
+  /// Ends both directions and the connection.
+  void detach() noexcept {
+    reading_.cancel();
+    writing_.cancel();
+    link_.reset();
+    taken_.set();
+  }
+
+  /// Runs one direction. Its end, or its exception, is the end of the connection.
+  static async::Task<void> run(std::shared_ptr<Line> self, async::Task<std::string> (Line::*direction)(Link&)) {
+    const Link* const link = self->link_.get();
+    std::string how;
+    try {
+      how = co_await ((*self).*direction)(*self->link_);
+    } catch (const std::exception& error) {
+      how = error.what();
+    }
+    if (self->link_.get() == link) {
+      self->detach();
+      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
+      if (on_end) {
+        on_end(how);
+      }
+    }
+  }
+
+  async::Task<std::string> read_all(Link& link) {
+    net::FrameResult frame;
+    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
+    for (;;) {
+      if (lacks_room()) {
+        co_await room();
+      }
+      if (!link.reader.try_read_frame(frame)) {
+        co_await link.connection.readable(a_day());
+        continue;
+      }
+      if (!frame.ok()) {
+        co_return frame.reason;
+      }
+      last_heard_ = Deadline::Clock::now();
+      const bool understood = hear(frame.payload);
+      if (link_.get() != &link) {
+        co_return std::string();
+      }
+      if (!understood) {
+        co_return "it sent bytes that do not follow the protocol";
+      }
+    }
+  }
+
+  bool hear(std::span<const std::byte> frame) {
+    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
+      if (options_.is_store) {
+        beat();
+      }
+      return outbox_.acknowledge(*has);
+    }
+    ++received_;
+    unacknowledged_bytes_ += frame.size();
+    if (unacknowledged_bytes_ > acknowledged_every) {
+      beat();
+    }
+    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
+    return !on_frame || on_frame(frame);
+  }
+
+  async::Task<std::string> write_all(Link& link) {
+    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
+    for (;;) {
+      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
+        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+      }
+      if (link.writer.queued_bytes() > 0) {
+        net::IoResult result = link.writer.try_flush();
+        if (result.status == net::IoStatus::timed_out) {
+          const std::size_t at_once = result.bytes;
+          result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
+          result.bytes += at_once;
+        }
+        taken_.set();
+        if (result.status == net::IoStatus::closed) {
+          co_return result.reason();
+        }
+        const Deadline::Clock::time_point now = Deadline::Clock::now();
+        if (result.bytes > 0) {
+          last_taken = now;
+          last_heard_ = is_crowded_ ? now : last_heard_;
+        } else if (now - last_taken >= options_.send) {
+          co_return "it took nothing for " + seconds_text(options_.send);
+        }
+      } else if (closing_) {
+        link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
+        co_await loop_.sleep_for(linger);
+        co_return "it was told to close";
+      } else {
+        co_await to_write_.wait(a_day());
+        last_taken = Deadline::Clock::now();
+      }
+    }
+  }
+
+  async::EventLoop& loop_;
+  LineOptions options_;
+  Handlers handlers_;
+  Outbox outbox_;
+  std::unique_ptr<Link> link_;
+  async::AutoResetEvent to_write_;
+  async::AutoResetEvent taken_;
+  Deadline::Clock::time_point last_heard_;
+  std::uint64_t received_ = 0;
+  std::size_t unacknowledged_bytes_ = 0;
+  FieldWriter heartbeat_;
+  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
+  bool closing_ = false;
+  async::Spawned reading_;
+  async::Spawned writing_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -12602,527 +13148,76 @@ class FormationWatch {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/request_fields.hpp
+// ---- dtrain/rendezvous/secret.hpp
 
 /// @file
-/// The fields of requests and their answers, in their order on the wire: for codec.hpp.
-
-namespace DTRAIN_NAMESPACE::rendezvous::detail {
-
-inline constexpr MessageKind kind_of(const Request*) {
-  return MessageKind::request;
-}
-inline constexpr MessageKind kind_of(const Response*) {
-  return MessageKind::response;
-}
-inline constexpr MessageKind kind_of(const Cancel*) {
-  return MessageKind::cancel;
-}
-
-/// Exactly `count` values. @pre when writing, there are so many
-template <class Fields>
-void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
-  values.resize(count);
-  for (std::string& value : values) {
-    of.raw_text(value, max_value_bytes);
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Request& message) {
-  of.number(message.id);
-  of.choice(message.operation, Operation::set, Operation::get_many);
-  of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
-  switch (message.operation) {
-    case Operation::compare_set: {
-      int expects_one = message.expected ? 1 : 0;
-      of.number(expects_one, 0, 1);
-      if (expects_one == 1) {
-        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
-      }
-      of.raw_text(message.value, max_value_bytes);
-      break;
-    }
-    case Operation::set:
-    case Operation::append: of.raw_text(message.value, max_value_bytes); break;
-    case Operation::add: of.number(message.number); break;
-    case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
-    default: break;
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Response& message) {
-  of.number(message.id);
-  of.choice(message.status, Status::ok, Status::failed);
-  of.raw_text(message.text, max_value_bytes);
-  of.number(message.number);
-  int count = static_cast<int>(message.values.size());
-  of.number(count, 0, static_cast<int>(max_keys_of_a_wait));
-  values_of(of, message.values, static_cast<std::size_t>(count));
-}
-
-template <class Fields>
-void fields(Fields& of, Cancel& message) {
-  of.number(message.id);
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous::detail
-
-// ---- dtrain/rendezvous/codec.hpp
-
-/// @file
-/// The messages of a session to the bytes of a frame and back.
+/// The secret of a job: who knows it may join.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-namespace detail {
-
-/// @name The kind of each message, and its fields in their order on the wire.
-/// @{
-inline constexpr MessageKind kind_of(const Heartbeat*) {
-  return MessageKind::heartbeat;
-}
-inline constexpr MessageKind kind_of(const Welcome*) {
-  return MessageKind::welcome;
-}
-inline constexpr MessageKind kind_of(const Failure*) {
-  return MessageKind::failure;
-}
-inline constexpr MessageKind kind_of(const Report*) {
-  return MessageKind::report;
-}
-inline constexpr MessageKind kind_of(const Leave*) {
-  return MessageKind::leave;
-}
-inline constexpr MessageKind kind_of(const Left*) {
-  return MessageKind::left;
-}
-
-template <class Fields>
-void fields(Fields& of, Heartbeat& message) {
-  of.number(message.received);
-}
-
-template <class Fields>
-void fields(Fields& of, Welcome& message) {
-  of.number(message.membership.rank, 0, max_world_size);
-  of.number(message.membership.world_size, 1, max_world_size);
-  of.number(message.membership.local_rank, 0, max_world_size);
-  of.number(message.membership.local_world_size, 1, max_world_size);
-  of.number(message.membership.node_rank, 0, max_world_size);
-  of.number(message.membership.node_count, 1, max_world_size);
-  of.text(message.membership.host, max_name_bytes);
-  of.text(message.membership.job, max_name_bytes);
-  of.number(message.membership.other_host_rank, -1, max_world_size);
-  of.text(message.membership.other_host, max_name_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Cause& cause) {
-  of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
-  of.number(cause.rank, -1, max_int);
-  of.text(cause.host, max_name_bytes);
-  of.text(cause.text, max_sentence_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Failure& message) {
-  fields(of, message.cause);
-}
-
-template <class Fields>
-void fields(Fields& of, Report& message) {
-  fields(of, message.cause);
-}
-
-template <class Fields>
-void fields(Fields&, Leave&) {}
-
-template <class Fields>
-void fields(Fields&, Left&) {}
-/// @}
-
-template <class Message, class Any>
-std::optional<Any> decode_as(FieldReader& reader) {
-  Message message;
-  fields(reader, message);
-  std::optional<Any> decoded;
-  if (reader.finished()) {
-    decoded.emplace(std::move(message));
-  }
-  return decoded;
-}
-
-}  // namespace detail
-
-/// The frame of a message, in the memory of `writer`, which is used again.
-template <class Message>
-std::span<const std::byte> encode(Message message, FieldWriter& writer) {
-  writer.clear();
-  const MessageKind kind = detail::kind_of(&message);
-  writer.choice(kind, kind, kind);
-  detail::fields(writer, message);
-  return writer.view();
-}
-
-/// The frame of a message. @pre keys and values within their bounds: they would be cut
-template <class Message>
-Frame encode(Message message) {
-  FieldWriter writer;
-  static_cast<void>(encode(std::move(message), writer));
-  return writer.take();
-}
-
-inline Frame encode(ToRank message) {
-  return std::visit([](auto& each) { return encode(std::move(each)); }, message);
-}
-
-/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
-inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
-  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
-  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
-}
-
-/// What a store sent in a session; nothing if it does not follow the protocol.
-inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
-    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
-    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// What a rank sent in a session; nothing if it does not follow the protocol.
-inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
-    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
-    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
-    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
-    default: return std::nullopt;
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/door_codec.hpp
-
-/// @file
-/// The messages at the door, before a session begins, to the bytes of a frame and back.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What a rank may say after its Hello.
-using Knock = std::variant<Join, Resume>;
-
-/// What a store may say at the door.
-using DoorAnswer = std::variant<Challenge, Accepted, Refused, Failure>;
-
-/// @param protocol another than this version's only in tests
-inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
-  FieldWriter writer;
-  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
-  writer.number(protocol_magic);
-  writer.number(protocol);
-  writer.text(message.version, max_name_bytes);
-  detail::fields(writer, message);
-  return writer.take();
-}
-
-/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
-/// @param version the store's version of dtrain
-inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
-                                                                const std::string& version) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  std::uint32_t magic = 0;
-  std::uint16_t protocol = 0;
-  Hello hello;
-  reader.choice(kind, MessageKind::hello, MessageKind::hello);
-  reader.number(magic);
-  reader.number(protocol);
-  reader.text(hello.version, max_name_bytes);
-  if (!reader.ok() || magic != protocol_magic) {
-    return std::nullopt;
-  }
-  if (protocol != protocol_version || hello.version != version) {
-    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
-                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
-                   "); run one build on all ranks"};
-  }
-  detail::fields(reader, hello);
-  if (!reader.finished()) {
-    return std::nullopt;
-  }
-  return hello;
-}
-
-/// What a rank said after its Hello; nothing if it does not follow the protocol.
-inline std::optional<Knock> decode_knock(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::join: return detail::decode_as<Join, Knock>(reader);
-    case MessageKind::resume: return detail::decode_as<Resume, Knock>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// What a store said at the door; nothing if it does not follow the protocol.
-inline std::optional<DoorAnswer> decode_door_answer(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::challenge: return detail::decode_as<Challenge, DoorAnswer>(reader);
-    case MessageKind::accepted: return detail::decode_as<Accepted, DoorAnswer>(reader);
-    case MessageKind::refused: return detail::decode_as<Refused, DoorAnswer>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, DoorAnswer>(reader);
-    default: return std::nullopt;
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/line.hpp
-
-/// @file
-/// rendezvous::Line: one side of a session, which outlives the connections that carry it.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-struct LineOptions {
-  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
-  std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
-  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
-};
-
-/// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
-/// loop outlives it. Threads: the loop's. Its handlers may close it.
-class Line : public std::enable_shared_from_this<Line> {
+/// Both sides prove that they know it without sending it (see transcript.hpp). It guards the door, not the wire: what
+/// follows is neither encrypted nor protected against somebody who can change what is on its way.
+class Secret {
  public:
-  struct Handlers {
-    /// A frame of the session has come. False where it does not follow the protocol: the connection ends.
-    std::function<bool(std::span<const std::byte>)> on_frame;
-    /// The connection has ended, and no other is attached. @param how a clause
-    std::function<void(const std::string& how)> on_end;
-  };
+  static constexpr std::size_t fewest_characters = 16;
+  static constexpr std::size_t most_characters = 4096;
 
-  Line(async::EventLoop& loop, const LineOptions& options, Handlers handlers)
-      : loop_(loop),
-        options_(options),
-        handlers_(std::move(handlers)),
-        outbox_(options.outgoing_bytes, kept_bytes),
-        to_write_(loop),
-        taken_(loop),
-        last_heard_(Deadline::Clock::now()) {}
-  Line(const Line&) = delete;
-  Line& operator=(const Line&) = delete;
-  ~Line() = default;
-
-  /// Goes on over this connection, instead of any that it has. What the link's writer holds already goes first.
-  /// @param has how many frames the peer has. False where it cannot go on from there: then nothing is changed
-  bool attach(std::unique_ptr<Link> link, std::uint64_t has) {
-    if (!outbox_.rewind(has)) {
-      return false;
+  /// @param where it comes from, for the sentence: "DTRAIN_SECRET"
+  /// @throws Error (usage) where it is too short to be one, or too long; the sentence does not quote it
+  static Secret of(std::string text, std::string_view where) {
+    if (text.size() < fewest_characters || text.size() > most_characters) {
+      throw Error(Errc::usage, std::string(where) + " has " + std::to_string(text.size()) +
+                                   " characters; a secret has " + std::to_string(fewest_characters) + " to " +
+                                   std::to_string(most_characters) +
+                                   ", for example those that `openssl rand -hex 32` prints");
     }
-    detach();
-    link_ = std::move(link);
-    last_heard_ = Deadline::Clock::now();
-    reading_ = loop_.spawn(run(shared_from_this(), &Line::read_all));
-    writing_ = loop_.spawn(run(shared_from_this(), &Line::write_all));
-    return true;
+    return Secret(std::move(text));
   }
 
-  bool attached() const noexcept { return link_ != nullptr; }
+  /// 64 hexadecimal digits that nobody can guess. @throws Error (posix)
+  static Secret drawn() { return Secret(hex(random_bytes<32>())); }
 
-  /// False where the peer leaves too much unread.
-  [[nodiscard]] bool send(Frame frame) {
-    to_write_.set();
-    return outbox_.push(std::move(frame));
-  }
-
-  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
-  /// under way that the peer hears anyway.
-  void beat() {
-    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
-        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
-      unacknowledged_bytes_ = 0;
-      to_write_.set();
-    }
-  }
-
-  /// Ends the connection once everything is sent. Without one, nothing is sent any more.
-  void close_after_sending() {
-    closing_ = true;
-    to_write_.set();
-  }
-
-  /// Ends everything; no handler is called any more.
-  void close() noexcept {
-    handlers_ = {};
-    detach();
-  }
-
-  std::uint64_t received() const noexcept { return received_; }
-  Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
-  void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
-  std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
+  /// What to pass on to those who are to join.
+  const std::string& text() const noexcept { return text_; }
+  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_)); }
 
  private:
-  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
-  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
-  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
-  static constexpr std::chrono::milliseconds linger{1000};
+  explicit Secret(std::string text) : text_(std::move(text)) {}
 
-  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
+  std::string text_;
+};
 
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+}  // namespace DTRAIN_NAMESPACE::rendezvous
 
-  bool lacks_room() const noexcept {
-    return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
-  }
+// ---- dtrain/rendezvous/job_options.hpp
 
-  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
-  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
-  async::Task<void> room() {
-    while (lacks_room()) {
-      is_crowded_ = true;
-      co_await taken_.wait(a_day());
-    }
-    is_crowded_ = false;
-  }
+/// @file
+/// What a store is to know of a job before anybody joins.
 
-  /// Ends both directions and the connection.
-  void detach() noexcept {
-    reading_.cancel();
-    writing_.cancel();
-    link_.reset();
-    taken_.set();
-  }
+namespace DTRAIN_NAMESPACE::rendezvous {
 
-  /// Runs one direction. Its end, or its exception, is the end of the connection.
-  static async::Task<void> run(std::shared_ptr<Line> self, async::Task<std::string> (Line::*direction)(Link&)) {
-    const Link* const link = self->link_.get();
-    std::string how;
-    try {
-      how = co_await ((*self).*direction)(*self->link_);
-    } catch (const std::exception& error) {
-      how = error.what();
-    }
-    if (self->link_.get() == link) {
-      self->detach();
-      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
-      if (on_end) {
-        on_end(how);
-      }
-    }
-  }
+/// One job of a server's.
+struct JobOptions {
+  Role role = Role::rank;
+  int world_size = 1;
+  std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
+  std::string job{};             ///< what the launcher calls it; empty: every name is let in
+  /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
+  std::string owner = "the store";
+  Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
 
-  async::Task<std::string> read_all(Link& link) {
-    net::FrameResult frame;
-    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
-    for (;;) {
-      if (lacks_room()) {
-        co_await room();
-      }
-      if (!link.reader.try_read_frame(frame)) {
-        co_await link.connection.readable(a_day());
-        continue;
-      }
-      if (!frame.ok()) {
-        co_return frame.reason;
-      }
-      last_heard_ = Deadline::Clock::now();
-      const bool understood = hear(frame.payload);
-      if (link_.get() != &link) {
-        co_return std::string();
-      }
-      if (!understood) {
-        co_return "it sent bytes that do not follow the protocol";
-      }
-    }
-  }
+  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
+  /// @{
+  std::function<void(const Cause&)> on_failure{};
+  std::function<void(int rank, const std::string& host)> on_joined{};
+  std::function<void(int rank)> on_left{};
+  /// @}
+};
 
-  bool hear(std::span<const std::byte> frame) {
-    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
-      if (options_.is_store) {
-        beat();
-      }
-      return outbox_.acknowledge(*has);
-    }
-    ++received_;
-    unacknowledged_bytes_ += frame.size();
-    if (unacknowledged_bytes_ > acknowledged_every) {
-      beat();
-    }
-    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
-    return !on_frame || on_frame(frame);
-  }
-
-  async::Task<std::string> write_all(Link& link) {
-    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
-    for (;;) {
-      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
-        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
-      }
-      if (link.writer.queued_bytes() > 0) {
-        net::IoResult result = link.writer.try_flush();
-        if (result.status == net::IoStatus::timed_out) {
-          const std::size_t at_once = result.bytes;
-          result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
-          result.bytes += at_once;
-        }
-        taken_.set();
-        if (result.status == net::IoStatus::closed) {
-          co_return result.reason();
-        }
-        const Deadline::Clock::time_point now = Deadline::Clock::now();
-        if (result.bytes > 0) {
-          last_taken = now;
-          last_heard_ = is_crowded_ ? now : last_heard_;
-        } else if (now - last_taken >= options_.send) {
-          co_return "it took nothing for " + seconds_text(options_.send);
-        }
-      } else if (closing_) {
-        link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
-        co_await loop_.sleep_for(linger);
-        co_return "it was told to close";
-      } else {
-        co_await to_write_.wait(a_day());
-        last_taken = Deadline::Clock::now();
-      }
-    }
-  }
-
-  async::EventLoop& loop_;
-  LineOptions options_;
-  Handlers handlers_;
-  Outbox outbox_;
-  std::unique_ptr<Link> link_;
-  async::AutoResetEvent to_write_;
-  async::AutoResetEvent taken_;
-  Deadline::Clock::time_point last_heard_;
-  std::uint64_t received_ = 0;
-  std::size_t unacknowledged_bytes_ = 0;
-  FieldWriter heartbeat_;
-  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
-  bool closing_ = false;
-  async::Spawned reading_;
-  async::Spawned writing_;
+/// What all jobs of a server share.
+struct ServerOptions {
+  std::optional<Secret> secret{};  ///< that everybody has to know
+  Limits limits{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -13450,6 +13545,38 @@ class Transcript {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/unjoined_bound.hpp
+
+/// @file
+/// How many connections that have not joined a server keeps open.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
+inline std::size_t unjoined_bound(std::size_t wanted) noexcept {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
+    return wanted;
+  }
+  return std::min(wanted, std::max(static_cast<std::size_t>(files.rlim_cur / 2), std::size_t{1}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/version_text.hpp
+
+/// @file
+/// The version as ranks and stores tell it each other.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "0.1.0"
+inline std::string version_text() {
+  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/knock.hpp
 
 /// @file
@@ -13490,8 +13617,10 @@ inline NoAnswer no_answer(const net::FrameResult& frame) {
 
 }  // namespace detail
 
-/// @param call its proof is filled in here @param doing begins the sentences: "joining the job at a:1 as rank 2"
-/// @param deadline of hearing anything @param settled of the answer to `call`: a store that took it may act on it
+/// @param call its proof is filled in here
+/// @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// @param deadline of hearing anything
+/// @param settled of the answer to `call`: a store that took it may act on it
 /// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
 /// none where this rank has one: it may be somebody else
 inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,
@@ -14133,8 +14262,8 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
     }
     if (error.code().value() == EADDRINUSE) {
       throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
-                                    " is in use by another program, and the job's store is to listen there; choose "
-                                    "another with MASTER_PORT or --master-port");
+                                    " is in use by another program, or by another rank 0, and the job's store is to "
+                                    "listen there; choose another with MASTER_PORT or --master-port");
     }
     throw;
   }
@@ -14160,10 +14289,6 @@ inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::
                                  there);
   }
   return found;
-}
-
-inline bool is_written_as_loopback(const std::string& host, const net::Endpoint& resolved) {
-  return host == "localhost" || (net::Endpoint::from_numeric(host, 0) && resolved.is_loopback());
 }
 
 /// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
@@ -14217,7 +14342,7 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   if (resolved.empty()) {
     throw net::unresolved_error(host, resolution.reason);
   }
-  const bool loopback = detail::is_written_as_loopback(host, resolved.front());
+  const bool loopback = net::is_written_as_loopback(host);
   const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
     return (loopback || !endpoint.is_loopback()) && listen(endpoint);
   });
@@ -14254,6 +14379,280 @@ inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/server.hpp
+
+/// @file
+/// rendezvous::Server: the door of a store: who may enter, and to which job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
+/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+class Server {
+ public:
+  /// @param listeners at least one
+  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
+      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
+    for (net::Listener& listener : listeners_) {
+      accepting_.push_back(
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
+    }
+  }
+  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : Server(loop, one(std::move(listener)), std::move(options)) {}
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() = default;
+
+  /// Where it listens; the first of its addresses.
+  net::Endpoint local() const noexcept { return listeners_.front().local(); }
+
+  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
+  ServedJob& open(JobOptions options) {
+    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
+    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
+    place = std::move(job);
+    return *place;
+  }
+
+  /// How many connections have not joined: for tests and diagnosis.
+  std::size_t visitors() const noexcept { return visitors_.size(); }
+
+ private:
+  /// A connection that has not joined.
+  struct Visitor {
+    std::unique_ptr<Link> link;
+    bool has_greeted = false;
+    async::Spawned task;  ///< gone before the link
+  };
+  using VisitorId = std::uint64_t;
+
+  /// What somebody said at the door.
+  struct Call {
+    Hello hello;
+    Knock knock;
+    Transcript transcript;
+  };
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  static std::vector<net::Listener> one(net::Listener listener) {
+    std::vector<net::Listener> listeners;
+    listeners.push_back(std::move(listener));
+    return listeners;
+  }
+
+  async::Task<void> accept_all(net::Listener& listener) {
+    for (std::size_t unheard = 1;; ++unheard) {
+      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
+      if (accepted) {
+        admit(std::move(*accepted));
+      }
+      if (unheard >= most_visitors() / 8) {  // they are heard before many others could push them out
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));
+        unheard = 0;
+      }
+    }
+  }
+
+  /// Where all ranks of a large job come at once, there is room for each of them.
+  std::size_t most_visitors() const noexcept {
+    std::size_t most = options_.limits.unjoined_connections;
+    for (const auto& [role, job] : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job->options().world_size);
+      most += ranks - std::min(ranks, job->sessions());
+    }
+    return most;
+  }
+
+  void admit(net::Connection connection) {
+    if (visitors_.size() >= most_visitors()) {
+      visitors_.erase(least_welcome());
+    }
+    const VisitorId id = ++last_id_;
+    try {
+      Visitor& visitor = visitors_[id];
+      visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
+      visitor.link->watch(options_.limits.liveness);
+      visitor.task = loop_.spawn(receive(id, *visitor.link));
+    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
+      visitors_.erase(id);
+    }
+  }
+
+  /// The oldest that has said nothing that makes sense, or else the oldest.
+  std::map<VisitorId, Visitor>::iterator least_welcome() {
+    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
+      if (!visitor->second.has_greeted) {
+        return visitor;
+      }
+    }
+    return visitors_.begin();
+  }
+
+  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
+  async::Task<void> receive(VisitorId id, Link& link) {
+    try {
+      const Deadline deadline = Deadline::after(options_.limits.handshake);
+      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
+      if (const Refused* refused = std::get_if<Refused>(&heard)) {
+        co_await turn_away(link, encode(*refused));
+      } else if (Call* call = std::get_if<Call>(&heard)) {
+        const std::optional<Frame> no = let_in(id, *call);
+        if (no) {
+          co_await turn_away(link, *no);
+        }
+      }
+    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
+    }
+    visitors_.erase(id);
+  }
+
+  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
+    Call call;
+    const net::FrameResult first = co_await link.reader.read_frame(deadline);
+    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    if (!hello) {
+      co_return std::monostate();
+    }
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      co_return std::move(*refused);
+    }
+    call.hello = std::get<Hello>(std::move(*hello));
+    if (auto refused = wrong_secret(call.hello)) {
+      co_return *std::move(refused);
+    }
+    visitors_.at(id).has_greeted = true;
+    call.transcript.add(first.payload);
+    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    call.transcript.add(challenge);
+    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
+    if (!sent.ok()) {
+      co_return std::monostate();
+    }
+    const net::FrameResult second = co_await link.reader.read_frame(deadline);
+    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
+    if (!knock) {
+      co_return std::monostate();
+    }
+    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
+      co_return Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    }
+    call.transcript.add(second.payload);
+    call.knock = *std::move(knock);
+    co_return std::move(call);
+  }
+
+  std::optional<Refused> wrong_secret(const Hello& hello) const {
+    if (options_.secret && !hello.has_secret) {
+      return Refused{
+          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+          "DTRAIN_SECRET_FILE"};
+    }
+    return std::nullopt;
+  }
+
+  /// The session takes the link over, and nothing is returned; or what to answer instead.
+  std::optional<Frame> let_in(VisitorId id, Call& call) {
+    const auto place = jobs_.find(call.hello.role);
+    if (place == jobs_.end() && call.hello.role == Role::rank) {
+      return Frame();  // not yet
+    }
+    if (place == jobs_.end()) {
+      return encode(
+          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+                  "start this process with --nnodes=1, or correct the address"});
+    }
+    ServedJob& job = *place->second;
+    const Join* join = std::get_if<Join>(&call.knock);
+    if (call.hello.generation > job.options().generation) {
+      return Frame();  // the store itself still belongs to the former attempt
+    }
+    if (auto refused = wrong_job(call.hello, join, job.options())) {
+      job.note_refusal(refused->sentence);
+      return encode(*std::move(refused));
+    }
+    std::variant<Accepted, Refused, Failure> answer =
+        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
+    const Accepted* accepted = std::get_if<Accepted>(&answer);
+    if (accepted == nullptr) {
+      return std::visit([](auto& each) { return encode(each); }, answer);
+    }
+    Frame frame = encode(*accepted);
+    if (options_.secret) {
+      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
+      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+    }
+    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    static_cast<void>(link->writer.queue(frame));  // its queue is empty
+    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
+    job.carry(accepted->ticket.session, std::move(link), has);
+    return std::nullopt;
+  }
+
+  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
+    const std::string who = join == nullptr ? "a process"
+                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
+                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+    if (hello.generation < job.generation) {
+      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
+                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
+                     "; end what is left of the earlier attempt"};
+    }
+    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
+      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
+                         "'; give each job a port of its own (MASTER_PORT)",
+                     true};
+    }
+    return std::nullopt;
+  }
+
+  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
+  async::Task<void> turn_away(Link& link, Frame frame) {
+    if (frame.empty()) {
+      co_return;
+    }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
+    if (!sent.ok()) {
+      co_return;
+    }
+    link.connection.shutdown_write();
+    for (bool open = true; open;) {
+      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
+      open = rest.ok();
+    }
+  }
+
+  /// The server itself cannot go on.
+  void broken(const std::exception_ptr& reason) {
+    std::string text = "an unknown exception";
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+    }
+    for (const auto& [role, job] : jobs_) {
+      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    }
+  }
+
+  async::EventLoop& loop_;
+  std::vector<net::Listener> listeners_;
+  ServerOptions options_;
+  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
+  VisitorId last_id_ = 0;
+  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/session.hpp
 
 /// @file
@@ -14261,6 +14660,10 @@ inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// A rank's side of the rendezvous is built of, from below: Link (a connection with its frames), knock() and Entrance
+/// (Hello, Challenge, Join, until the store accepts), Line (numbers frames and keeps what was not acknowledged),
+/// Lifeline (attaches a new connection to a Line that lost its own), Exchange (pairs requests with answers), and this.
+///
 /// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
 /// of this rank. Threads: the loop's, destruction included.
 class Session {
@@ -14598,298 +15001,6 @@ class Store {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/unjoined_bound.hpp
-
-/// @file
-/// How many connections that have not joined a server keeps open.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
-inline std::size_t unjoined_bound(std::size_t wanted) noexcept {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
-    return wanted;
-  }
-  return std::min(wanted, std::max(static_cast<std::size_t>(files.rlim_cur / 2), std::size_t{1}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server.hpp
-
-/// @file
-/// rendezvous::Server: the door of a store: who may enter, and to which job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
-/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
-class Server {
- public:
-  /// @param listeners at least one
-  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
-      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
-    options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
-    for (net::Listener& listener : listeners_) {
-      accepting_.push_back(
-          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
-    }
-  }
-  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
-      : Server(loop, one(std::move(listener)), std::move(options)) {}
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-  ~Server() = default;
-
-  /// Where it listens; the first of its addresses.
-  net::Endpoint local() const noexcept { return listeners_.front().local(); }
-
-  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
-  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
-  ServedJob& open(JobOptions options) {
-    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
-    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
-    place = std::move(job);
-    return *place;
-  }
-
-  /// How many connections have not joined: for tests and diagnosis.
-  std::size_t visitors() const noexcept { return visitors_.size(); }
-
- private:
-  /// A connection that has not joined.
-  struct Visitor {
-    std::unique_ptr<Link> link;
-    bool has_greeted = false;
-    async::Spawned task;  ///< gone before the link
-  };
-  using VisitorId = std::uint64_t;
-
-  /// What somebody said at the door.
-  struct Call {
-    Hello hello;
-    Knock knock;
-    Transcript transcript;
-  };
-
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
-
-  static std::vector<net::Listener> one(net::Listener listener) {
-    std::vector<net::Listener> listeners;
-    listeners.push_back(std::move(listener));
-    return listeners;
-  }
-
-  async::Task<void> accept_all(net::Listener& listener) {
-    for (std::size_t unheard = 1;; ++unheard) {
-      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
-      if (accepted) {
-        admit(std::move(*accepted));
-      }
-      if (unheard >= most_visitors() / 8) {  // they are heard before many others could push them out
-        co_await loop_.sleep_for(std::chrono::milliseconds(0));
-        unheard = 0;
-      }
-    }
-  }
-
-  /// Where all ranks of a large job come at once, there is room for each of them.
-  std::size_t most_visitors() const noexcept {
-    std::size_t most = options_.limits.unjoined_connections;
-    for (const auto& [role, job] : jobs_) {
-      const auto ranks = static_cast<std::size_t>(job->options().world_size);
-      most += ranks - std::min(ranks, job->sessions());
-    }
-    return most;
-  }
-
-  void admit(net::Connection connection) {
-    if (visitors_.size() >= most_visitors()) {
-      visitors_.erase(least_welcome());
-    }
-    const VisitorId id = ++last_id_;
-    try {
-      Visitor& visitor = visitors_[id];
-      visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
-      visitor.link->watch(options_.limits.liveness);
-      visitor.task = loop_.spawn(receive(id, *visitor.link));
-    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
-      visitors_.erase(id);
-    }
-  }
-
-  /// The oldest that has said nothing that makes sense, or else the oldest.
-  std::map<VisitorId, Visitor>::iterator least_welcome() {
-    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
-      if (!visitor->second.has_greeted) {
-        return visitor;
-      }
-    }
-    return visitors_.begin();
-  }
-
-  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
-  async::Task<void> receive(VisitorId id, Link& link) {
-    try {
-      const Deadline deadline = Deadline::after(options_.limits.handshake);
-      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
-      if (const Refused* refused = std::get_if<Refused>(&heard)) {
-        co_await turn_away(link, encode(*refused));
-      } else if (Call* call = std::get_if<Call>(&heard)) {
-        const std::optional<Frame> no = let_in(id, *call);
-        if (no) {
-          co_await turn_away(link, *no);
-        }
-      }
-    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
-    }
-    visitors_.erase(id);
-  }
-
-  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
-  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
-    Call call;
-    const net::FrameResult first = co_await link.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
-    if (!hello) {
-      co_return std::monostate();
-    }
-    if (Refused* refused = std::get_if<Refused>(&*hello)) {
-      co_return std::move(*refused);
-    }
-    call.hello = std::get<Hello>(std::move(*hello));
-    if (auto refused = wrong_secret(call.hello)) {
-      co_return *std::move(refused);
-    }
-    visitors_.at(id).has_greeted = true;
-    call.transcript.add(first.payload);
-    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
-    call.transcript.add(challenge);
-    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
-    if (!sent.ok()) {
-      co_return std::monostate();
-    }
-    const net::FrameResult second = co_await link.reader.read_frame(deadline);
-    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
-    if (!knock) {
-      co_return std::monostate();
-    }
-    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
-      co_return Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
-    }
-    call.transcript.add(second.payload);
-    call.knock = *std::move(knock);
-    co_return std::move(call);
-  }
-
-  std::optional<Refused> wrong_secret(const Hello& hello) const {
-    if (options_.secret && !hello.has_secret) {
-      return Refused{
-          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
-          "DTRAIN_SECRET_FILE"};
-    }
-    return std::nullopt;
-  }
-
-  /// The session takes the link over, and nothing is returned; or what to answer instead.
-  std::optional<Frame> let_in(VisitorId id, Call& call) {
-    const auto place = jobs_.find(call.hello.role);
-    if (place == jobs_.end() && call.hello.role == Role::rank) {
-      return Frame();  // not yet
-    }
-    if (place == jobs_.end()) {
-      return encode(
-          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
-                  "start this process with --nnodes=1, or correct the address"});
-    }
-    ServedJob& job = *place->second;
-    const Join* join = std::get_if<Join>(&call.knock);
-    if (call.hello.generation > job.options().generation) {
-      return Frame();  // the store itself still belongs to the former attempt
-    }
-    if (auto refused = wrong_job(call.hello, join, job.options())) {
-      job.note_refusal(refused->sentence);
-      return encode(*std::move(refused));
-    }
-    std::variant<Accepted, Refused, Failure> answer =
-        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
-    const Accepted* accepted = std::get_if<Accepted>(&answer);
-    if (accepted == nullptr) {
-      return std::visit([](auto& each) { return encode(each); }, answer);
-    }
-    Frame frame = encode(*accepted);
-    if (options_.secret) {
-      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
-      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
-    }
-    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
-    static_cast<void>(link->writer.queue(frame));  // its queue is empty
-    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
-    job.carry(accepted->ticket.session, std::move(link), has);
-    return std::nullopt;
-  }
-
-  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
-    const std::string who = join == nullptr ? "a process"
-                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
-                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
-    if (hello.generation < job.generation) {
-      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
-                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
-                     "; end what is left of the earlier attempt"};
-    }
-    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
-      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
-                         "'; give each job a port of its own (MASTER_PORT)",
-                     true};
-    }
-    return std::nullopt;
-  }
-
-  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
-  async::Task<void> turn_away(Link& link, Frame frame) {
-    if (frame.empty()) {
-      co_return;
-    }
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
-    if (!sent.ok()) {
-      co_return;
-    }
-    link.connection.shutdown_write();
-    for (bool open = true; open;) {
-      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
-      open = rest.ok();
-    }
-  }
-
-  /// The server itself cannot go on.
-  void broken(const std::exception_ptr& reason) {
-    std::string text = "an unknown exception";
-    try {
-      std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      text = error.what();
-    } catch (...) {
-    }
-    for (const auto& [role, job] : jobs_) {
-      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
-    }
-  }
-
-  async::EventLoop& loop_;
-  std::vector<net::Listener> listeners_;
-  ServerOptions options_;
-  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
-  VisitorId last_id_ = 0;
-  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
-  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/participant.hpp
 
 /// @file
@@ -15142,6 +15253,17 @@ inline void check_blocks(const char* operation, const char* whole_is, const Cons
 
 }  // namespace detail
 
+/// @param backend for the sentence: "backend::Gloo"
+/// @throws Error (unsupported) for memory of a device.
+inline void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output) {
+  for (const Device device : {input.device, output.device}) {
+    if (device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, std::string(backend) + " takes host memory, not memory of " + to_string(device) +
+                                         "; use backend::Nccl or backend::Staged for it");
+    }
+  }
+}
+
 /// @throws Error (invalid_argument) unless both are alike, and the same memory or disjoint.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {
@@ -15221,7 +15343,8 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// Every rank's `output` gets the reduction of all `input`s; in place where both start at the same address, else disjoint.
+/// Every rank's `output` gets the reduction of all `input`s; in place where both start at the same address, else
+/// disjoint.
 template <class C>
 concept CanAllReduce =
     HasRanks<C> &&
@@ -15259,11 +15382,12 @@ concept CanAllGather =
     };
 
 /// Point to point: not collective, only the two ranks named call it. `peer` is another rank of the channel, `to` and
-/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv counted as one of each; both
-/// give the same count and dtype, else a disagreement. A send may complete before its recv was called, or not: code that
-/// is right counts on neither. `send_recv` does both at once, so that a ring in which every rank sends to the next and
-/// receives from the one before goes round whatever the size; with a send before a recv on every rank it would wait for
-/// ever once messages exceed what the backend buffers. Input and output are disjoint.
+/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv
+/// counted as one of each; both give the same count and dtype, else a disagreement. A send may complete before its recv
+/// was called, or not: code that is right counts on neither. `send_recv` does both at once, so that a ring in which
+/// every rank sends to the next and receives from the one before goes round whatever the size; with a send before a
+/// recv on every rank it would wait for ever once messages exceed what the backend buffers. Input and output are
+/// disjoint.
 template <class C>
 concept CanSendRecv =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
@@ -15367,6 +15491,11 @@ class Exchange {
     get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
       return shared->get_blocking(key, deadline);
     };
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase_blocking(key, deadline); }) {
+      erase_ = [shared](const std::string& key, Deadline deadline) {
+        static_cast<void>(shared->erase_blocking(key, deadline));
+      };
+    }
   }
 
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
@@ -15377,9 +15506,18 @@ class Exchange {
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
   std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
 
+  /// Blocking: until the key is gone, where it was there. A store that cannot erase keeps it.
+  /// @throws Error (timeout), JobFailed
+  void erase_blocking(const std::string& key, Deadline deadline) const {
+    if (erase_) {
+      erase_(key, deadline);
+    }
+  }
+
  private:
   std::function<void(const std::string&, const std::string&, Deadline)> set_;
   std::function<std::string(const std::string&, Deadline)> get_;
+  std::function<void(const std::string&, Deadline)> erase_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -15467,6 +15605,17 @@ requires requires {
   { B::determinism } -> std::convertible_to<Determinism>;
 }
 inline constexpr Determinism determinism_of<B> = B::determinism;
+
+/// `B::averages(dtype)`: whether a reduction by ReduceOp::average gives the average of such elements; yes for a backend
+/// that does not say.
+template <class B>
+constexpr bool averages(DType dtype) noexcept {
+  if constexpr (requires { B::averages(dtype); }) {
+    return B::averages(dtype);
+  } else {
+    return true;
+  }
+}
 
 // clang-format off
 /// Has no state of its own: everything lives in the communicators it opens.
@@ -16489,7 +16638,7 @@ class Wire {
 
   std::string doing(const Message& message) const {
     return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
-           ", which has ended or left the channel";
+           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
   }
 
   /// Lane, number and, where the message is long, its length.
@@ -17977,6 +18126,10 @@ inline ncclDataType_t type_of(DType dtype) {
 }
 
 /// NCCL adds integers up modulo 2^bits and then divides, which is no average where the sum overflows.
+constexpr bool averages(DType dtype) noexcept {
+  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
+}
+
 /// @throws Error (unsupported) for an average of integers; (invalid_argument) for what is no ReduceOp
 inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
   switch (op) {
@@ -17985,7 +18138,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
     case ReduceOp::max: return ncclMax;
     case ReduceOp::product: return ncclProd;
     case ReduceOp::average:
-      if (dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8) {
+      if (!averages(dtype)) {
         throw Error(Errc::unsupported, std::string("an average of ") + name(dtype) +
                                            " by NCCL would be wrong where the sum overflows; reduce with "
                                            "ReduceOp::sum in a type that holds it, and divide");
@@ -18199,6 +18352,19 @@ Settled settle_blocking(Gate::Turn& turn, ncclResult_t code, Deadline deadline, 
 
 #endif  // DTRAIN_WITH_NCCL
 
+// ---- dtrain/backend/on_host_streams.hpp
+
+/// @file
+/// The concept OnHostStreams: backends that topologies and staging can be laid over.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A backend whose operations go to host queues.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/open_and_tell.hpp
 
 /// @file
@@ -18235,488 +18401,14 @@ Communicator open_and_tell_blocking(const ChannelContext& context, Deadline dead
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/shared_memory/available_memory.hpp
-
-/// @file
-/// How much memory this process may still take.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The beginning of a small file of the kernel's; empty where it cannot be read.
-inline std::string read_start(const char* path) {
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
-}
-
-/// The number that follows `label` in `text`; `otherwise` where there is none.
-inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
-  }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
-}
-
-/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
-/// kernel gives back. No bound where the folder has no limit, or does not exist.
-/// @param files what the group's statistics call its files' pages, those of groups below included
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
-  if (most == unknown) {
-    return unknown;
-  }
-  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
-  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
-
-/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
-/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
-inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
-    if (!first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    // In a container the path may be the host's; the container's own root is looked at in any case.
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
-      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
-                                                                         "/memory.usage_in_bytes", "total_")
-                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return available;
-}
-
-/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
-/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
-/// is unknown.
-inline std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/doorbell.hpp
-
-/// @file
-/// A counter in shared memory that ranks sleep on until it changes.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Zeroed memory is a valid one. Whoever changes the count first writes what it announces; the change and the read of
-/// the sleepers' number are sequentially consistent, as is what a sleeper does in the other order: one of both sees the
-/// other.
-struct Doorbell {
-  std::atomic<std::uint32_t> count{0};     ///< the word that sleepers sleep on
-  std::atomic<std::uint32_t> sleepers{0};  ///< nobody asleep, no wake
-
-  void set(std::uint32_t value) noexcept {
-    count.store(value);
-    wake();
-  }
-  void ring() noexcept {
-    count.fetch_add(1);
-    wake();
-  }
-  /// Costs nothing where nobody sleeps.
-  void wake() noexcept {
-    if (sleepers.load() != 0) {
-      futex_wake_all(count, FutexScope::shared);
-    }
-  }
-};
-
-/// The sleep of one rank's running thread, which any thread of that rank can end.
-class Sleeper {
- public:
-  /// Until the bell rings, wake() was called after `stop` was set, or the deadline has passed: short, so that a wake
-  /// that just misses the sleeper, or a peer that was killed, costs no more. Returns at once unless `may_sleep()`,
-  /// which is asked when every ring is noticed.
-  template <class F>
-  void sleep(Doorbell& bell, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
-    bell.sleepers.fetch_add(1);
-    const std::uint32_t seen = bell.count.load();
-    if (may_sleep()) {
-      sleeping_on_.store(&bell.count);
-      if (!stop.load()) {
-        futex_wait(bell.count, seen, deadline, FutexScope::shared);
-      }
-      sleeping_on_.store(nullptr);
-    }
-    bell.sleepers.fetch_sub(1);
-  }
-
-  /// Threads: any.
-  void wake() const noexcept {
-    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
-      futex_wake_all(*word, FutexScope::shared);
-    }
-  }
-
- private:
-  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/message.hpp
-
-/// @file
-/// What ranks of one host tell each other over Unix sockets while they set memory up.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-enum class MessageKind : std::uint32_t {
-  greeting = 1,  ///< peer to rank 0: rank, token
-  request,       ///< peer to rank 0: bytes it wants
-  offer,         ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
-  ready,         ///< peer to rank 0: it has the memory, or code and text of why not
-  verdict,       ///< rank 0 to peer: all have it, or code and text of why not
-};
-
-/// An error that another rank found and told: its sentence is whole.
-struct ToldError : Error {
-  ToldError(Errc code, std::string sentence) : Error(code, std::move(sentence)) {}
-};
-
-/// A fixed size: the same program runs at both ends.
-struct Message {
-  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this exchange
-
-  std::uint64_t magic = magic_number;
-  MessageKind kind = MessageKind::greeting;
-  std::int32_t rank = 0;
-  std::uint64_t number = 0;  ///< of the exchange on this channel: 1, 2, ...
-  std::uint64_t bytes = 0;
-  std::uint64_t nonce = 0;
-  std::uint64_t address = 0;  ///< in an offer to a thread of the same process
-  std::int32_t code = 0;      ///< 0: well; else an Errc
-  std::array<char, 64> token{};
-  std::array<char, 1024> text{};
-
-  std::span<const std::byte> as_bytes() const noexcept { return std::as_bytes(std::span(this, 1)); }
-
-  std::string text_as_string() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
-
-  void set_error(const Error& error) noexcept {
-    const bool own = error.code().category() == dtrain_category();
-    code = own ? error.code().value() : static_cast<std::int32_t>(Errc::job_failed);
-    const std::string_view sentence = error.what();
-    std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
-  }
-
-  /// @throws ToldError where an error was told.
-  void throw_if_error() const {
-    if (code != 0) {
-      throw ToldError(static_cast<Errc>(code), text_as_string());
-    }
-  }
-};
-static_assert(std::is_trivially_copyable_v<Message>);
-
-/// @throws Error (protocol) where the bytes are no message.
-inline Message message_from(const std::vector<std::byte>& bytes) {
-  Message message;
-  if (bytes.size() == sizeof(Message)) {
-    std::memcpy(&message, bytes.data(), sizeof(Message));
-  }
-  if (bytes.size() != sizeof(Message) || message.magic != Message::magic_number) {
-    throw Error(Errc::protocol,
-                "a message of another program, or of another version of this one, came instead of a rank's");
-  }
-  return message;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/links.hpp
-
-/// @file
-/// The Unix connections between rank 0 and every other rank of a channel.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
-/// two mappings of one memory: ranks that are threads share one.)
-struct Link {
-  net::UnixConnection connection;
-  bool same_process = false;
-
-  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
-    same_process = connection.peer_credentials().pid == ::getpid();
-  }
-};
-
-/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
-class Links {
- public:
-  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
-  /// store knows keeps strangers out. @throws Error, JobFailed
-  static Links open(const ChannelContext& context, Deadline deadline) {
-    Links links(context);
-    if (links.rank_ == 0 && links.size_ > 1) {
-      links.accept_all_or_tell(context, deadline);
-    } else if (links.rank_ != 0) {
-      links.connect(context, deadline);
-    }
-    return links;
-  }
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-
-  /// On rank 0: to that peer. Elsewhere: to rank 0.
-  Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
-
-  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
-  void set_check(std::function<void()> check) { check_ = std::move(check); }
-
-  /// The message of that kind in the `number`-th exchange; what is left of earlier exchanges is passed over.
-  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side tells instead, what the check
-  /// throws
-  Message receive(int peer, MessageKind kind, std::uint64_t number, Deadline deadline) {
-    return with_context(peer, [&] {
-      for (;;) {
-        wait_readable(link(peer).connection.descriptor(), deadline);
-        const Message message = message_from(link(peer).connection.receive(deadline));
-        if (message.number < number) {
-          continue;
-        }
-        if (message.number == number && message.kind == kind) {
-          return message;
-        }
-        if (message.number == number && message.kind == MessageKind::verdict) {
-          message.throw_if_error();
-        }
-        throw Error(Errc::protocol,
-                    "another message came than was its turn; do all ranks open the same channels and "
-                    "allocate the same memory in the same order?");
-      }
-    });
-  }
-
-  /// Blocking. @throws as receive
-  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
-    return with_context(peer, [&] {
-      wait_readable(link(peer).connection.descriptor(), deadline);
-      return std::move(link(peer).connection.receive_descriptor(deadline).descriptor);
-    });
-  }
-
-  /// Blocking: hardly; a message fits the socket. @throws Error
-  void send(int peer, const Message& message, Deadline deadline) {
-    with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
-  }
-
-  /// To rank 0, whose answer is received next: where it has gone, what it said before tells more than that it went.
-  void send_before_receiving(const Message& message, Deadline deadline) {
-    try {
-      link(0).connection.send(message.as_bytes(), deadline);
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::closed)) {
-        throw;
-      }
-    }
-  }
-
-  /// @throws as send. The caller keeps `descriptor`.
-  void send_descriptor(int peer, int descriptor, Deadline deadline) {
-    const std::byte one{1};
-    with_context(peer, [&] { link(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
-  }
-
- private:
-  explicit Links(const ChannelContext& context)
-      : rank_(context.members.rank),
-        size_(context.members.world_size),
-        channel_(context.name),
-        failure_(context.failure),
-        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
-
-  static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
-
-  /// Those who have come learn why it failed, before they see a closed connection.
-  void accept_all_or_tell(const ChannelContext& context, Deadline deadline) {
-    try {
-      accept_all(context, deadline);
-    } catch (const Error& error) {
-      Message verdict;
-      verdict.kind = MessageKind::verdict;
-      verdict.number = 1;
-      verdict.set_error(error);
-      for (std::optional<Link>& link : links_) {
-        try {
-          if (link) {
-            link->connection.send(verdict.as_bytes(), Deadline::after(std::chrono::seconds(1)));
-          }
-        } catch (const Error&) {
-          // It has gone, and has a reason of its own.
-        }
-      }
-      throw;
-    }
-  }
-
-  void accept_all(const ChannelContext& context, Deadline deadline) {
-    const std::string name = "dtrain-" + rendezvous::random_job_id();
-    const std::string token = rendezvous::random_job_id();
-    std::optional<net::UnixListener> listener;
-    try {
-      listener.emplace(name);
-    } catch (const Error& error) {
-      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
-      throw;
-    }
-    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
-    links_.resize(static_cast<std::size_t>(size_ - 1));
-    for (int arrived = 0; arrived < size_ - 1;) {
-      wait_for_caller(*listener, deadline);
-      Link link(listener->accept(deadline));
-      const int peer = greeting_of(link, token, deadline);
-      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
-        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
-        ++arrived;
-      }
-    }
-  }
-
-  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
-  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
-    try {
-      if (link.connection.peer_credentials().uid != ::geteuid()) {
-        return -1;
-      }
-      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
-      const Message greeting = message_from(link.connection.receive(patience));
-      const bool known =
-          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
-      return known ? greeting.rank : -1;
-    } catch (const Error&) {
-      return -1;
-    }
-  }
-
-  void connect(const ChannelContext& context, Deadline deadline) {
-    const std::string door = context.store.get_blocking(door_key(context), deadline);
-    const std::size_t space = door.find(' ', 5);
-    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
-      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
-                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
-    }
-    const std::string name = door.substr(5, space - 5);
-    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
-    Message greeting;
-    greeting.rank = rank_;
-    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
-    send(0, greeting, deadline);
-  }
-
-  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
-    try {
-      wait_readable(listener.descriptor(), deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
-    }
-  }
-
-  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
-  void wait_readable(int descriptor, Deadline deadline) const {
-    for (;;) {
-      check_();
-      const bool last = deadline.passed();
-      pollfd entry{descriptor, POLLIN, 0};
-      const int count = ::poll(&entry, 1, 20);
-      if (count > 0) {
-        return;
-      }
-      if (count < 0 && errno != EINTR) {
-        throw errno_error("waiting for a Unix socket");
-      }
-      if (last) {
-        throw Error(Errc::timeout, "the deadline passed");
-      }
-    }
-  }
-
-  std::string missing() const {
-    std::string ranks;
-    for (int peer = 1; peer < size_; ++peer) {
-      if (!links_[static_cast<std::size_t>(peer - 1)]) {
-        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
-      }
-    }
-    return ranks;
-  }
-
-  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
-
-  /// A socket's error says what went wrong; this says with whom. What the job's first cause, or rank 0, says stays as
-  /// it is.
-  template <class F>
-  auto with_context(int peer, F call) const -> decltype(call()) {
-    try {
-      return call();
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const ToldError&) {
-      throw;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) {
-        failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
-      }
-      check_();
-      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
-    }
-  }
-
-  int rank_;
-  int size_;
-  std::string channel_;
-  std::shared_ptr<FailureLatch> failure_;
-  std::function<void()> check_;
-  std::vector<std::optional<Link>> links_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/operation.hpp
+// ---- dtrain/backend/operation.hpp
 
 /// @file
 /// What a rank says about the operation it is in, so that a difference between ranks is an error and not a hang.
 
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
+namespace DTRAIN_NAMESPACE::backend {
 
+/// Which operation of a communicator.
 enum class OperationKind : std::uint8_t {
   none = 0,
   all_reduce,
@@ -18729,7 +18421,7 @@ enum class OperationKind : std::uint8_t {
   send_recv,
 };
 
-/// Lies in shared memory: plain fields, the same in every process.
+/// Lies in shared memory and travels in messages: plain fields, the same in every process.
 struct Operation {
   std::uint64_t sequence = 0;    ///< 1, 2, ... among a channel's collectives; 0 point to point
   std::uint64_t count = 0;       ///< elements: of the whole buffer, of one rank's block where it has blocks
@@ -18773,7 +18465,7 @@ inline std::string place_of(const Operation& operation, const std::string& chann
          channel + "'";
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/message_passing/call.hpp
 
@@ -18781,9 +18473,6 @@ inline std::string place_of(const Operation& operation, const std::string& chann
 /// What an algorithm works with: the wire, the channel's memory, and the operation it carries out.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-using shared_memory::Operation;
-using shared_memory::OperationKind;
 
 /// Where one algorithm hands over to another, and how messages are cut. The same on every rank.
 struct Tuning {
@@ -20006,14 +19695,14 @@ Routine all_to_all(Call<W>& call, const RingWork& work) {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A rank of -1 stands for: nothing goes there, or comes from there.
+/// A rank of -1 stands for: nothing goes there, or comes from there. `sent` is what this rank says of `input`; the
+/// call's own operation is what the sender is to say of `output`.
 struct TransferWork {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   int to;
   int from;
-  Operation
-      sent;  ///< what this rank says of `input`; the call's own operation is what the sender is to say of `output`
+  Operation sent;
 };
 
 /// What is small travels in the opening; what is longer follows it in pieces, of which two are under way each way. A
@@ -20108,6 +19797,14 @@ bool is_exchanged(const Call<W>& call, std::size_t bytes) noexcept {
   return call.size() <= call.place.tuning.exchange_ranks && bytes <= call.place.tuning.small_bytes;
 }
 
+/// Long buffers: every block straight to its rank, or round the ring.
+template <Wire W>
+Routine pass_blocks(Call<W>& call, const RingWork& work) {
+  const Tuning& tuning = call.place.tuning;
+  const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
+  return direct ? all_to_all(call, work) : ring(call, work);
+}
+
 template <Wire W>
 Routine all_reduce(Call<W>& call, const Buffers& buffers) {
   const Operation& operation = call.operation;
@@ -20124,8 +19821,7 @@ Routine all_reduce(Call<W>& call, const Buffers& buffers) {
   } else {
     const Blocks blocks(operation.count, operation.dtype, call.size(), tuning);
     const RingWork work{buffers.input, buffers.output, blocks, true, true};
-    const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
-    Routine part = direct ? all_to_all(call, work) : ring(call, work);
+    Routine part = pass_blocks(call, work);
     co_await part;
   }
 }
@@ -20142,8 +19838,7 @@ Routine reduce_scatter(Call<W>& call, const Buffers& buffers) {
   } else {
     const Blocks blocks(operation.count * static_cast<std::size_t>(call.size()), operation.dtype, call.size(), tuning);
     const RingWork work{buffers.input, buffers.output, blocks, true, false};
-    const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
-    Routine part = direct ? all_to_all(call, work) : ring(call, work);
+    Routine part = pass_blocks(call, work);
     co_await part;
   }
 }
@@ -20341,7 +20036,7 @@ class CollectiveEndpoint : public Endpoint {
   }
 
   /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
-  bool carries(const message_passing::Operation& operation) const noexcept {
+  bool carries(const Operation& operation) const noexcept {
     return operation.count * size_bytes(operation.dtype) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
@@ -20349,8 +20044,7 @@ class CollectiveEndpoint : public Endpoint {
   /// inputs apart are copied. Lifetime: as message_passing::collective
   template <message_passing::Wire W>
   message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
-    using message_passing::OperationKind;
-    const message_passing::Operation& operation = call.operation;
+    const Operation& operation = call.operation;
     const std::size_t bytes = operation.count * size_bytes(operation.dtype);
     std::byte* result = buffers.output;
     if (operation.kind == OperationKind::all_reduce) {
@@ -20381,8 +20075,7 @@ class CollectiveEndpoint : public Endpoint {
     }
   }
 
-  Ticket start(const message_passing::Operation& operation, const std::byte* input, std::byte* output) {
-    using message_passing::OperationKind;
+  Ticket start(const Operation& operation, const std::byte* input, std::byte* output) {
     const int count = static_cast<int>(operation.count);
     const MPI_Datatype type = datatype_of(operation.dtype);
     const Calls::Inside inside(calls());
@@ -20494,7 +20187,7 @@ class HostOver {
       if (last_patience && last_patience->hangs() && !task.ended.load()) {
         // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
         log(LogLevel::error, watch.reason() + " (and a call to MPI does not come back: this process ends here)");
-        ::_exit(exit_code);
+        ::_exit(exit_code_job_failed);
       }
     }
     return !task.memory_is_lost;
@@ -20528,7 +20221,6 @@ class HostOver {
 
  private:
   static constexpr int yields = 20;
-  static constexpr int exit_code = 75;
   static constexpr std::chrono::milliseconds patience_with_mpi{500};  ///< with one call that does not come back
   static constexpr int most_told = 64;  ///< of more ranks those that an algorithm may have behind this one
 
@@ -20577,7 +20269,7 @@ class HostOver {
 
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
   static void say_last_word(Endpoint& endpoint) {
-    static constexpr message_passing::Operation word{};
+    static constexpr Operation word{};
     const int size = endpoint.size();
     for (int distance = 1; distance < size; distance = size <= most_told ? distance + 1 : 2 * distance) {
       for (const Lane lane : {Lane::collective, Lane::direct}) {
@@ -20609,8 +20301,6 @@ using Host = HostOver<Endpoint>;
 /// operation some rank differs from the next.
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-using shared_memory::Operation;
-
 /// What stands under the number of a rank that has closed its end.
 inline constexpr const char* has_left = "has left the channel";
 
@@ -20628,7 +20318,7 @@ inline std::chrono::nanoseconds grace_of(std::chrono::nanoseconds timeout) {
 inline std::optional<Cause> why_late_blocking(const ChannelContext& context, const Operation& operation) {
   const auto own_rank = std::to_string(context.reporting_rank());
   const std::string turn = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
-  const std::string called = " called " + shared_memory::to_string(operation) + turn;
+  const std::string called = " called " + to_string(operation) + turn;
   const int size = context.members.world_size;
   std::string detail =
       "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
@@ -20654,8 +20344,18 @@ inline std::optional<Cause> why_late_blocking(const ChannelContext& context, con
     detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
   }
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
-               shared_memory::to_string(operation) + ", " + shared_memory::place_of(operation, context.name) +
-                   ": it had not ended after " + seconds_text(context.timeout) + "; " + detail};
+               to_string(operation) + ", " + place_of(operation, context.name) + ": it had not ended after " +
+                   seconds_text(context.timeout) + "; " + detail};
+}
+
+/// The operation has ended after all: what this rank wrote of it would be read by the rank before, were that late in
+/// another one. Blocking: a second at most.
+inline void say_no_longer_late(const ChannelContext& context) noexcept {
+  try {
+    context.store.erase_blocking(late_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
+  } catch (...) {
+    // The job has failed, or a message will name an earlier operation.
+  }
 }
 
 /// A rank that waits for this one in vain will read it. Blocking: a second at most.
@@ -20683,9 +20383,6 @@ inline void say_left(const ChannelContext& context) noexcept {
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
-
-using shared_memory::Operation;
-using shared_memory::OperationKind;
 
 /// An event before and one behind each operation, in a fixed ring. Where more are in flight than it has places, the
 /// last place stands for several operations, and its clock begins anew with each. Threads: one at a time.
@@ -20828,7 +20525,7 @@ class Channel {
       if (watched) {
         ring_.give_up();
       }
-      explain(settled, shared_memory::to_string(operation) + " by " + function, &operation, std::move(turn));
+      explain(settled, to_string(operation) + " by " + function, &operation, std::move(turn));
     }
     if (watched) {
       ring_.end(stream);
@@ -21316,8 +21013,10 @@ class Watcher {
                         stream::cuda::cuda_error(sight.device, "an operation" + on_channel + " that ran").what());
     } else if (sight.overdue) {
       const std::optional<Cause> cause = why_late_blocking(channel.context, *sight.overdue);
-      if (cause && channel.look().overdue) {  // it may have ended meanwhile
+      if (cause && channel.look().overdue) {
         channel.fate.fail(*cause);
+      } else if (cause) {  // it has ended meanwhile
+        say_no_longer_late(channel.context);
       }
     }
   }
@@ -21329,6 +21028,481 @@ class Watcher {
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
 #endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/shared_memory/available_memory.hpp
+
+/// @file
+/// How much memory this process may still take.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The beginning of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_start(const char* path) {
+  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> text{};
+  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+/// The number that follows `label` in `text`; `otherwise` where there is none.
+inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
+/// kernel gives back. No bound where the folder has no limit, or does not exist.
+/// @param files what the group's statistics call its files' pages, those of groups below included
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
+  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
+/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
+inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
+    if (!first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    // In a container the path may be the host's; the container's own root is looked at in any case.
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return available;
+}
+
+/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
+/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
+/// is unknown.
+inline std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/doorbell.hpp
+
+/// @file
+/// A counter in shared memory that ranks sleep on until it changes.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Zeroed memory is a valid one. Whoever changes the count first writes what it announces; the change and the read of
+/// the sleepers' number are sequentially consistent, as is what a sleeper does in the other order: one of both sees the
+/// other.
+struct Doorbell {
+  std::atomic<std::uint32_t> count{0};     ///< the word that sleepers sleep on
+  std::atomic<std::uint32_t> sleepers{0};  ///< nobody asleep, no wake
+
+  void set(std::uint32_t value) noexcept {
+    count.store(value);
+    wake();
+  }
+  void ring() noexcept {
+    count.fetch_add(1);
+    wake();
+  }
+  /// Costs nothing where nobody sleeps.
+  void wake() noexcept {
+    if (sleepers.load() != 0) {
+      futex_wake_all(count, FutexScope::shared);
+    }
+  }
+};
+
+/// The sleep of one rank's running thread, which any thread of that rank can end.
+class Sleeper {
+ public:
+  /// Until the bell rings, wake() was called after `stop` was set, or the deadline has passed: short, so that a wake
+  /// that just misses the sleeper, or a peer that was killed, costs no more. Returns at once unless `may_sleep()`,
+  /// which is asked when every ring is noticed.
+  template <class F>
+  void sleep(Doorbell& bell, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
+    bell.sleepers.fetch_add(1);
+    const std::uint32_t seen = bell.count.load();
+    if (may_sleep()) {
+      sleeping_on_.store(&bell.count);
+      if (!stop.load()) {
+        futex_wait(bell.count, seen, deadline, FutexScope::shared);
+      }
+      sleeping_on_.store(nullptr);
+    }
+    bell.sleepers.fetch_sub(1);
+  }
+
+  /// Threads: any.
+  void wake() const noexcept {
+    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
+      futex_wake_all(*word, FutexScope::shared);
+    }
+  }
+
+ private:
+  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/message.hpp
+
+/// @file
+/// What ranks of one host tell each other over Unix sockets while they set memory up.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+enum class MessageKind : std::uint32_t {
+  greeting = 1,  ///< peer to rank 0: rank, token
+  request,       ///< peer to rank 0: bytes it wants
+  offer,         ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
+  ready,         ///< peer to rank 0: it has the memory, or code and text of why not
+  verdict,       ///< rank 0 to peer: all have it, or code and text of why not
+};
+
+/// An error that another rank found and told: its sentence is whole.
+struct ToldError : Error {
+  ToldError(Errc code, std::string sentence) : Error(code, std::move(sentence)) {}
+};
+
+/// A fixed size: the same program runs at both ends.
+struct Message {
+  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this exchange
+
+  std::uint64_t magic = magic_number;
+  MessageKind kind = MessageKind::greeting;
+  std::int32_t rank = 0;
+  std::uint64_t number = 0;  ///< of the exchange on this channel: 1, 2, ...
+  std::uint64_t bytes = 0;
+  std::uint64_t nonce = 0;
+  std::uint64_t address = 0;  ///< in an offer to a thread of the same process
+  std::int32_t code = 0;      ///< 0: well; else an Errc
+  std::array<char, 64> token{};
+  std::array<char, 1024> text{};
+
+  std::span<const std::byte> as_bytes() const noexcept { return std::as_bytes(std::span(this, 1)); }
+
+  std::string text_as_string() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
+
+  void set_error(const Error& error) noexcept {
+    const bool own = error.code().category() == dtrain_category();
+    code = own ? error.code().value() : static_cast<std::int32_t>(Errc::job_failed);
+    const std::string_view sentence = error.what();
+    std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
+  }
+
+  /// @throws ToldError where an error was told.
+  void throw_if_error() const {
+    if (code != 0) {
+      throw ToldError(static_cast<Errc>(code), text_as_string());
+    }
+  }
+};
+static_assert(std::is_trivially_copyable_v<Message>);
+
+/// @throws Error (protocol) where the bytes are no message.
+inline Message message_from(const std::vector<std::byte>& bytes) {
+  Message message;
+  if (bytes.size() == sizeof(Message)) {
+    std::memcpy(&message, bytes.data(), sizeof(Message));
+  }
+  if (bytes.size() != sizeof(Message) || message.magic != Message::magic_number) {
+    throw Error(Errc::protocol,
+                "a message of another program, or of another version of this one, came instead of a rank's");
+  }
+  return message;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/links.hpp
+
+/// @file
+/// The Unix connections between rank 0 and every other rank of a channel.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
+/// two mappings of one memory: ranks that are threads share one.)
+struct Link {
+  net::UnixConnection connection;
+  bool same_process = false;
+
+  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
+    same_process = connection.peer_credentials().pid == ::getpid();
+  }
+};
+
+/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
+class Links {
+ public:
+  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
+  /// store knows keeps strangers out. @throws Error, JobFailed
+  static Links open(const ChannelContext& context, Deadline deadline) {
+    Links links(context);
+    if (links.rank_ == 0 && links.size_ > 1) {
+      links.accept_all_or_tell(context, deadline);
+    } else if (links.rank_ != 0) {
+      links.connect(context, deadline);
+    }
+    return links;
+  }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// On rank 0: to that peer. Elsewhere: to rank 0.
+  Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
+
+  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
+  void set_check(std::function<void()> check) { check_ = std::move(check); }
+
+  /// The message of that kind in the `number`-th exchange; what is left of earlier exchanges is passed over.
+  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side tells instead, what the check
+  /// throws
+  Message receive(int peer, MessageKind kind, std::uint64_t number, Deadline deadline) {
+    return with_context(peer, [&] {
+      for (;;) {
+        wait_readable(link(peer).connection.descriptor(), deadline);
+        const Message message = message_from(link(peer).connection.receive(deadline));
+        if (message.number < number) {
+          continue;
+        }
+        if (message.number == number && message.kind == kind) {
+          return message;
+        }
+        if (message.number == number && message.kind == MessageKind::verdict) {
+          message.throw_if_error();
+        }
+        throw Error(Errc::protocol,
+                    "another message came than was its turn; do all ranks open the same channels and "
+                    "allocate the same memory in the same order?");
+      }
+    });
+  }
+
+  /// Blocking. @throws as receive
+  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
+    return with_context(peer, [&] {
+      wait_readable(link(peer).connection.descriptor(), deadline);
+      return std::move(link(peer).connection.receive_descriptor(deadline).descriptor);
+    });
+  }
+
+  /// Blocking: hardly; a message fits the socket. @throws Error
+  void send(int peer, const Message& message, Deadline deadline) {
+    with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
+  }
+
+  /// To rank 0, whose answer is received next: where it has gone, what it said before tells more than that it went.
+  void send_before_receiving(const Message& message, Deadline deadline) {
+    try {
+      link(0).connection.send(message.as_bytes(), deadline);
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::closed)) {
+        throw;
+      }
+    }
+  }
+
+  /// @throws as send. The caller keeps `descriptor`.
+  void send_descriptor(int peer, int descriptor, Deadline deadline) {
+    const std::byte one{1};
+    with_context(peer, [&] { link(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
+  }
+
+ private:
+  explicit Links(const ChannelContext& context)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        channel_(context.name),
+        failure_(context.failure),
+        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
+
+  static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
+
+  /// Those who have come learn why it failed, before they see a closed connection.
+  void accept_all_or_tell(const ChannelContext& context, Deadline deadline) {
+    try {
+      accept_all(context, deadline);
+    } catch (const Error& error) {
+      Message verdict;
+      verdict.kind = MessageKind::verdict;
+      verdict.number = 1;
+      verdict.set_error(error);
+      for (std::optional<Link>& link : links_) {
+        try {
+          if (link) {
+            link->connection.send(verdict.as_bytes(), Deadline::after(std::chrono::seconds(1)));
+          }
+        } catch (const Error&) {
+          // It has gone, and has a reason of its own.
+        }
+      }
+      throw;
+    }
+  }
+
+  void accept_all(const ChannelContext& context, Deadline deadline) {
+    const std::string name = "dtrain-" + rendezvous::random_job_id();
+    const std::string token = rendezvous::random_job_id();
+    std::optional<net::UnixListener> listener;
+    try {
+      listener.emplace(name);
+    } catch (const Error& error) {
+      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
+      throw;
+    }
+    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
+    links_.resize(static_cast<std::size_t>(size_ - 1));
+    for (int arrived = 0; arrived < size_ - 1;) {
+      wait_for_caller(*listener, deadline);
+      Link link(listener->accept(deadline));
+      const int peer = greeting_of(link, token, deadline);
+      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
+        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
+        ++arrived;
+      }
+    }
+  }
+
+  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
+  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
+    try {
+      if (link.connection.peer_credentials().uid != ::geteuid()) {
+        return -1;
+      }
+      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
+      const Message greeting = message_from(link.connection.receive(patience));
+      const bool known =
+          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
+      return known ? greeting.rank : -1;
+    } catch (const Error&) {
+      return -1;
+    }
+  }
+
+  void connect(const ChannelContext& context, Deadline deadline) {
+    const std::string door = context.store.get_blocking(door_key(context), deadline);
+    const std::size_t space = door.find(' ', 5);
+    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
+      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
+                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
+    }
+    const std::string name = door.substr(5, space - 5);
+    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
+    Message greeting;
+    greeting.rank = rank_;
+    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
+    send(0, greeting, deadline);
+  }
+
+  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
+    try {
+      wait_readable(listener.descriptor(), deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
+    }
+  }
+
+  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
+  void wait_readable(int descriptor, Deadline deadline) const {
+    for (;;) {
+      check_();
+      const bool last = deadline.passed();
+      pollfd entry{descriptor, POLLIN, 0};
+      const int count = ::poll(&entry, 1, 20);
+      if (count > 0) {
+        return;
+      }
+      if (count < 0 && errno != EINTR) {
+        throw errno_error("waiting for a Unix socket");
+      }
+      if (last) {
+        throw Error(Errc::timeout, "the deadline passed");
+      }
+    }
+  }
+
+  std::string missing() const {
+    std::string ranks;
+    for (int peer = 1; peer < size_; ++peer) {
+      if (!links_[static_cast<std::size_t>(peer - 1)]) {
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    return ranks;
+  }
+
+  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
+
+  /// A socket's error says what went wrong; this says with whom. What the job's first cause, or rank 0, says stays as
+  /// it is.
+  template <class F>
+  auto with_context(int peer, F call) const -> decltype(call()) {
+    try {
+      return call();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const ToldError&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) {
+        failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
+      }
+      check_();
+      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
+    }
+  }
+
+  int rank_;
+  int size_;
+  std::string channel_;
+  std::shared_ptr<FailureLatch> failure_;
+  std::function<void()> check_;
+  std::vector<std::optional<Link>> links_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
 // ---- dtrain/backend/shared_memory/outbox_part.hpp
 
@@ -21989,7 +22163,8 @@ struct Meeting {
       if (state == SlotState::closed && !has_arrived(slot, number)) {
         return Cause{CauseKind::disagreement, -1, "",
                      present() + " cannot be finished: rank " + std::to_string(rank) +
-                         " has left the channel without calling it"};
+                         " has left the channel without calling it; every rank takes as many steps and calls the same "
+                         "collectives"};
       }
     }
     return std::nullopt;
@@ -23345,12 +23520,7 @@ class Communicator {
   }
 
   static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    for (const Device device : {input.device, output.device}) {
-      if (device.kind != DeviceKind::host) {
-        throw Error(Errc::unsupported, std::string(H::backend_name()) + " takes host memory, not memory of " +
-                                           to_string(device) + "; use backend::Nccl for it");
-      }
-    }
+    check_host_memory(H::backend_name(), input, output);
   }
 
   void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
@@ -23616,14 +23786,18 @@ class Communicator {
     whole.fate.check();
     const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
     ++end_->splits;
-    auto end = std::make_unique<End>(part, whole.options, whole.device(), deadline);
+    auto end =
+        telling_failure(part, [&] { return std::make_unique<End>(part, whole.options, whole.device(), deadline); });
     nccl::split_blocking(whole, *end->channel, color, key, deadline);
     end->serve();
     return Communicator(std::move(end));
   }
 
-  /// See CanAllocate. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
-  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) { return {end_->channel, bytes, deadline}; }
+  /// See CanAllocate. Where a rank cannot have it, the job fails: the others would wait for that rank.
+  /// @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return telling_failure(end_->channel->context, [&] { return Allocation(end_->channel, bytes, deadline); });
+  }
 
   /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
   void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }
@@ -23755,6 +23929,7 @@ struct NcclWith {
   static constexpr std::string_view name() noexcept { return "Nccl"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
   static constexpr bool reduces(DType) noexcept { return true; }
+  static constexpr bool averages(DType dtype) noexcept { return nccl::averages(dtype); }
 
   /// How many ranks a node takes where nobody says.
   static int visible_devices() { return cuda::visible_devices(); }
@@ -24026,12 +24201,7 @@ class Communicator {
   }
 
   static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    for (const Device device : {input.device, output.device}) {
-      if (device.kind != DeviceKind::host) {
-        throw Error(Errc::unsupported, "backend::SharedMemory takes host memory, not memory of " + to_string(device) +
-                                           "; use backend::Nccl for it");
-      }
-    }
+    check_host_memory("backend::SharedMemory", input, output);
   }
 
   template <class Algorithm>
@@ -25124,19 +25294,16 @@ class Communicator {
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A backend whose operations go to host queues.
-template <class B>
-concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
-
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
 /// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a piece to the host while the piece before
 /// it is reduced there and the one before that is copied back. A topology is laid over `Inner`. Reductions have its
-/// bits.
+/// bits. On a device without stream memory operations (cuStreamWaitValue32) host functions wait in streams, which CUDA
+/// may run one at a time in a process: there a process has one rank, and one channel under way at a time.
 template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,
                 "dtrain: backend::Staged needs a backend for host memory, such as backend::SharedMemory "
-                "(OnHostStreams in dtrain/backend/staged.hpp)");
+                "(OnHostStreams in dtrain/backend/on_host_streams.hpp)");
 
   using Communicator = staged::Communicator<typename Inner::Communicator>;
   using StreamOwner = stream::cuda::CommunicationStream;
@@ -25361,6 +25528,7 @@ struct RingTraffic {
   }
 };
 
+/// Of topology::Tree.
 struct TreeTraffic {
   double bytes;
   int ranks;
@@ -25374,6 +25542,7 @@ struct TreeTraffic {
   static constexpr bool is_parent(int rank, int of) noexcept { return of > 0 && (of - 1) / 2 == rank; }
 };
 
+/// Of topology::ParameterServer.
 struct ParameterServerTraffic {
   double bytes;
   int ranks;
@@ -26035,13 +26204,9 @@ struct RoutedBackend {
   }
 };
 
-/// A backend whose operations go to host queues, as the algorithms' own steps do.
+/// A backend on host streams, as the algorithms' own steps are, that carries messages between two ranks.
 template <class B>
-concept OnHostStreams = backend::Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
-
-/// One that carries messages between two ranks besides.
-template <class B>
-concept CarriesMessages = OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
+concept CarriesMessages = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -26210,7 +26375,7 @@ class HierarchicalReduction {
 
 /// A backend that can be used inside the nodes of one on host streams.
 template <class I>
-concept ReducesInNodes = OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
+concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
 /// `IntraBackend` joins the ranks of a node, such as backend::SharedMemory; void: the policy's own does.
@@ -26222,13 +26387,13 @@ struct Hierarchical {
   using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
 
   template <class B>
-  static constexpr bool works_on = OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
+  static constexpr bool works_on = backend::OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(OnHostStreams<B>,
+    static_assert(backend::OnHostStreams<B>,
                   "dtrain: topology::Hierarchical needs a backend on host streams (dtrain/stream/host/stream_ref.hpp)");
-    static_assert(!OnHostStreams<B> || ReducesInNodes<Intra<B>>,
+    static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
                   "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
                   "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
                   "(CanReduceScatter, CanAllGather in dtrain/backend/communicator.hpp)");
@@ -26559,6 +26724,7 @@ class RingReduction {
   TwoLanes<B> lanes_;
 };
 
+/// Names RingReduction in a policy.
 struct Ring {
   static constexpr std::string_view name() noexcept { return "Ring"; }
 
@@ -26677,6 +26843,7 @@ class TreeReduction {
   TwoLanes<B> lanes_;
 };
 
+/// Names TreeReduction in a policy.
 struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }
 
@@ -26735,41 +26902,12 @@ class ArgumentVector {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/cores.hpp
-
-/// @file
-/// How many cores this process may use.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// The size of the affinity mask, which containers, taskset and batch systems narrow; at least 1.
-/// @throws Error (posix) where the system does not tell
-inline int cores_by_affinity() {
-  for (std::size_t masks = 1;; masks *= 2) {
-    const std::size_t bytes = masks * sizeof(cpu_set_t);
-    std::vector<unsigned long> words(bytes / sizeof(unsigned long));  // nvcc 13 cannot compile a vector<cpu_set_t>
-    cpu_set_t* const set = reinterpret_cast<cpu_set_t*>(words.data());
-    if (::sched_getaffinity(0, bytes, set) == 0) {
-      const int count = CPU_COUNT_S(bytes, set);
-      return count < 1 ? 1 : count;
-    }
-    if (errno != EINVAL || masks > 64) {  // EINVAL: the machine has more cores than the mask has bits
-      throw errno_error("asking which cores this process may use", "give --nproc-per-node a number");
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/exit_status.hpp
 
 /// @file
 /// How a process ended, as a number for exit() and in words.
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// What a program under run() exits with where it fell only because another rank failed first (see dtrain/run.hpp).
-inline constexpr int exit_code_peer_lost = 75;
 
 /// "SIGKILL"; "signal 42" for those without a common name.
 inline std::string signal_name(int signal) {
@@ -26815,142 +26953,6 @@ struct ExitStatus {
 
   friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
 };
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/flags.hpp
-
-/// @file
-/// The launcher's flags, taken out of a program's command line.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What the launcher was asked for, and what is left for the program.
-struct Flags {
-  identity::NodeFlags node;
-  std::optional<std::string> log_dir;
-  int max_restarts = 0;
-  bool help = false;
-  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
-};
-
-namespace detail {
-
-inline constexpr std::array<std::string_view, 8> flag_names{
-    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
-    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
-};
-
-/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
-/// The launcher's flag that an argument names; nothing for the program's own.
-/// @throws Error (usage) for a name that is nearly one, with the suggestion
-inline std::optional<std::string_view> flag_named(std::string_view given) {
-  constexpr std::size_t nearly = 2;
-  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
-  if (given.substr(0, 2) != "--" || given.size() > longest) {
-    return std::nullopt;
-  }
-  std::string spelling(given);
-  std::replace(spelling.begin(), spelling.end(), '_', '-');
-  std::string_view closest;
-  for (const std::string_view flag : flag_names) {
-    if (spelling == flag) {
-      return flag;
-    }
-    if (edit_distance(spelling, flag) <= nearly) {
-      closest = flag;
-    }
-  }
-  if (!closest.empty()) {
-    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
-                                 "? (put the program's own flags of that name after --)");
-  }
-  return std::nullopt;
-}
-
-/// @throws Error (usage)
-inline int max_restarts(std::string_view value) {
-  constexpr int most = 10000;
-  const std::optional<int> number = identity::parse_integer(std::string(value));
-  if (!number || *number > most) {
-    throw Error(Errc::usage,
-                identity::quoted("--max-restarts", value) + " is not a number from 0 to " + std::to_string(most));
-  }
-  return *number;
-}
-
-}  // namespace detail
-
-/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
-/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
-inline Flags parse_flags(identity::Arguments arguments) {
-  Flags flags;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    if (i > 0 && argument == "--") {
-      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                           arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
-    if (!flag) {
-      flags.program.emplace_back(argument);
-      continue;
-    }
-    if (*flag == "--help-launch") {
-      flags.help = true;
-      continue;
-    }
-    std::string value;
-    if (equals != std::string_view::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
-      value = arguments[++i];
-    }
-    if (value.empty()) {
-      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
-    }
-    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
-    if (*flag == "--nnodes") flags.node.node_count = value;
-    if (*flag == "--node-rank") flags.node.node_rank = value;
-    if (*flag == "--master-addr") flags.node.master_addr = value;
-    if (*flag == "--master-port") flags.node.master_port = value;
-    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
-    if (*flag == "--log-dir") flags.log_dir = value;
-  }
-  return flags;
-}
-
-/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
-/// @throws Error (usage)
-inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
-                                                      "--help-launch"};
-  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
-    std::string name = arguments[i].substr(0, arguments[i].find('='));
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
-      throw Error(Errc::usage,
-                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
-                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
-                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
-    }
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -27068,7 +27070,8 @@ inline std::string node_list(const std::vector<int>& nodes) {
   return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
 }
 
-/// @param missing the nodes whose launchers have not come @param patience how long the others waited: "600.0 s"
+/// @param missing the nodes whose launchers have not come
+/// @param patience how long the others waited: "600.0 s"
 inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& patience,
                                  const std::string& store) {
   return node_list(missing) + " of " + std::to_string(node_count) + " did not come within " + patience +
@@ -27490,17 +27493,12 @@ inline std::string to_string(const NodeTable& table) {
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// An interface with the address that the others reach it by.
 struct OwnInterface {
   std::string name;     ///< "eth0"
   std::string address;  ///< "192.0.2.1"
   bool is_loopback = false;
 };
-
-/// Whether a host is written as the loopback address, which means every host itself.
-inline bool is_written_as_loopback(std::string_view host) {
-  const auto address = net::Endpoint::from_numeric(host, 0);
-  return host == "localhost" || (address && address->is_loopback());
-}
 
 namespace detail {
 
@@ -27539,7 +27537,7 @@ inline std::optional<net::Endpoint> known_address(const std::string& host, const
     return numeric;
   }
   const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
-  return listed && (!listed->is_loopback() || is_written_as_loopback(host)) ? listed : std::nullopt;
+  return listed && (!listed->is_loopback() || net::is_written_as_loopback(host)) ? listed : std::nullopt;
 }
 
 /// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's meeting point; else the one
@@ -27820,7 +27818,8 @@ namespace DTRAIN_NAMESPACE::launch {
 /// freely. Lifetime: outlives the task of carry(). Threads: the loop's.
 class InputPump {
  public:
-  /// @param source stays the caller's; @param pipe the writing end, closed when the source ends or nobody reads
+  /// @param source stays the caller's
+  /// @param pipe the writing end, closed when the source ends or nobody reads
   InputPump(async::EventLoop& loop, int source, async::Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
@@ -27892,10 +27891,11 @@ class InputPump {
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// Of the store that the ranks meet at.
 struct RankStoreOptions {
   int world_size = 1;
-  std::string owner;  ///< "the launcher on host a"
-  std::chrono::nanoseconds formation{0};
+  std::string owner;                               ///< "the launcher on host a"
+  std::chrono::nanoseconds formation{0};           ///< from its opening until all have joined
   std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
   std::function<void(int rank)> on_left{};
 };
@@ -27988,10 +27988,7 @@ class RecordWriter {
     }
   }
 
-  std::string take() const {
-    const std::span<const std::byte> bytes = out_.view();
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
+  std::string take() const { return std::string(out_.characters()); }
 
  private:
   net::ByteWriter out_;
@@ -28001,7 +27998,7 @@ class RecordWriter {
 /// there, not what is announced.
 class RecordReader {
  public:
-  explicit RecordReader(std::string_view bytes) noexcept : in_(std::as_bytes(std::span(bytes.data(), bytes.size()))) {}
+  explicit RecordReader(std::string_view bytes) noexcept : in_(bytes) {}
 
   void number(int& value) {
     const std::int64_t found = in_.i64();
@@ -28065,14 +28062,15 @@ Record from_value(std::string_view value) {
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// What a launcher brings to the meeting of all nodes' launchers.
 struct NodeMeetingOptions {
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   std::uint16_t master_port = 0;
   rendezvous::HostIdentity host;
-  int workers = 1;
-  std::chrono::nanoseconds formation{0};
+  int workers = 1;                        ///< on this node
+  std::chrono::nanoseconds formation{0};  ///< from the opening of the store until all have joined
   rendezvous::Limits limits{};
   std::optional<rendezvous::Secret> secret{};
   std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
@@ -28319,6 +28317,7 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// DTRAIN_TIMEOUT and DTRAIN_LIVENESS where they are unset.
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 
@@ -28533,6 +28532,7 @@ inline std::optional<std::string> unused_topology_file(const identity::Variables
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// What a launcher says of the network before its job begins.
 struct NetworkReport {
   std::string interface;                ///< "network: eth0 (192.0.2.1), 25 Gbit/s"
   std::vector<std::string> slow_paths;  ///< sentences with a remedy each
@@ -28544,7 +28544,7 @@ inline bool spans_hosts(const identity::ProcessIdentity& who) {
   if (who.node_count) {
     return *who.node_count > 1;
   }
-  return who.world_size > 1 && who.master_addr && !is_written_as_loopback(*who.master_addr);
+  return who.world_size > 1 && who.master_addr && !net::is_written_as_loopback(*who.master_addr);
 }
 
 /// Pure, but for the files below the root.
@@ -29010,7 +29010,7 @@ struct WorkerEnd {
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
 
   /// It fell because another rank had failed.
-  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_peer_lost, 0}; }
+  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_job_failed, 0}; }
 
   /// It may be what the others fell over.
   bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }
@@ -29061,7 +29061,7 @@ struct NodeEnd {
   int node = 0;
   std::string host;
   std::optional<WorkerEnd> first;       ///< what first_failure says of the node's workers
-  std::vector<int> secondary;           ///< the ranks that ended with exit_code_peer_lost
+  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
   std::vector<std::string> last_lines;  ///< of the first one's stderr
   int stop_signal = 0;                  ///< SIGINT or SIGTERM that the job was told to stop by, or 0
   bool interrupted = false;             ///< a signal has come that ends a job for good
@@ -29099,7 +29099,7 @@ inline std::string failure_sentence(const WorkerEnd& first, const std::optional<
 }
 
 /// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
-/// @param secondary the ranks that ended with exit_code_peer_lost
+/// @param secondary the ranks that ended with exit_code_job_failed
 /// @param last_lines the last lines that the first one wrote to stderr
 inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
                                                const std::optional<Cause>& cause, std::string_view host,
@@ -29113,7 +29113,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
     secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
   }
   if (!secondary.empty()) {
-    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_peer_lost) + ": " +
+    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_job_failed) + ": " +
                     rendezvous::rank_list(secondary));
   }
   if (!last_lines.empty()) {
@@ -29142,20 +29142,17 @@ inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What a worker exits with that could not follow its command line or environment (see dtrain/run.hpp): the next
-/// attempt could not either.
-inline constexpr int exit_code_usage_error = 2;
-
 /// --max-restarts. Attempts count from 0.
 struct RestartPolicy {
   static constexpr int most_restarts = 10000;
 
   int max_restarts = 0;
 
+  /// Not after a usage error: the next attempt could not follow the command line or the environment either.
   /// @param first the end that the attempt's end is due to
   /// @param interrupted somebody wants the job to end
   bool again(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
-    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage_error;
+    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
   }
 
   /// "attempt 2 of 4 begins: WHY"
@@ -29163,6 +29160,141 @@ struct RestartPolicy {
     return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
   }
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/flags.hpp
+
+/// @file
+/// The launcher's flags, taken out of a program's command line.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher was asked for, and what is left for the program.
+struct Flags {
+  identity::NodeFlags node;
+  std::optional<std::string> log_dir;
+  int max_restarts = 0;
+  bool help = false;
+  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+};
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 8> flag_names{
+    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
+    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
+};
+
+/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// The launcher's flag that an argument names; nothing for the program's own.
+/// @throws Error (usage) for a name that is nearly one, with the suggestion
+inline std::optional<std::string_view> flag_named(std::string_view given) {
+  constexpr std::size_t nearly = 2;
+  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
+  if (given.substr(0, 2) != "--" || given.size() > longest) {
+    return std::nullopt;
+  }
+  std::string spelling(given);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  std::string_view closest;
+  for (const std::string_view flag : flag_names) {
+    if (spelling == flag) {
+      return flag;
+    }
+    if (edit_distance(spelling, flag) <= nearly) {
+      closest = flag;
+    }
+  }
+  if (!closest.empty()) {
+    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
+                                 "? (put the program's own flags of that name after --)");
+  }
+  return std::nullopt;
+}
+
+/// @throws Error (usage)
+inline int max_restarts(std::string_view value) {
+  const std::optional<int> number = identity::parse_integer(std::string(value));
+  if (!number || *number > RestartPolicy::most_restarts) {
+    throw Error(Errc::usage, identity::quoted("--max-restarts", value) + " is not a number from 0 to " +
+                                 std::to_string(RestartPolicy::most_restarts));
+  }
+  return *number;
+}
+
+}  // namespace detail
+
+/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
+/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
+inline Flags parse_flags(identity::Arguments arguments) {
+  Flags flags;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (i > 0 && argument == "--") {
+      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                           arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
+    if (!flag) {
+      flags.program.emplace_back(argument);
+      continue;
+    }
+    if (*flag == "--help-launch") {
+      flags.help = true;
+      continue;
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
+      value = arguments[++i];
+    }
+    if (value.empty()) {
+      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+    }
+    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
+    if (*flag == "--nnodes") flags.node.node_count = value;
+    if (*flag == "--node-rank") flags.node.node_rank = value;
+    if (*flag == "--master-addr") flags.node.master_addr = value;
+    if (*flag == "--master-port") flags.node.master_port = value;
+    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
+    if (*flag == "--log-dir") flags.log_dir = value;
+  }
+  return flags;
+}
+
+/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
+/// @throws Error (usage)
+inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
+                                                      "--help-launch"};
+  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+      throw Error(Errc::usage,
+                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
+                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
+                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+    }
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -29224,7 +29356,11 @@ inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<C
   const NodeEnd* const node = first_node(nodes, cause, told);
   JobVerdict verdict;
   if (node != nullptr) {
-    verdict.exit_code = node->first->exit_code();
+    // The signals by which a launcher ends its workers say nothing of what the job fell over.
+    const int signal = node->first->status.signal;
+    const bool stopped_over_a_cause =
+        stop_signal == 0 && cause && node->first->stopped && (signal == SIGTERM || signal == SIGKILL);
+    verdict.exit_code = stopped_over_a_cause ? exit_code_job_failed : node->first->exit_code();
   } else if (abandoned) {
     verdict.exit_code = 128 + SIGKILL;
   }
@@ -29268,9 +29404,6 @@ struct Place {
   std::string secret;       ///< made for this job; empty where the workers have it already
   std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
 };
-
-/// The exit code of a launcher that fell because another one was lost.
-inline constexpr int exit_code_launcher_lost = exit_code_peer_lost;
 
 /// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
 /// was made with. Errors: assemble() and begin() throw JobFailed where another launcher is lost; to conclude() that is
@@ -29533,7 +29666,7 @@ class SeveralNodes final : public Coordination {
       }
     }
     JobVerdict lost;
-    lost.exit_code = exit_code_launcher_lost;
+    lost.exit_code = exit_code_job_failed;
     lost.report = {launcher_loss(*meeting_.cause(), meeting_.store_text())};
     co_return std::move(lost);
   }
@@ -29789,6 +29922,7 @@ concept StatesWhoReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
+/// The type a Policy names, which makes processes into ranks. It has no state of its own.
 template <class L>
 concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
 
@@ -29867,7 +30001,7 @@ struct PerProcess {
       return Start(worker_of(std::move(options)));
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
-      return Start(2);
+      return Start(exit_code_usage);
     }
   }
 };
@@ -30704,9 +30838,9 @@ class NodeJob {
       const int exit_code = co_await attempts();
       co_return exit_code;
     } catch (const JobFailed& failed) {
-      problem = Problem{exit_code_launcher_lost, launcher_loss(failed.cause(), options_.node.master_addr)};
+      problem = Problem{exit_code_job_failed, launcher_loss(failed.cause(), options_.node.master_addr)};
     } catch (const std::exception& error) {
-      problem = Problem{exit_code_usage_error, error.what()};
+      problem = Problem{exit_code_usage, error.what()};
     }
     co_await job_->give_up(problem.sentence);
     output_.error().line("dtrain: ", problem.sentence);
@@ -30875,15 +31009,15 @@ struct PerNode {
       if (flags.help) {
         return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
       }
-      NodeJobOptions options =
-          node_job_options(std::move(flags), without_outer_job(environment), cores_by_affinity(), visible_devices);
+      NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
+                                                stream::host::cores_by_affinity(), visible_devices);
       open_standard_descriptors();
       adopt_orphans();
       NodeJob job(std::move(options));
       return Start(job.run());
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
-      return Start(2);
+      return Start(exit_code_usage);
     }
   }
 };
@@ -30897,14 +31031,37 @@ struct PerNode {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+/// The system would take the name up to its first zero byte for another file's. @throws Error (invalid_argument)
+inline void require_file_name(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw Error(Errc::invalid_argument, "the name of the file " + printable(path) +
+                                            " has a zero byte in it, which no file's name can have; name another");
+  }
+}
+
+/// What a symbolic link names in the end, which is to be written instead of the link; any other path as it is.
+inline std::string behind_link(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
+  const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
+  return target ? std::string(target.get()) : path;  // to nothing: then it becomes the file
+}
+
+}  // namespace detail
+
 /// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
-/// a full disk or a lost power supply leaves either the old content or the new one. Lifetime: without commit() nothing
-/// remains. What a killed process leaves is PATH.part, which the next writer takes over; it is locked as long as its
-/// writer lives, so that two writers do not mix. Blocking: the file system. Threads: none but the one that uses it.
+/// a full disk or a lost power supply leaves either the old content or the new one. A symbolic link stays one: what it
+/// names is replaced. Lifetime: without commit() nothing remains. What a killed process leaves is PATH.part, which the
+/// next writer takes over; it is locked as long as its writer lives, so that two writers do not mix. Blocking: the file
+/// system. Threads: none but the one that uses it.
 class AtomicFile {
  public:
-  /// @throws Error (the system's code) naming the file
-  explicit AtomicFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
+  /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe
+  explicit AtomicFile(const std::string& path) : path_(detail::behind_link(path)), part_(path_ + ".part") {
+    detail::require_file_name(path);
+    require_replaceable();
     for (int tries = 1; !open_and_lock(); ++tries) {
       if (tries == most_tries) fail(EBUSY);
     }
@@ -30937,6 +31094,15 @@ class AtomicFile {
  private:
   /// Two writers seldom meet; a file system whose two ways to a file disagree about it would keep this one for ever.
   static constexpr int most_tries = 100;
+
+  /// Renaming would put a file where /dev/null was, for root.
+  void require_replaceable() const {
+    struct stat there {};
+    if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+      throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
+                                              "and would be replaced by one; name another");
+    }
+  }
 
   /// @returns false where the file was renamed by its writer before it could be locked
   bool open_and_lock() {
@@ -31008,9 +31174,10 @@ struct GradientSize {
 
 /// How large buckets may be. A zero gives every parameter a bucket of its own.
 struct BucketCaps {
-  std::size_t first_bucket_bytes = std::size_t{1}
-                                   << 20;            ///< of the first to be reduced, and of the smallest at the end
-  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of any bucket of more than one parameter
+  /// Of the first to be reduced, and of the smallest at the end.
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  /// Of any bucket of more than one parameter.
+  std::size_t bucket_bytes = std::size_t{25} << 20;
 };
 
 /// Gradients that one collective reduces.
@@ -31202,24 +31369,20 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Addresses, each claimed by one owner at most. Threads: all members from any thread.
 class Claims {
  public:
-  /// @returns whether nobody had it.
-  bool add(const void* address) {
+  /// @returns whether `owner` has it now: nobody else had.
+  bool add(const void* address, const void* owner) {
     const std::lock_guard lock(mutex_);
-    if (std::find(taken_.begin(), taken_.end(), address) != taken_.end()) {
-      return false;
-    }
-    taken_.push_back(address);
-    return true;
+    return owners_.try_emplace(address, owner).first->second == owner;
   }
 
-  void remove(const void* address) noexcept {
+  void remove_all_of(const void* owner) noexcept {
     const std::lock_guard lock(mutex_);
-    taken_.erase(std::remove(taken_.begin(), taken_.end(), address), taken_.end());
+    std::erase_if(owners_, [owner](const auto& claimed) { return claimed.second == owner; });
   }
 
  private:
   std::mutex mutex_;
-  std::vector<const void*> taken_;
+  std::map<const void*, const void*> owners_;
 };
 
 /// Owns claims until its end.
@@ -31228,25 +31391,13 @@ class Claim {
   explicit Claim(std::shared_ptr<Claims> claims) noexcept : claims_(std::move(claims)) {}
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
-  ~Claim() {
-    for (const void* const address : own_) {
-      claims_->remove(address);
-    }
-  }
+  ~Claim() { claims_->remove_all_of(this); }
 
-  /// @returns false where somebody else has it, or this claim.
-  bool add(const void* address) {
-    own_.reserve(own_.size() + 1);
-    if (!claims_->add(address)) {
-      return false;
-    }
-    own_.push_back(address);
-    return true;
-  }
+  /// @returns false where somebody else has it.
+  bool add(const void* address) { return claims_->add(address, this); }
 
  private:
   std::shared_ptr<Claims> claims_;
-  std::vector<const void*> own_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -31385,7 +31536,7 @@ class BufferBroadcast {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order, so every rank launches bucket 0, 1, 2, ... whatever order its gradients came in.
-/// Threads: `arrived` concurrently; everything else between steps.
+/// Threads: `arrived` and `resume_if_held` concurrently; everything else between steps.
 class LaunchQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
@@ -31427,11 +31578,34 @@ class LaunchQueue {
     launch_what_can(launch);
   }
 
-  /// Launches what had no room when it became complete.
+  /// Launches what had no room when it became complete. Rethrows what a launch threw in this step.
   template <class Launch>
   void resume(Launch&& launch) {
     const std::lock_guard gate(gate_);
     launch_what_can(launch);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+  /// The same where something is waiting for room, for whoever has made some. What a launch throws is kept.
+  template <class Launch>
+  void resume_if_held(Launch&& launch) noexcept {
+    if (!held_.load()) {
+      return;
+    }
+    try {
+      const std::lock_guard gate(gate_);
+      launch_what_can(launch);
+    } catch (...) {
+      // finish() asks.
+    }
+  }
+
+  /// Nothing is launched from now on. Threads: any.
+  void close() noexcept {
+    const std::lock_guard gate(gate_);
+    closed_ = true;
   }
 
   /// Whether every gradient of this step is in its place, and not only announced.
@@ -31465,13 +31639,15 @@ class LaunchQueue {
   /// Under the gate, as what follows.
   template <class Launch>
   void launch_what_can(Launch& launch) {
-    while (!failure_ && next_ < entries_.size() && entries_[next_].complete) {
+    held_.store(false);
+    while (!failure_ && !closed_ && next_ < entries_.size() && entries_[next_].complete) {
       bool launched = false;
       or_fail([&] { launched = launch(next_); });
-      if (!launched) {
-        return;
+      if (launched) {
+        ++next_;
+      } else if (held_.exchange(true)) {
+        return;  // there was no room even after whoever makes some could know of it
       }
-      ++next_;
     }
   }
 
@@ -31490,6 +31666,8 @@ class LaunchQueue {
   std::size_t next_ = 0;
   std::size_t complete_ = 0;
   std::exception_ptr failure_;
+  std::atomic<bool> held_{false};  ///< a complete bucket waits for room
+  bool closed_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -31514,14 +31692,19 @@ struct DdpOptions {
   /// step became part of a CUDA graph.
   bool reorder_gradients = true;
   /// A parameter that is not announced in a step counts as zeros on that rank, unless steps under no_sync() since the
-  /// last one have left something in its gradient; else finish() names it in an error. On CUDA streams that gradients
+  /// last one have left something in its gradient; else finish() names it in an error. What is not announced is known
+  /// in finish() only: steps of several such wrappers end in one order on all ranks. On CUDA streams that gradients
   /// came from outlive the wrapper then.
   bool allow_unused_parameters = false;
-  /// Each step gives every rank rank 0's buffers, where the model has buffers().
+  /// Each step gives every rank rank 0's buffers, where the model has buffers(). From the last ready() to finish() they
+  /// are not touched.
   bool broadcast_buffers = true;
   /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
   /// some microseconds a bucket; records are kept of many steps.
   bool timeline = false;
+  /// On CUDA statistics() tells how long communication took and how much of it backward hid, measured by events that
+  /// cost some microseconds a bucket; with `timeline` it does, too. On host streams it always does.
+  bool device_times = false;
   /// On CUDA: the stream that values, gradients and buffers were written on before the construction. Without one, the
   /// device's default stream, which also stands for all streams that are not made non-blocking.
   StreamHandle written_on{};
@@ -31607,6 +31790,12 @@ void check_backend(std::span<const Parameter> parameters, std::span<const Tensor
       throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
                                          ", which backend " + name_of + " does not reduce");
     }
+    if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
+      throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
+                                         ", whose average backend " + name_of +
+                                         " does not form; DdpOptions::reduce_op = ReduceOp::sum reduces it, in a type "
+                                         "that holds the sum");
+    }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     detail::check_place<Backend>("buffer " + std::to_string(i) + " of the model", buffers[i].device, communication);
@@ -31626,12 +31815,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// lives. @throws Error (invalid_argument) where one is bound already
 inline std::unique_ptr<Claim> claim_bindings(std::shared_ptr<Claims> claims, std::span<const Parameter> parameters) {
   auto claim = std::make_unique<Claim>(std::move(claims));
-  std::vector<const void*> values;  // a tied one counts once
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const void* const value = parameters[i].value.data;
-    if (parameters[i].value.bytes() == 0 || std::find(values.begin(), values.end(), value) != values.end()) continue;
-    values.push_back(value);
-    if (!claim->add(value)) {
+    if (parameters[i].value.bytes() != 0 && !claim->add(parameters[i].value.data)) {  // a tied one is claimed twice
       throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
                                               "' lives in another DistributedDataParallel: a model with "
                                               "bind_gradient is wrapped once at a time; destroy the other one first");
@@ -31729,6 +31914,13 @@ class GradientTable {
     }
   }
 
+  /// @throws Error (invalid_argument) for a gradient on a device: the stream that produces it is to be named.
+  void require_no_stream(std::size_t parameter) const {
+    if (device_.kind != DeviceKind::host) {
+      refuse_without_stream(parameter);
+    }
+  }
+
   /// @throws Error (invalid_argument)
   [[noreturn]] void refuse_without_stream(std::size_t parameter) const {
     throw Error(Errc::invalid_argument, announcement(parameter) + " came without a stream, but the gradient is on " +
@@ -31789,6 +31981,7 @@ class GradientTable {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// What every model has; the concepts below say of what kind it is, each so that an error can name it.
 template <class M>
 concept HasParameters = requires(M& model) {
   model.parameters();
@@ -31800,6 +31993,7 @@ concept ParametersAreSized = HasParameters<M> && requires(M& model) {
   { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
 };
 
+/// The range's elements are dtrain::Parameter, or convert to it.
 template <class M>
 concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
@@ -31978,6 +32172,7 @@ struct ParameterDescription {
   friend bool operator==(const ParameterDescription&, const ParameterDescription&) = default;
 };
 
+/// The model and those options that all ranks must have alike.
 struct ModelDescription {
   std::uint64_t bucket_bytes = 0;
   std::uint64_t first_bucket_bytes = 0;
@@ -31991,6 +32186,7 @@ struct ModelDescription {
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
+/// @param parameters, buffers as the model gives them
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
                                  std::span<const TensorView> buffers = {}) {
   ModelDescription description{
@@ -32010,272 +32206,6 @@ inline ModelDescription describe(std::span<const Parameter> parameters, const Dd
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/checkpoint_header.hpp
-
-/// @file
-/// The beginning of a checkpoint file: which tensors follow it.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A checkpoint file is, without gaps, all numbers little-endian:
-///   checkpoint_magic
-///   u32   length of the list, in bytes
-///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
-///   ...   the tensors' elements as they lie in memory, in the order of the list
-///   32    SHA-256 of all before it
-inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
-inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
-inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
-
-/// The longest list that is written or read.
-inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
-
-/// The most tensors in a checkpoint.
-inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
-
-/// What a preamble says.
-struct CheckpointPreamble {
-  bool is_checkpoint = false;    ///< of any version
-  bool is_this_version = false;  ///< then list_bytes counts
-  std::uint32_t list_bytes = 0;
-};
-
-inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  net::ByteReader reader(bytes);
-  const std::span<const std::byte> magic = reader.raw(checkpoint_magic.size());
-  const std::string_view text(reinterpret_cast<const char*>(magic.data()), magic.size());
-  CheckpointPreamble preamble;
-  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  preamble.is_this_version = text == checkpoint_magic;
-  preamble.list_bytes = reader.u32();
-  return preamble;
-}
-
-/// What stands before the elements. @throws Error (limit) for a list beyond max_checkpoint_list_bytes
-inline std::vector<std::byte> checkpoint_header(std::span<const ParameterDescription> tensors) {
-  net::ByteWriter list;
-  list.u32(static_cast<std::uint32_t>(tensors.size()));
-  for (const ParameterDescription& tensor : tensors) {
-    list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
-    list.u8(static_cast<std::uint8_t>(tensor.shape.extents().size()));
-    for (const std::int64_t extent : tensor.shape.extents()) {
-      list.i64(extent);
-    }
-  }
-  if (list.view().size() > max_checkpoint_list_bytes) {
-    throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
-                                 std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
-                                 std::to_string(max_checkpoint_list_bytes) + " are possible");
-  }
-  net::ByteWriter header;
-  header.raw(std::as_bytes(std::span(checkpoint_magic))).bytes(list.view());
-  return header.take();
-}
-
-namespace detail {
-
-/// @returns nothing where the reader has failed or the values cannot be
-inline std::optional<ParameterDescription> read_checkpoint_entry(net::ByteReader& reader) {
-  ParameterDescription tensor;
-  tensor.name = reader.string(max_parameter_name_bytes);
-  const std::uint8_t dtype = reader.u8();
-  const std::size_t rank = reader.u8();
-  if (dtype < 1 || dtype > static_cast<std::uint8_t>(DType::u8) || rank > Shape::max_rank) return std::nullopt;
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  for (std::size_t i = 0; i < rank; ++i) {
-    extents[i] = reader.i64();
-  }
-  if (!reader.ok()) return std::nullopt;
-  try {
-    tensor.shape = Shape(std::span(extents).first(rank));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-  tensor.dtype = static_cast<DType>(dtype);
-  return tensor;
-}
-
-}  // namespace detail
-
-/// The list of a header, from bytes that nobody vouches for. Memory stays below a small multiple of their number.
-/// @returns nothing for anything that checkpoint_header does not write.
-inline std::optional<std::vector<ParameterDescription>> parse_checkpoint_list(std::span<const std::byte> bytes) {
-  constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
-  net::ByteReader reader(bytes);
-  const std::size_t count = reader.u32();
-  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
-      count > reader.remaining() / smallest_entry_bytes) {
-    return std::nullopt;
-  }
-  std::vector<ParameterDescription> tensors;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::optional<ParameterDescription> tensor = detail::read_checkpoint_entry(reader);
-    if (!tensor) return std::nullopt;
-    tensors.push_back(*std::move(tensor));
-  }
-  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
-}
-
-/// The bytes of all elements. @returns nothing where they are beyond `most`
-inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterDescription> tensors, std::uint64_t most) {
-  std::uint64_t sum = 0;
-  for (const ParameterDescription& tensor : tensors) {
-    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
-    if (bytes > most - sum) return std::nullopt;
-    sum += bytes;
-  }
-  return sum;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/description_bytes.hpp
-
-/// @file
-/// A model's description as bytes, and back from bytes that another process wrote.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The longest description that is read.
-inline constexpr std::size_t max_description_bytes = std::size_t{64} << 20;
-
-namespace detail {
-
-/// Little-endian, whatever the machine.
-inline void append(std::string& bytes, std::uint64_t value, std::size_t width = 8) {
-  for (std::size_t i = 0; i < width; ++i) {
-    bytes.push_back(static_cast<char>(value >> (8 * i) & 0xff));
-  }
-}
-
-/// Reads what append wrote; after the first thing that does not fit everything fails.
-class DescriptionReader {
- public:
-  explicit DescriptionReader(std::string_view bytes) noexcept : rest_(bytes) {}
-
-  bool number(std::uint64_t& value, std::size_t width = 8) noexcept {
-    std::string_view bytes;
-    if (!text(bytes, width)) return false;
-    value = 0;
-    for (std::size_t i = 0; i < width; ++i) {
-      value |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
-    }
-    return true;
-  }
-
-  /// An enumeration whose values are 1..last.
-  template <class Enum>
-  bool choice(Enum& value, Enum last) noexcept {
-    std::uint64_t number_of = 0;
-    if (!number(number_of, 1) || number_of < 1 || number_of > static_cast<std::uint64_t>(last)) return false;
-    value = static_cast<Enum>(number_of);
-    return true;
-  }
-
-  bool text(std::string_view& bytes, std::uint64_t length) noexcept {
-    if (length > rest_.size()) return false;
-    bytes = rest_.substr(0, length);
-    rest_.remove_prefix(length);
-    return true;
-  }
-
-  bool at_end() const noexcept { return rest_.empty(); }
-  std::size_t left() const noexcept { return rest_.size(); }
-
- private:
-  std::string_view rest_;
-};
-
-inline constexpr std::string_view description_format = "dtrain ddp 2\n";
-inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
-
-/// The options that are yes or no, as bits.
-inline std::uint64_t flags_of(const ModelDescription& description) {
-  return (description.deterministic ? 1u : 0u) | (description.reorder_gradients ? 2u : 0u) |
-         (description.allow_unused_parameters ? 4u : 0u) | (description.broadcast_buffers ? 8u : 0u);
-}
-
-inline bool parse_flags(DescriptionReader& reader, ModelDescription& description) {
-  std::uint64_t flags = 0;
-  if (!reader.number(flags, 1) || flags > 15) return false;
-  description.deterministic = (flags & 1) != 0;
-  description.reorder_gradients = (flags & 2) != 0;
-  description.allow_unused_parameters = (flags & 4) != 0;
-  description.broadcast_buffers = (flags & 8) != 0;
-  return true;
-}
-
-inline bool parse_parameter(DescriptionReader& reader, ParameterDescription& parameter) {
-  std::uint64_t name_bytes = 0;
-  std::string_view name;
-  std::uint64_t rank = 0;
-  if (!reader.number(name_bytes, 4) || name_bytes > max_parameter_name_bytes || !reader.text(name, name_bytes) ||
-      !reader.choice(parameter.dtype, DType::u8) || !reader.choice(parameter.device, DeviceKind::cuda) ||
-      !reader.number(rank, 1) || rank > Shape::max_rank) {
-    return false;
-  }
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  for (std::size_t i = 0; i < rank; ++i) {
-    std::uint64_t extent = 0;
-    if (!reader.number(extent)) return false;
-    extents[i] = static_cast<std::int64_t>(extent);
-  }
-  try {
-    parameter.shape = Shape(std::span(extents).first(rank));
-  } catch (const Error&) {
-    return false;
-  }
-  parameter.name = name;
-  return true;
-}
-
-}  // namespace detail
-
-/// The same bytes for equal descriptions, and only for those.
-inline std::string serialise(const ModelDescription& description) {
-  std::string bytes(detail::description_format);
-  detail::append(bytes, description.bucket_bytes);
-  detail::append(bytes, description.first_bucket_bytes);
-  detail::append(bytes, static_cast<std::uint64_t>(description.reduce_op), 1);
-  detail::append(bytes, detail::flags_of(description), 1);
-  detail::append(bytes, description.parameters.size());
-  for (const ParameterDescription& parameter : description.parameters) {
-    detail::append(bytes, parameter.name.size(), 4);
-    bytes += parameter.name;
-    detail::append(bytes, static_cast<std::uint64_t>(parameter.dtype), 1);
-    detail::append(bytes, static_cast<std::uint64_t>(parameter.device), 1);
-    detail::append(bytes, parameter.shape.extents().size(), 1);
-    for (const std::int64_t extent : parameter.shape.extents()) {
-      detail::append(bytes, static_cast<std::uint64_t>(extent));
-    }
-  }
-  return bytes;
-}
-
-/// Bytes come from another process: whatever they are, memory stays below a small multiple of their size.
-/// @returns nothing for anything that serialise does not write.
-inline std::optional<ModelDescription> parse_description(std::string_view bytes) {
-  detail::DescriptionReader reader(bytes);
-  ModelDescription description;
-  std::string_view format;
-  std::uint64_t count = 0;
-  if (bytes.size() > max_description_bytes || !reader.text(format, detail::description_format.size()) ||
-      format != detail::description_format || !reader.number(description.bucket_bytes) ||
-      !reader.number(description.first_bucket_bytes) || !reader.choice(description.reduce_op, ReduceOp::product) ||
-      !detail::parse_flags(reader, description) || !reader.number(count) ||
-      count > reader.left() / detail::smallest_parameter_bytes) {
-    return std::nullopt;
-  }
-  for (std::uint64_t i = 0; i < count; ++i) {
-    ParameterDescription parameter;
-    if (!detail::parse_parameter(reader, parameter)) return std::nullopt;
-    description.parameters.push_back(std::move(parameter));
-  }
-  return reader.at_end() ? std::optional(std::move(description)) : std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/difference.hpp
 
 /// @file
@@ -32284,11 +32214,6 @@ inline std::optional<ModelDescription> parse_description(std::string_view bytes)
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
-
-/// A name that may come from another process: cut, and without what a terminal would act on.
-inline std::string in_quotes(std::string_view name) {
-  return "'" + printable(name.substr(0, 128)) + (name.size() > 128 ? "...'" : "'");
-}
 
 /// "f32 [784, 256]", with the device where it is not the host.
 inline std::string kind(const ParameterDescription& parameter) {
@@ -32357,9 +32282,9 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     const ParameterDescription& a = mine.parameters[i];
     const ParameterDescription& b = theirs.parameters[i];
     if (a == b) continue;
-    const std::string other_name = a.name == b.name ? "" : detail::in_quotes(b.name) + ", ";
-    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + detail::in_quotes(a.name) + " is " +
-           detail::kind(a) + ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
+    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
+    return detail::whose(rank, "parameter ") + std::to_string(i) + " " + in_quotes(a.name) + " is " + detail::kind(a) +
+           ", " + detail::whose(other_rank, "is ") + other_name + detail::kind(b);
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);
@@ -32372,109 +32297,6 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/agreement.hpp
-
-/// @file
-/// Agreement: before training all ranks compare their models, and all fail alike where two differ.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// A description is cut into values that a store takes.
-inline constexpr std::size_t description_piece_bytes = std::size_t{256} << 10;
-
-inline std::size_t pieces_of(std::size_t bytes) {
-  return (bytes + description_piece_bytes - 1) / description_piece_bytes;
-}
-
-/// Digest and length: all that a rank whose model is the same needs to read.
-inline std::string summary_of(std::string_view bytes) {
-  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
-}
-
-template <class Store>
-void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
-  for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
-    const std::size_t first = piece * description_piece_bytes;
-    store.set_blocking(prefix + "description/" + std::to_string(piece),
-                       std::string(bytes.substr(first, description_piece_bytes)), deadline);
-  }
-  store.set_blocking(prefix + "publisher", std::to_string(rank_in_job), deadline);
-  store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
-}
-
-/// What rank 0 of the group is called in the job; 0 for anything else than a rank.
-inline int publisher_in(std::string_view text) {
-  int rank = 0;
-  for (const char digit : text.size() > 9 ? std::string_view{} : text) {
-    rank = digit < '0' || digit > '9' ? rank : rank * 10 + (digit - '0');
-  }
-  return rank;
-}
-
-/// The number after the blank; 0 for anything else or too much.
-inline std::size_t length_in(std::string_view summary) {
-  const std::size_t blank = summary.find(' ');
-  std::size_t length = 0;
-  for (const char digit : blank == std::string_view::npos ? std::string_view{} : summary.substr(blank + 1)) {
-    if (digit < '0' || digit > '9' || length > max_description_bytes) return 0;
-    length = length * 10 + static_cast<std::size_t>(digit - '0');
-  }
-  return length > max_description_bytes ? 0 : length;
-}
-
-template <class Store>
-std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
-                                 const ModelDescription& mine, int rank, Deadline deadline) {
-  std::string bytes;
-  for (std::size_t piece = 0; piece < pieces_of(length_in(summary)); ++piece) {
-    bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
-  }
-  const int publisher = publisher_in(store.get_blocking(prefix + "publisher", deadline));
-  const std::string other = "rank " + std::to_string(publisher);
-  const std::optional<ModelDescription> theirs = parse_description(bytes);
-  if (!theirs) {
-    return "rank " + std::to_string(rank) + " cannot read the model description of " + other +
-           "; do both run the same program?";
-  }
-  return first_difference(mine, rank, *theirs, publisher)
-      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than " + other + "'s");
-}
-
-}  // namespace detail
-
-/// Collective, blocking. Rank 0 publishes its description, the others compare: O(1) messages a rank where all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank in the group whose ranks compare
-/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
-/// difference and both ranks. Error (limit) for a model whose description is beyond max_description_bytes.
-template <class Store>
-void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, int rank,
-                    const FailureContext& context, Deadline deadline) {
-  const std::string bytes = serialise(mine);
-  if (bytes.size() > max_description_bytes) {
-    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
-                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
-  }
-  try {
-    if (rank == 0) {
-      detail::publish(store, prefix, bytes, context.rank, deadline);
-    } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
-               summary != detail::summary_of(bytes)) {
-      context.latch->report({CauseKind::disagreement, context.rank, context.host,
-                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
-      context.latch->block_until_failed(deadline);
-    }
-    store.barrier_blocking(prefix + "agreed", deadline);
-  } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
-    throw;
-  }
-  context.latch->throw_if_failed(context.rank);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/named_tensor.hpp
 
 /// @file
@@ -32482,7 +32304,7 @@ void agree_blocking(Store store, const std::string& prefix, const ModelDescripti
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// One piece of a training's state: a parameter, an optimizer's velocity, the number of steps done. Host memory.
+/// One piece of a training's state: a parameter, an optimizer's velocity, the number of steps done.
 /// Lifetime: the memory outlives what it is given to.
 struct NamedTensor {
   std::string name;
@@ -32501,8 +32323,10 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
 }
 
 /// What the tensors are called and how they are shaped, which is compared between ranks and with files.
-/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long
-inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors) {
+/// @param on_devices whether memory may be a device's
+/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long or a
+/// tensor without memory
+inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> tensors, bool on_devices = false) {
   std::vector<ParameterDescription> descriptions;
   descriptions.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
@@ -32512,9 +32336,13 @@ inline std::vector<ParameterDescription> describe(std::span<const NamedTensor> t
                                               " bytes; at most " + std::to_string(max_parameter_name_bytes) +
                                               " are possible");
     }
-    if (tensor.value.device.kind != DeviceKind::host) {
+    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
       throw Error(Errc::unsupported, "tensor " + std::to_string(descriptions.size()) + " of a checkpoint is on " +
                                          to_string(tensor.value.device) + "; copy it to host memory and give that");
+    }
+    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
+      throw Error(Errc::invalid_argument, "tensor " + std::to_string(descriptions.size()) +
+                                              " of a checkpoint has no memory; allocate it before");
     }
     descriptions.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
   }
@@ -32527,158 +32355,6 @@ namespace DTRAIN_NAMESPACE {
 using ddp::NamedTensor;
 using ddp::parameter_values;
 }  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/checkpoint_file.hpp
-
-/// @file
-/// Tensors to a checkpoint file and back, by one process.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// `path` holds the tensors' present values; whatever interrupts it, it holds these or what it held before, whole.
-/// Blocking: the file system. @throws Error (the system's code) naming the file; as describe and checkpoint_header
-inline void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors) {
-  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  const std::vector<std::byte> header = checkpoint_header(describe(tensors));
-  AtomicFile file(path);
-  Sha256 digest;
-  const auto append = [&](std::span<const std::byte> bytes) {
-    digest.update(bytes);
-    file.write(bytes);
-  };
-  append(header);
-  for (const NamedTensor& tensor : tensors) {
-    append({tensor.value.data, tensor.value.bytes()});
-  }
-  const Sha256Digest sum = digest.digest();
-  file.write(sum);
-  file.commit();
-}
-
-namespace detail {
-
-/// An open checkpoint file, whose content nobody vouches for.
-class CheckpointReader {
- public:
-  /// Nothing is open where there is no file. @throws Error (the system's code) naming the file
-  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
-    // Not blocking: the name may be a pipe's.
-    descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
-    struct stat status {};
-    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
-    size_ = static_cast<std::uint64_t>(status.st_size);
-  }
-
-  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
-
-  /// The list of tensors, for whose elements the file has exactly the room. @throws Error (protocol)
-  std::vector<ParameterDescription> read_list() {
-    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
-    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-    const CheckpointPreamble said = parse_checkpoint_preamble(preamble);
-    if (!said.is_checkpoint) refuse("it is no checkpoint of dtrain's");
-    if (!said.is_this_version)
-      refuse("another version of dtrain has written it, in a format that this one cannot read");
-    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-    if (size_ < around || said.list_bytes > size_ - around || said.list_bytes > max_checkpoint_list_bytes) cut();
-    std::vector<std::byte> list(said.list_bytes);
-    read(preamble.size(), list);
-    std::optional<std::vector<ParameterDescription>> tensors = parse_checkpoint_list(list);
-    if (!tensors) refuse("its list of tensors is damaged");
-    first_element_ = preamble.size() + list.size();
-    const std::uint64_t room = size_ - around - list.size();
-    if (element_bytes(*tensors, room) != room) cut();
-    return *std::move(tensors);
-  }
-
-  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
-  void check_digest() {
-    std::vector<std::byte> piece(std::size_t{1} << 20);
-    Sha256 digest;
-    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
-      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
-      const auto part = std::span(piece).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, piece.size())));
-      read(done, part);
-      digest.update(part);
-      done += part.size();
-    }
-    Sha256Digest written;
-    read(size_ - checkpoint_digest_bytes, written);
-    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
-  }
-
-  void read_elements(std::span<const NamedTensor> tensors) {
-    std::uint64_t offset = first_element_;
-    for (const NamedTensor& tensor : tensors) {
-      read(offset, {tensor.value.data, tensor.value.bytes()});
-      offset += tensor.value.bytes();
-    }
-  }
-
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Errc::protocol, "the checkpoint " + printable(path_) + " cannot be loaded: " + what +
-                                    "; name another file, or remove this one to begin anew");
-  }
-
- private:
-  void read(std::uint64_t offset, std::span<std::byte> target) const {
-    while (!target.empty()) {
-      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-      if (got == 0) cut();  // it has become shorter meanwhile
-      if (got < 0 && errno != EINTR) fail_reading(errno);
-      if (got > 0) {
-        target = target.subspan(static_cast<std::size_t>(got));
-        offset += static_cast<std::uint64_t>(got);
-      }
-    }
-  }
-
-  [[noreturn]] void cut() const { refuse("its length, " + std::to_string(size_) + " bytes, is not what it says"); }
-
-  [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, "reading the checkpoint " + printable(path_) + " failed");
-  }
-
-  std::string path_;
-  async::Descriptor descriptor_;
-  std::uint64_t size_ = 0;
-  std::uint64_t first_element_ = 0;
-};
-
-/// How the file's list differs from the program's, in a sentence's second half; nothing where it does not.
-inline std::optional<std::string> difference_to_file(std::span<const ParameterDescription> file,
-                                                     std::span<const ParameterDescription> program) {
-  const auto shown = [](const ParameterDescription& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
-  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
-    if (file[i] != program[i]) {
-      return "its tensor " + std::to_string(i) + " is " + shown(file[i]) + ", the program's is " + shown(program[i]);
-    }
-  }
-  if (file.size() == program.size()) return std::nullopt;
-  return "it has " + std::to_string(file.size()) + " tensors, the program has " + std::to_string(program.size());
-}
-
-}  // namespace detail
-
-/// Gives the tensors the values that `path` holds. Blocking: the file system. @returns false where there is no file
-/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors, which leaves the values
-/// as they were; Error (the system's code)
-inline bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors) {
-  const std::vector<ParameterDescription> wanted = describe(tensors);
-  detail::CheckpointReader reader(path);
-  if (!reader) return false;
-  const std::vector<ParameterDescription> found = reader.read_list();
-  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
-  reader.read_elements(tensors);
-  return true;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/producer_lanes.hpp
 
@@ -32757,7 +32433,9 @@ namespace DTRAIN_NAMESPACE::ddp::detail {
 struct FileOutcome {
   static std::string of(const Error& error) {
     const bool posix = error.code().category() == std::generic_category();
-    return (posix ? "p" : "d") + std::to_string(error.code().value()) + " " + printable(error.what());
+    const bool own = error.code().category() == dtrain_category();
+    const int code = posix || own ? error.code().value() : static_cast<int>(Errc::unsupported);  // a device's failure
+    return (posix ? "p" : "d") + std::to_string(code) + " " + printable(error.what());
   }
 
   /// @returns whether it says "yes" @throws Error, the one that rank 0 has
@@ -32800,71 +32478,6 @@ bool on_rank_0_blocking(const Group& group, Work work) {
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
-
-// ---- dtrain/ddp/checkpoint.hpp
-
-/// @file
-/// Checkpoints of a whole job: rank 0 has the file, every rank has the values.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// @throws Error (disagreement) or JobFailed where a rank's tensors are not called or shaped as rank 0's
-template <class Group>
-void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
-  ModelDescription description;
-  description.parameters = describe(tensors);
-  const Deadline deadline = Deadline::after(group.timeout());
-  const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
-  const FailureContext context{
-      group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
-  agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", description, group.rank(), context,
-                 deadline);
-}
-
-}  // namespace detail
-
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has come and none has failed. At any moment the
-/// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
-/// looked at: what all ranks have alike is saved. Collective, blocking: until the file is on the disk, timeout() at
-/// most.
-/// @throws Error on every rank, with the same sentence, where the file cannot be written: who catches it can go on;
-/// Error (unsupported) for tensors that are not the host's; the job's first cause
-template <class Group>
-void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  group.throw_if_failed();
-  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
-    write_checkpoint_file(path, tensors);
-    return true;
-  }));
-}
-
-/// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
-/// after the model is wrapped. Collective, blocking. @returns false on every rank where rank 0 has no such file
-/// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
-/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
-/// leaves the values as they were unless the file changes while it is read; the job's first cause
-template <class Group>
-bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  detail::agree_on_tensors_blocking(group, tensors);
-  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors); })) {
-    return false;
-  }
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.value.bytes() != 0) {
-      group.broadcast_blocking(tensor.value.flat(), 0);
-    }
-  }
-  return true;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint_blocking;
-using ddp::save_checkpoint_blocking;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/ready.hpp
 
@@ -33086,90 +32699,6 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/order_agreement.hpp
-
-/// @file
-/// Rank 0's word on an order of the parameters.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline constexpr std::size_t order_entry_bytes = 4;
-
-inline std::string order_key(const std::string& prefix, std::size_t piece) {
-  return prefix + "order/" + std::to_string(piece);
-}
-
-/// @throws Error (protocol) for bytes that are not `count` indices.
-inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  DescriptionReader reader(bytes);
-  std::vector<std::size_t> order;
-  for (std::uint64_t parameter = 0; reader.number(parameter, order_entry_bytes) && order.size() < count;) {
-    order.push_back(static_cast<std::size_t>(parameter));
-  }
-  if (order.size() != count || !reader.at_end()) {
-    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
-                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
-  }
-  return order;
-}
-
-}  // namespace detail
-
-/// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
-template <class Store>
-async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
-  std::string bytes;
-  for (const std::size_t parameter : order) {
-    detail::append(bytes, parameter, detail::order_entry_bytes);
-  }
-  for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
-    const std::string key = detail::order_key(prefix, piece);
-    const std::string part = bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes);
-    co_await store.set(key, part);
-  }
-}
-
-/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
-template <class Store>
-std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
-                                             const FailureContext& context, Deadline deadline) {
-  std::string bytes;
-  try {
-    for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
-      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
-    }
-  } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
-    throw;
-  }
-  return detail::order_in(bytes, count);
-}
-
-/// Gives `replanning` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
-template <class Group>
-void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
-  const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
-  replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
-    if (group.rank() != 0) return;
-    const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
-    const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
-    *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
-  };
-  replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(group.timeout());
-    group.run_enqueued();  // other ranks may wait for it before they have theirs
-    if (*said) {
-      (*said)(deadline);
-      return order;
-    }
-    return read_order_blocking(group.store(), prefix, order.size(), context, deadline);
-  };
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/reducer_options.hpp
 
 /// @file
@@ -33181,6 +32710,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ReducerOptions {
   bool allow_unused_parameters = false;  ///< what is not announced takes part with zeros
   bool records_every_ready = false;      ///< and not only what happens once for each bucket
+  bool device_times = false;             ///< collectives that run on a device are timed there
   std::size_t records = 1024;            ///< kept of the latest steps
   std::vector<TensorView> buffers{};     ///< that every rank gets rank 0's of, in each step
   Replanning replanning{};
@@ -33314,8 +32844,9 @@ inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t 
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Alike on all ranks but for `rank`.
 struct SamplerOptions {
-  std::size_t dataset_size = 0;
+  std::size_t dataset_size = 0;  ///< samples
   std::size_t global_batch = 0;  ///< samples of all ranks together in one step
   int rank = 0;
   int world_size = 1;
@@ -33542,12 +33073,16 @@ class Accumulation final : public Step::Target {
                const FailureContext& context) noexcept
       : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context) {}
 
-  void ready(std::size_t parameter) override { ready(parameter, {}); }
+  void ready(std::size_t parameter) override {
+    ledger_->check_index(parameter);
+    gradients_->require_no_stream(parameter);
+    add(parameter, {});
+  }
 
   void ready(std::size_t parameter, StreamHandle stream) override {
     ledger_->check_index(parameter);
-    context_->latch->throw_if_failed(context_->rank);
-    accumulated_->add(parameter, stream);
+    gradients_->require_same_device(parameter, stream);
+    add(parameter, stream);
   }
 
   /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
@@ -33567,6 +33102,11 @@ class Accumulation final : public Step::Target {
   void abandon(bool) noexcept override {}  // nobody waits for it
 
  private:
+  void add(std::size_t parameter, StreamHandle stream) {
+    context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(parameter, stream);
+  }
+
   const ReadyLedger* ledger_;
   const GradientTable* gradients_;
   AccumulatedGradients* accumulated_;
@@ -33797,8 +33337,14 @@ struct StepTimes {
   std::chrono::nanoseconds forward{};        ///< from the end of a step to begin(): forward pass, optimizer, data
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< collectives running
-  std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called
-  std::chrono::nanoseconds exposed{};        ///< in finish(): what the step is longer for
+  std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called; on a device, while it computed
+  std::chrono::nanoseconds exposed{};        ///< in finish(), on a device behind it: what the step is longer for
+};
+
+/// What a meter takes note of beside what costs a clock's reading.
+struct Metering {
+  bool every_ready = false;   ///< and what else makes the records complete
+  bool device_times = false;  ///< of collectives that run on a device
 };
 
 /// Writes the step records and adds up the times. Steady state: allocates nothing. Threads: stamps run on the
@@ -33816,11 +33362,11 @@ class StepMeter {
   };
 
   /// @param records that the ring holds
-  /// @param is_complete whether every ready() is noted, and what costs more than a clock's reading
-  StepMeter(std::size_t buckets, std::size_t records, bool is_complete = false)
-      : recorder_(records), is_complete_(is_complete), spans_(buckets) {}
+  StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
+      : recorder_(records), metering_(metering), spans_(buckets) {}
 
-  bool is_complete() const noexcept { return is_complete_; }
+  bool is_complete() const noexcept { return metering_.every_ready; }
+  bool wants_device_times() const noexcept { return metering_.device_times; }
 
   void replan(std::size_t buckets) { spans_ = std::vector<Span>(buckets); }
 
@@ -33835,7 +33381,7 @@ class StepMeter {
   }
 
   void ready(std::size_t parameter) noexcept {
-    if (is_complete_) {
+    if (is_complete()) {
       recorder_.note(step_, StepEvent::ready, parameter);
     }
   }
@@ -33860,11 +33406,29 @@ class StepMeter {
     times_.exposed += end_ - waiting_;
     if (measured) {
       add_communication();
+      ++measured_steps_;
     }
   }
 
+  /// What a device says of an earlier step: collectives ran so long, `hidden` of it while it computed, and computing
+  /// had to wait for them so long.
+  void measured(std::chrono::nanoseconds communication, std::chrono::nanoseconds hidden,
+                std::chrono::nanoseconds exposed) noexcept {
+    times_.communication += communication;
+    times_.hidden += hidden;
+    exposed_on_device_ = exposed_on_device_.value_or(std::chrono::nanoseconds{}) + exposed;
+    ++measured_steps_;
+  }
+
   /// Of the steps that finished.
-  const StepTimes& times() const noexcept { return times_; }
+  StepTimes times() const noexcept {
+    StepTimes times = times_;
+    times.exposed = exposed_on_device_.value_or(times.exposed);
+    return times;
+  }
+
+  /// Those that `communication` and `hidden` are sums over, and `exposed` where a device measured it.
+  std::uint64_t measured_steps() const noexcept { return measured_steps_; }
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
 
@@ -33898,9 +33462,11 @@ class StepMeter {
   }
 
   StepRecorder recorder_;
-  bool is_complete_;
+  Metering metering_;
   std::vector<Span> spans_;
   StepTimes times_;
+  std::optional<std::chrono::nanoseconds> exposed_on_device_;  ///< nothing where no device has measured
+  std::uint64_t measured_steps_ = 0;
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};
@@ -33909,6 +33475,147 @@ class StepMeter {
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/device_times.hpp
+
+/// @file
+/// How long the buckets' collectives ran on a device, and how much of that the backward pass hid.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Events with timing before and behind each bucket's collective, and where the streams that compute come to wait for
+/// the last one. The host waits for none of them: a step's are read in a later step, or when somebody asks, once they
+/// are complete. While those of several steps are not, and where a step becomes part of a graph, nothing is measured.
+/// Does nothing where the meter does not want it. Threads: one at a time. Steady state: allocates nothing.
+class DeviceTimes {
+ public:
+  DeviceTimes(StepMeter& meter, int device) : meter_(&meter), device_(device) {}
+
+  /// Between steps: for so many buckets. @throws Error (cuda), as what follows
+  void plan(std::size_t buckets) {
+    if (!meter_->wants_device_times()) {
+      return;
+    }
+    collect();
+    front_ = count_ = 0;
+    for (Step& step : steps_) {
+      step.buckets.clear();
+      for (std::size_t i = 0; i < buckets; ++i) {
+        step.buckets.push_back({stream::cuda::TimingEvent(device_), stream::cuda::TimingEvent(device_)});
+      }
+    }
+  }
+
+  /// A step begins. What an earlier one that was given up has left is not looked at.
+  void begin_step() noexcept {
+    recording_ = nullptr;
+    collect();
+  }
+
+  /// `stream` comes to the collective of `bucket`. Bucket 0, the first of a step, says whether the step is measured.
+  void started(std::size_t bucket, stream::cuda::StreamRef stream) {
+    if (bucket == 0 && meter_->wants_device_times() && count_ < steps_.size() && !stream.is_capturing()) {
+      recording_ = &at(count_);
+      recording_->producers = 0;
+    }
+    if (recording_ != nullptr) {
+      recording_->buckets[bucket].started.record(stream);
+    }
+  }
+
+  void reduced(std::size_t bucket, stream::cuda::StreamRef stream) {
+    if (recording_ != nullptr) {
+      recording_->buckets[bucket].reduced.record(stream);
+    }
+  }
+
+  /// All that `producer` computes in this step is enqueued there.
+  void computed(stream::cuda::StreamRef producer) {
+    if (recording_ == nullptr) {
+      return;
+    }
+    if (recording_->producers == recording_->computed.size()) {
+      recording_->computed.emplace_back(device_);
+    }
+    recording_->computed[recording_->producers++].record(producer);
+  }
+
+  /// All of the step is enqueued.
+  void end_step() noexcept {
+    count_ += recording_ != nullptr ? 1 : 0;
+    recording_ = nullptr;
+  }
+
+  /// Tells the meter of the steps that the device is done with. Blocking: no.
+  void collect() noexcept {
+    if (count_ == 0) {
+      return;
+    }
+    const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on a stream of its own
+    for (; count_ > 0 && is_complete(at(0)); --count_, front_ = (front_ + 1) % steps_.size()) {
+      tell(at(0));
+    }
+  }
+
+ private:
+  struct Bucket {
+    stream::cuda::TimingEvent started;
+    stream::cuda::TimingEvent reduced;
+  };
+  struct Step {
+    std::vector<Bucket> buckets;
+    std::vector<stream::cuda::TimingEvent> computed;  ///< of the first `producers`
+    std::size_t producers = 0;
+  };
+
+  static bool is_complete(const Step& step) noexcept {
+    const auto end = step.computed.begin() + static_cast<std::ptrdiff_t>(step.producers);
+    return step.buckets.back().reduced.is_complete() &&
+           std::all_of(step.computed.begin(), end, [](const auto& event) { return event.is_complete(); });
+  }
+
+  void tell(const Step& step) noexcept {
+    using std::chrono::nanoseconds;
+    const stream::cuda::TimingEvent& origin = step.buckets.front().started;
+    std::optional<nanoseconds> computed;
+    for (std::size_t i = 0; i < step.producers; ++i) {
+      const auto at = between(origin, step.computed[i]);
+      computed = at && computed ? std::max(*at, *computed) : at;
+    }
+    if (!computed) {
+      return;
+    }
+    nanoseconds communication{};
+    nanoseconds hidden{};
+    nanoseconds end{};
+    for (const Bucket& bucket : step.buckets) {
+      const auto started = between(origin, bucket.started);
+      const auto reduced = between(origin, bucket.reduced);
+      if (!started || !reduced) {
+        return;
+      }
+      communication += *reduced - *started;
+      hidden += std::max(std::min(*reduced, *computed) - *started, nanoseconds{});
+      end = *reduced;
+    }
+    meter_->measured(communication, hidden, std::max(end - *computed, nanoseconds{}));
+  }
+
+  Step& at(std::size_t index) noexcept { return steps_[(front_ + index) % steps_.size()]; }
+
+  StepMeter* meter_;
+  int device_;
+  std::array<Step, 4> steps_;  ///< from front_ on, `count_` that the device may still be at
+  std::size_t front_ = 0;
+  std::size_t count_ = 0;
+  Step* recording_ = nullptr;  ///< the one under way, where it is measured
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/ddp/cuda_flow.hpp
 
@@ -33928,10 +33635,15 @@ class CudaFlow {
   using Stream = stream::cuda::StreamRef;
 
   static constexpr bool copies_on_stream = true;
-  static constexpr bool is_measured = false;  // the host does not learn when
+  static constexpr bool is_measured = false;  // the host does not learn when, unless DeviceTimes tells it later
 
   CudaFlow(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
-      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), arrivals_(gradients.size()) {
+      : stream_(stream),
+        gradients_(&gradients),
+        plan_(&plan),
+        meter_(&meter),
+        times_(meter, stream.device().index),
+        arrivals_(gradients.size()) {
     replan();
   }
 
@@ -33952,9 +33664,16 @@ class CudaFlow {
       most = std::max(most, bucket.parameters.size());
     }
     copies_.reserve(most);
+    times_.plan(plan_->buckets.size());
   }
 
-  void begin_step() noexcept { producers_.clear(); }
+  void begin_step() noexcept {
+    producers_.clear();
+    times_.begin_step();
+  }
+
+  /// Tells the meter of earlier steps. Blocking: no.
+  void collect_times() noexcept { times_.collect(); }
 
   /// An index out of range is left to what comes next.
   void require_no_stream(std::size_t parameter) const {
@@ -34008,6 +33727,7 @@ class CudaFlow {
 
   void before(std::size_t bucket) {
     lanes_[bucket].make_wait(stream_);
+    times_.started(bucket, stream_);
     stamp(bucket, StepEvent::started);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
@@ -34029,6 +33749,7 @@ class CudaFlow {
       }
     }
     copies_.enqueue(stream_);
+    times_.reduced(bucket, stream_);
     stamp(bucket, StepEvent::reduced);
   }
 
@@ -34038,8 +33759,12 @@ class CudaFlow {
   void finish(Wait&& wait, Resume&&) {
     stream_.record(done_);
     for (const StreamHandle producer : producers_) {
-      with_stream(producer, [this](Stream waiting) { waiting.wait(done_); });
+      with_stream(producer, [this](Stream waiting) {
+        times_.computed(waiting);
+        waiting.wait(done_);
+      });
     }
+    times_.end_step();
     if (producers_.empty()) {
       wait(done_);
     }
@@ -34133,6 +33858,7 @@ class CudaFlow {
   GradientTable* gradients_;
   const BucketPlan* plan_;
   StepMeter* meter_;
+  DeviceTimes times_;
   std::vector<Arrival> arrivals_;
   std::vector<ProducerLanes> lanes_;     ///< of each bucket
   std::vector<StreamHandle> producers_;  ///< of the step so far
@@ -34175,6 +33901,9 @@ class HostFlow {
 
   void begin_step() noexcept { done_ = 0; }
 
+  /// Stamps have told the meter in time.
+  void collect_times() const noexcept {}
+
   /// The gradient is final now. Nothing to check for `ready(i)`.
   void require_no_stream(std::size_t) const noexcept {}
   void require_stream(std::size_t parameter, StreamHandle stream) const {
@@ -34194,6 +33923,10 @@ class HostFlow {
 
   void complete(std::size_t) const noexcept {}
 
+  /// From now on `act` is called by the stream when a bucket is reduced: there may be room for another one. It throws
+  /// nothing. Before the first step.
+  void when_there_is_room(std::function<void()> act) { there_is_room_ = std::move(act); }
+
   /// A host stream holds so much work and then runs it in the thread that enqueues: ready() is not to meet that.
   bool can_launch(std::size_t bucket) noexcept {
     while (bucket - done_ >= most_under_way && reduced_[done_].is_complete()) {
@@ -34205,7 +33938,9 @@ class HostFlow {
   /// Enqueued before and after the collective of a bucket.
   void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
   void after(std::size_t bucket) {
-    stamp(bucket, StepEvent::reduced);
+    if constexpr (is_measured) {
+      stream_.enqueue(Reduced{meter_->stamp(bucket, StepEvent::reduced), &there_is_room_});
+    }
     stream_.record(reduced_[bucket]);
   }
 
@@ -34266,8 +34001,20 @@ class HostFlow {
  private:
   using Event = typename Stream::Event;
 
-  /// Buckets under way at once: a bucket takes a few of the 256 places of stream::host::Queue.
-  static constexpr std::size_t most_under_way = 48;
+  /// Work for the stream. Where it runs in the background the next bucket is launched there: another rank may wait for
+  /// it while this one is in another channel.
+  struct Reduced {
+    StepMeter::Stamp stamp;
+    const std::function<void()>* there_is_room;
+    void operator()() const noexcept {
+      stamp();
+      if (*there_is_room) (*there_is_room)();
+    }
+  };
+
+  /// Buckets under way at once: each may take eight of the 256 places of stream::host::Queue, of which two are stamps.
+  /// Whoever launches is never to wait for a place, since what runs may want to launch.
+  static constexpr std::size_t most_under_way = 31;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -34281,6 +34028,7 @@ class HostFlow {
   StepMeter* meter_;
   std::vector<Event> reduced_;
   std::size_t done_ = 0;  ///< buckets that were seen reduced
+  std::function<void()> there_is_room_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -34310,7 +34058,7 @@ struct FlowFor<stream::cuda::StreamRef> {
 
 /// A model of what HostFlow shows.
 template <class Stream>
-using flow_for = typename detail::FlowFor<Stream>::type;
+using FlowOn = typename detail::FlowFor<Stream>::type;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -34322,17 +34070,18 @@ using flow_for = typename detail::FlowFor<Stream>::type;
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Owns the channel and the arena. Knows nothing of who may announce what and when: Reducer does. Threads: `arrive`
-/// concurrently, for different parameters; everything else between the first and the last of them. Pinned.
+/// concurrently, for different parameters; everything else between the first and the last of them. Buckets for which
+/// there was no room are launched by whoever runs the host stream, too. Pinned.
 template <backend::Communicator Communicator>
 class Pipeline {
  public:
   using Stream = typename Communicator::Stream;
-  using Flow = flow_for<Stream>;
+  using Flow = FlowOn<Stream>;
 
   /// Collective, blocking: allocates. @throws as Reducer.
   Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
            std::span<const TensorView> buffers, BucketPlan plan, ReduceOp op, const FailureContext& context,
-           std::size_t records, bool records_everything)
+           std::size_t records, Metering metering)
       : communicator_(std::move(communicator)),
         op_(op),
         plan_(std::move(plan)),
@@ -34342,8 +34091,12 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records, records_everything),
-        flow_(stream, gradients_, plan_, meter_) {}
+        meter_(ranges_.size(), records, metering),
+        flow_(stream, gradients_, plan_, meter_) {
+    if constexpr (!Flow::copies_on_stream) {
+      flow_.when_there_is_room([this] { queue_.resume_if_held(launching()); });
+    }
+  }
 
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -34354,6 +34107,12 @@ class Pipeline {
   const Flow& flow() const noexcept { return flow_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
+
+  /// The meter, once it knows what a device has measured so far.
+  const StepMeter& up_to_date_meter() noexcept {
+    flow_.collect_times();
+    return meter_;
+  }
   std::shared_ptr<const void> memory() const noexcept { return arena_; }
 
   /// Blocking. What gradient i holds is copied into the arena, where it lives from now on. @returns where
@@ -34396,6 +34155,9 @@ class Pipeline {
   /// From now on `act` is called in each step when all gradients are in their places, before the last launch.
   void when_all_are_there(std::function<void()> act) { all_are_there_ = std::move(act); }
 
+  /// Nothing is launched from now on, in the background either.
+  void stop_launching() noexcept { queue_.close(); }
+
   /// Rethrows what a launch threw in this step.
   void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
 
@@ -34418,6 +34180,9 @@ class Pipeline {
   /// Blocking. Between steps: the plan for another order of the same gradients; what they hold is kept.
   void replan(std::span<const std::size_t> order, const Replanning& replanning, const FailureContext& context) {
     BucketPlan next = plan_again(plan_, sizes_, order, replanning.caps);
+    if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
+      return;  // as was foreseen: there is no need of memory for another copy of all gradients
+    }
     move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind);
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
@@ -34429,6 +34194,7 @@ class Pipeline {
   /// Blocking: until the work that points into the arena has ended; aborted where it does not by the deadline, or now.
   /// @returns false where it has not ended even so: this must outlive it
   bool end(bool now, const Cause& cause, Deadline deadline) {
+    stop_launching();
     const std::size_t launched = queue_.launched();
     if (!now && flow_.block_until_idle(launched, deadline)) {
       return true;
@@ -34515,7 +34281,10 @@ struct ReducerStatistics {
   std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
   std::size_t buckets = 0;          ///< in the plan
   StepTimes times;                  ///< sums over the steps
-  bool is_measured = false;         ///< whether times.communication and times.hidden are known: on host streams
+  bool is_measured = false;         ///< whether times.communication and times.hidden are known
+  /// Those that these two are sums over, and times.exposed with them: on host streams all; on CUDA, where
+  /// DdpOptions::device_times wants it, those that the device is done with and could be timed.
+  std::uint64_t measured_steps = 0;
 };
 
 namespace detail {
@@ -34537,6 +34306,9 @@ inline std::string to_string(const ReducerStatistics& statistics) {
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
     return what + detail::milliseconds_text(sum, statistics.steps);
   };
+  const auto measured = [&](const char* what, std::chrono::nanoseconds sum) {
+    return what + detail::milliseconds_text(sum, statistics.measured_steps);
+  };
   char bytes[48];
   std::snprintf(bytes, sizeof(bytes), "%.3g MB",
                 statistics.steps == 0
@@ -34544,10 +34316,11 @@ inline std::string to_string(const ReducerStatistics& statistics) {
                     : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
   return "a step of " + std::to_string(statistics.steps) + ": " + part("forward ", times.forward) +
          part(", backward ", times.backward) +
-         (statistics.is_measured ? part(", communication ", times.communication) + part(" (hidden ", times.hidden) + ")"
-                                 : "") +
-         part(statistics.is_measured ? ", exposed " : ", finish ", times.exposed) + ", " + bytes + " in " +
-         std::to_string(statistics.buckets) + (statistics.buckets == 1 ? " bucket" : " buckets");
+         (statistics.is_measured ? measured(", communication ", times.communication) +
+                                       measured(" (hidden ", times.hidden) + ")" + measured(", exposed ", times.exposed)
+                                 : part(", finish ", times.exposed)) +
+         ", " + bytes + " in " + std::to_string(statistics.buckets) +
+         (statistics.buckets == 1 ? " bucket" : " buckets");
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -34577,7 +34350,7 @@ class Reducer final : public Step::Target {
         options_(std::move(options)),
         owner_(new Pipeline<Communicator>(std::move(communicator), stream, parameters, options_.buffers,
                                           std::move(plan), op, context_, options_.records,
-                                          options_.records_every_ready)),
+                                          Metering{options_.records_every_ready, options_.device_times})),
         ledger_(pipeline_.gradients().names()),
         accumulated_(parameters.size()) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
@@ -34651,6 +34424,12 @@ class Reducer final : public Step::Target {
     ledger_.check_index(parameter);
     pipeline_.flow().require_stream(parameter, stream);
     pipeline_.gradients().require_same_kind(parameter, gradient);
+    if (accumulated_.has(parameter) && gradient.data != pipeline_.gradients()[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + ledger_.describe(parameter) +
+                      " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
+                      "that, and call ready(i)");
+    }
     announce(parameter, gradient.data, stream);
   }
 
@@ -34661,7 +34440,7 @@ class Reducer final : public Step::Target {
     pipeline_.meter().waiting();
     backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
     complete_or_throw();
-    pipeline_.finish(context_);
+    or_tell([&] { pipeline_.finish(context_); });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
@@ -34687,14 +34466,20 @@ class Reducer final : public Step::Target {
 
   /// Drops what was given for calling back, and with it what that holds. After the last step.
   void forget_hooks() noexcept {
+    pipeline_.stop_launching();
     context_.step_abandoned = nullptr;
     pipeline_.when_all_are_there({});
     options_.replanning = {};
   }
 
   ReducerStatistics statistics() const noexcept {
-    return {steps_, bytes_reduced_, plan().buckets.size(), pipeline_.meter().times(),
-            Pipeline<Communicator>::Flow::is_measured};
+    const StepMeter& meter = pipeline_.up_to_date_meter();
+    return {steps_,
+            bytes_reduced_,
+            plan().buckets.size(),
+            meter.times(),
+            Pipeline<Communicator>::Flow::is_measured || meter.measured_steps() > 0,
+            meter.measured_steps()};
   }
 
   /// The latest step records. Threads: any.
@@ -34728,6 +34513,8 @@ class Reducer final : public Step::Target {
   void or_tell(F&& act) {
     try {
       act();
+    } catch (const JobFailed&) {
+      throw;  // no news to them
     } catch (const std::exception& error) {
       context_.report_exception(error.what());
       throw;
@@ -34795,6 +34582,7 @@ class Reducer final : public Step::Target {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// The rank that the others wait for.
 struct SlowestRank {
   int rank = 0;                          ///< in the group
   std::chrono::nanoseconds computing{};  ///< its forward and backward of a step, on average
@@ -34844,7 +34632,9 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   }
   double sum = static_cast<double>(computing);
   for (int other = 1; other < world_size; ++other) {
-    const std::string told = store.get_blocking(prefix + "computing/" + std::to_string(other), deadline);
+    const std::string key = prefix + "computing/" + std::to_string(other);
+    const std::string told = store.get_blocking(key, deadline);
+    store.erase_blocking(key, deadline);
     std::string_view rest = told;
     const std::chrono::nanoseconds of_other(detail::take_number(rest));
     sum += static_cast<double>(of_other.count());
@@ -34862,6 +34652,752 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/tensor_bytes.hpp
+
+/// @file
+/// What describes a tensor as bytes, and back from bytes that nobody vouches for.
+
+namespace DTRAIN_NAMESPACE::ddp::detail {
+
+/// An enumeration whose values are 1..last, from one byte; any other byte makes the reader fail.
+template <class Enum>
+Enum read_choice(net::ByteReader& reader, Enum last) noexcept {
+  const std::uint8_t value = reader.u8();
+  if (value < 1 || value > static_cast<std::uint8_t>(last)) {
+    reader.fail();
+    return last;
+  }
+  return static_cast<Enum>(value);
+}
+
+/// u8 number of extents, each extent as i64.
+inline void write_shape(net::ByteWriter& writer, const Shape& shape) {
+  writer.u8(static_cast<std::uint8_t>(shape.extents().size()));
+  for (const std::int64_t extent : shape.extents()) {
+    writer.i64(extent);
+  }
+}
+
+/// What cannot be a shape makes the reader fail.
+inline Shape read_shape(net::ByteReader& reader) {
+  const std::size_t rank = reader.u8();
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  if (rank > extents.size()) {
+    reader.fail();
+    return {};
+  }
+  for (std::size_t i = 0; i < rank; ++i) {
+    extents[i] = reader.i64();
+  }
+  try {
+    return Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    reader.fail();
+    return {};
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
+
+// ---- dtrain/ddp/checkpoint_header.hpp
+
+/// @file
+/// The beginning of a checkpoint file: which tensors follow it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A checkpoint file is, without gaps, all numbers little-endian:
+///   checkpoint_magic
+///   u32   length of the list, in bytes
+///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
+///   ...   the tensors' elements as they lie in memory, in the order of the list
+///   32    SHA-256 of all before it
+inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
+inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
+inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
+
+/// The longest list that is written or read.
+inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
+
+/// The most tensors in a checkpoint.
+inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+
+/// What a preamble says.
+struct CheckpointPreamble {
+  bool is_checkpoint = false;    ///< of any version
+  bool is_this_version = false;  ///< then list_bytes counts
+  std::uint32_t list_bytes = 0;
+};
+
+inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
+  net::ByteReader reader(bytes);
+  const std::span<const std::byte> magic = reader.raw(checkpoint_magic.size());
+  const std::string_view text(reinterpret_cast<const char*>(magic.data()), magic.size());
+  CheckpointPreamble preamble;
+  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
+  preamble.is_this_version = text == checkpoint_magic;
+  preamble.list_bytes = reader.u32();
+  return preamble;
+}
+
+/// What stands before the elements. @throws Error (limit) for a list that would not be read
+inline std::vector<std::byte> checkpoint_header(std::span<const ParameterDescription> tensors) {
+  if (tensors.size() > max_checkpoint_tensors) {
+    throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
+                                 " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
+                                 " are possible, so put several into one");
+  }
+  net::ByteWriter list;
+  list.u32(static_cast<std::uint32_t>(tensors.size()));
+  for (const ParameterDescription& tensor : tensors) {
+    list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
+    detail::write_shape(list, tensor.shape);
+  }
+  if (list.view().size() > max_checkpoint_list_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
+                                 std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
+                                 std::to_string(max_checkpoint_list_bytes) + " are possible");
+  }
+  net::ByteWriter header;
+  header.raw(std::as_bytes(std::span(checkpoint_magic))).bytes(list.view());
+  return header.take();
+}
+
+namespace detail {
+
+inline ParameterDescription read_checkpoint_entry(net::ByteReader& reader) {
+  ParameterDescription tensor;
+  tensor.name = reader.string(max_parameter_name_bytes);
+  tensor.dtype = read_choice(reader, DType::u8);
+  tensor.shape = read_shape(reader);
+  return tensor;
+}
+
+}  // namespace detail
+
+/// The list of a header, from bytes that nobody vouches for. Memory stays below a small multiple of their number.
+/// @returns nothing for anything that checkpoint_header does not write.
+inline std::optional<std::vector<ParameterDescription>> parse_checkpoint_list(std::span<const std::byte> bytes) {
+  constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
+  net::ByteReader reader(bytes);
+  const std::size_t count = reader.u32();
+  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
+      count > reader.remaining() / smallest_entry_bytes) {
+    return std::nullopt;
+  }
+  std::vector<ParameterDescription> tensors;
+  for (std::size_t i = 0; i < count && reader.ok(); ++i) {
+    tensors.push_back(detail::read_checkpoint_entry(reader));
+  }
+  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
+}
+
+/// The bytes of all elements. @returns nothing where they are beyond `most`
+inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterDescription> tensors, std::uint64_t most) {
+  std::uint64_t sum = 0;
+  for (const ParameterDescription& tensor : tensors) {
+    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
+    if (bytes > most - sum) return std::nullopt;
+    sum += bytes;
+  }
+  return sum;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/description_bytes.hpp
+
+/// @file
+/// A model's description as bytes, and back from bytes that another process wrote.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest description that is read.
+inline constexpr std::size_t max_description_bytes = std::size_t{64} << 20;
+
+namespace detail {
+
+inline constexpr std::string_view description_format = "dtrain ddp 2\n";
+inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
+
+/// The options that are yes or no, as bits.
+inline std::uint8_t flags_of(const ModelDescription& description) {
+  const int bits = (description.deterministic ? 1 : 0) | (description.reorder_gradients ? 2 : 0) |
+                   (description.allow_unused_parameters ? 4 : 0) | (description.broadcast_buffers ? 8 : 0);
+  return static_cast<std::uint8_t>(bits);
+}
+
+inline void read_flags(net::ByteReader& reader, ModelDescription& description) noexcept {
+  const std::uint8_t flags = reader.u8();
+  if (flags > 15) {
+    reader.fail();
+  }
+  description.deterministic = (flags & 1) != 0;
+  description.reorder_gradients = (flags & 2) != 0;
+  description.allow_unused_parameters = (flags & 4) != 0;
+  description.broadcast_buffers = (flags & 8) != 0;
+}
+
+inline ParameterDescription read_parameter(net::ByteReader& reader) {
+  ParameterDescription parameter;
+  parameter.name = reader.string(max_parameter_name_bytes);
+  parameter.dtype = read_choice(reader, DType::u8);
+  parameter.device = read_choice(reader, DeviceKind::cuda);
+  parameter.shape = read_shape(reader);
+  return parameter;
+}
+
+}  // namespace detail
+
+/// The same bytes for equal descriptions, and only for those.
+inline std::string serialise(const ModelDescription& description) {
+  net::ByteWriter writer;
+  writer.raw(std::as_bytes(std::span(detail::description_format)));
+  writer.u64(description.bucket_bytes).u64(description.first_bucket_bytes);
+  writer.u8(static_cast<std::uint8_t>(description.reduce_op)).u8(detail::flags_of(description));
+  writer.u64(description.parameters.size());
+  for (const ParameterDescription& parameter : description.parameters) {
+    writer.string(parameter.name).u8(static_cast<std::uint8_t>(parameter.dtype));
+    writer.u8(static_cast<std::uint8_t>(parameter.device));
+    detail::write_shape(writer, parameter.shape);
+  }
+  return std::string(writer.characters());
+}
+
+/// Bytes come from another process: whatever they are, memory stays below a small multiple of their size.
+/// @returns nothing for anything that serialise does not write.
+inline std::optional<ModelDescription> parse_description(std::string_view bytes) {
+  if (bytes.size() > max_description_bytes || !bytes.starts_with(detail::description_format)) return std::nullopt;
+  net::ByteReader reader(bytes.substr(detail::description_format.size()));
+  ModelDescription description;
+  description.bucket_bytes = reader.u64();
+  description.first_bucket_bytes = reader.u64();
+  description.reduce_op = detail::read_choice(reader, ReduceOp::product);
+  detail::read_flags(reader, description);
+  const std::uint64_t count = reader.u64();
+  if (count > reader.remaining() / detail::smallest_parameter_bytes) return std::nullopt;
+  for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
+    description.parameters.push_back(detail::read_parameter(reader));
+  }
+  return reader.finished() ? std::optional(std::move(description)) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement.hpp
+
+/// @file
+/// Agreement: before training all ranks compare their models, and all fail alike where two differ.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A description is cut into values that a store takes.
+inline constexpr std::size_t description_piece_bytes = std::size_t{256} << 10;
+
+inline std::size_t pieces_of(std::size_t bytes) {
+  return (bytes + description_piece_bytes - 1) / description_piece_bytes;
+}
+
+/// Digest and length: all that a rank whose model is the same needs to read.
+inline std::string summary_of(std::string_view bytes) {
+  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
+}
+
+template <class Store>
+void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
+  for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
+    const std::size_t first = piece * description_piece_bytes;
+    store.set_blocking(prefix + "description/" + std::to_string(piece),
+                       std::string(bytes.substr(first, description_piece_bytes)), deadline);
+  }
+  store.set_blocking(prefix + "publisher", std::to_string(rank_in_job), deadline);
+  store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+}
+
+/// 0 for anything else than a number up to `most`.
+inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
+}
+
+template <class Store>
+std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
+                                 const ModelDescription& mine, int rank, Deadline deadline) {
+  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_description_bytes);
+  std::string bytes;
+  for (std::size_t piece = 0; piece < pieces_of(length); ++piece) {
+    bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
+  }
+  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // of rank 0 of the group in the job
+  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
+  const std::string other = "rank " + std::to_string(publisher);
+  const std::optional<ModelDescription> theirs = parse_description(bytes);
+  if (!theirs) {
+    return "rank " + std::to_string(rank) + " cannot read the model description of " + other +
+           "; do both run the same program?";
+  }
+  return first_difference(mine, rank, *theirs, publisher)
+      .value_or("rank " + std::to_string(rank) + "'s model description has another digest than " + other + "'s");
+}
+
+}  // namespace detail
+
+/// Collective, blocking. Rank 0 publishes its description, the others compare: O(1) messages a rank where all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank in the group whose ranks compare
+/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
+/// difference and both ranks. Error (limit) for a model whose description is beyond max_description_bytes.
+template <class Store>
+void agree_blocking(Store store, const std::string& prefix, const ModelDescription& mine, int rank,
+                    const FailureContext& context, Deadline deadline) {
+  const std::string bytes = serialise(mine);
+  if (bytes.size() > max_description_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
+                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
+  }
+  try {
+    if (rank == 0) {
+      detail::publish(store, prefix, bytes, context.rank, deadline);
+    } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
+               summary != detail::summary_of(bytes)) {
+      context.latch->report({CauseKind::disagreement, context.rank, context.host,
+                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
+      context.latch->block_until_failed(deadline);
+    }
+    store.barrier_blocking(prefix + "agreed", deadline);
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
+    throw;
+  }
+  context.latch->throw_if_failed(context.rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/order_agreement.hpp
+
+/// @file
+/// Rank 0's word on an order of the parameters.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+inline std::string order_key(const std::string& prefix, std::size_t piece) {
+  return prefix + "order/" + std::to_string(piece);
+}
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  if (bytes.size() != count * order_entry_bytes) {
+    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
+                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+  }
+  net::ByteReader reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    parameter = reader.u32();
+  }
+  return order;
+}
+
+}  // namespace detail
+
+/// What rank 0 says of its order, in the background: nobody is to wait for its finish(). `prefix` is used once.
+template <class Store>
+async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
+  net::ByteWriter writer;
+  for (const std::size_t parameter : order) {
+    writer.u32(static_cast<std::uint32_t>(parameter));
+  }
+  const std::string_view bytes = writer.characters();
+  for (std::size_t piece = 0; piece < detail::pieces_of(bytes.size()); ++piece) {
+    const std::string key = detail::order_key(prefix, piece);
+    const std::string part(bytes.substr(piece * detail::description_piece_bytes, detail::description_piece_bytes));
+    co_await store.set(key, part);
+  }
+}
+
+/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
+template <class Store>
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
+                                             const FailureContext& context, Deadline deadline) {
+  std::string bytes;
+  try {
+    for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
+      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+/// Gives `replanning` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
+template <class Group>
+void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
+  const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
+  replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
+    if (group.rank() != 0) return;
+    const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
+    const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
+    *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
+  };
+  replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group.timeout());
+    group.run_enqueued();  // other ranks may wait for it before they have theirs
+    if (*said) {
+      (*said)(deadline);
+      return order;
+    }
+    return read_order_blocking(group.store(), prefix, order.size(), context, deadline);
+  };
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/tensor_values.hpp
+
+/// @file
+/// How a checkpoint comes to the elements of a tensor.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Elements in host memory are read and written where they lie.
+struct HostValues {
+  static constexpr bool of_devices = false;
+
+  /// What the tensor holds.
+  std::span<const std::byte> fetch(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+
+  /// Where its elements are to be written; then it is given them by `put`.
+  std::span<std::byte> place(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+  void put(const TensorView&) const noexcept {}
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// Those on the device of a stream go through host memory, one tensor at a time; others are HostValues. What fetch and
+/// place give is valid until the next of them. Blocking: the stream's copies. Threads: none but the one that uses it.
+class DeviceValues {
+ public:
+  static constexpr bool of_devices = true;
+
+  DeviceValues(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) : stream_(stream), timeout_(timeout) {}
+
+  /// @throws Error (unsupported) for a tensor of another device, (timeout), (cuda)
+  std::span<const std::byte> fetch(const TensorView& tensor) {
+    const std::span<std::byte> copy = place(tensor);
+    if (copy.data() != tensor.data) {
+      copy_blocking(copy.data(), tensor.data, copy.size(), cudaMemcpyDeviceToHost);
+    }
+    return copy;
+  }
+
+  /// @throws Error (unsupported) for a tensor of another device
+  std::span<std::byte> place(const TensorView& tensor) {
+    if (tensor.device.kind == DeviceKind::host || tensor.bytes() == 0) {
+      return HostValues().place(tensor);
+    }
+    if (tensor.device != stream_.device()) {
+      throw Error(Errc::unsupported, "a tensor of a checkpoint is on " + to_string(tensor.device) +
+                                         ", but this rank's group is on " + to_string(stream_.device()) +
+                                         "; give it from there, or from the host");
+    }
+    memory_.resize(std::max(memory_.size(), tensor.bytes()));
+    return std::span(memory_).first(tensor.bytes());
+  }
+
+  /// @throws as fetch
+  void put(const TensorView& tensor) {
+    if (const std::span<std::byte> written = place(tensor); written.data() != tensor.data) {
+      copy_blocking(tensor.data, written.data(), written.size(), cudaMemcpyHostToDevice);
+    }
+  }
+
+ private:
+  /// A copy of pageable memory waits inside the call, without a deadline, for what is before it in the stream: that is
+  /// waited for first. The memory is no longer looked at once the call has returned, also where the copy is given up.
+  void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    block_until_done();
+    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
+    block_until_done();
+  }
+
+  void block_until_done() {
+    stream::cuda::Event done;
+    stream_.record(done);
+    if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
+      throw Error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
+    }
+  }
+
+  stream::cuda::StreamRef stream_;
+  std::chrono::nanoseconds timeout_;
+  std::vector<std::byte> memory_;  ///< of the largest tensor so far
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+namespace detail {
+
+template <class Stream>
+struct ValuesFor {
+  static HostValues make(Stream, std::chrono::nanoseconds) noexcept { return {}; }
+};
+
+#if DTRAIN_WITH_CUDA
+template <>
+struct ValuesFor<stream::cuda::StreamRef> {
+  static DeviceValues make(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
+    return {stream, timeout};
+  }
+};
+#endif
+
+}  // namespace detail
+
+/// Of the tensors that a group's ranks may have.
+template <class Group>
+auto values_of(const Group& group) {
+  return detail::ValuesFor<typename Group::Stream>::make(group.stream(), group.timeout());
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint_file.hpp
+
+/// @file
+/// Tensors to a checkpoint file and back, by one process.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// `path` holds the tensors' present values; whatever interrupts it, it holds these or what it held before, whole.
+/// Blocking: the file system. @throws Error (the system's code) naming the file; as describe, checkpoint_header,
+/// `values`
+template <class Values = HostValues>
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Values values = {}) {
+  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
+  const std::vector<std::byte> header = checkpoint_header(describe(tensors, Values::of_devices));
+  AtomicFile file(path);
+  Sha256 digest;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    digest.update(bytes);
+    file.write(bytes);
+  };
+  append(header);
+  for (const NamedTensor& tensor : tensors) {
+    append(values.fetch(tensor.value));
+  }
+  const Sha256Digest sum = digest.digest();
+  file.write(sum);
+  file.commit();
+}
+
+namespace detail {
+
+/// An open checkpoint file, whose content nobody vouches for.
+class CheckpointReader {
+ public:
+  /// Nothing is open where there is no file. @throws Error (the system's code) naming the file
+  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
+    require_file_name(path_);
+    // Not blocking: the name may be a pipe's.
+    descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+    struct stat status {};
+    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+  /// The list of tensors, for whose elements the file has exactly the room. @throws Error (protocol)
+  std::vector<ParameterDescription> read_list() {
+    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+    const CheckpointPreamble said = parse_checkpoint_preamble(preamble);
+    if (!said.is_checkpoint) refuse("it is no checkpoint of dtrain's");
+    if (!said.is_this_version)
+      refuse("another version of dtrain has written it, in a format that this one cannot read");
+    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+    if (size_ < around || said.list_bytes > size_ - around || said.list_bytes > max_checkpoint_list_bytes) cut();
+    std::vector<std::byte> list(said.list_bytes);
+    read(preamble.size(), list);
+    std::optional<std::vector<ParameterDescription>> tensors = parse_checkpoint_list(list);
+    if (!tensors) refuse("its list of tensors is damaged");
+    first_element_ = preamble.size() + list.size();
+    const std::uint64_t room = size_ - around - list.size();
+    if (element_bytes(*tensors, room) != room) cut();
+    return *std::move(tensors);
+  }
+
+  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
+  void check_digest() {
+    std::vector<std::byte> piece(std::size_t{1} << 20);
+    Sha256 digest;
+    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+      const auto part = std::span(piece).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, piece.size())));
+      read(done, part);
+      digest.update(part);
+      done += part.size();
+    }
+    Sha256Digest written;
+    read(size_ - checkpoint_digest_bytes, written);
+    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+  }
+
+  template <class Values>
+  void read_elements(std::span<const NamedTensor> tensors, Values& values) {
+    std::uint64_t offset = first_element_;
+    for (const NamedTensor& tensor : tensors) {
+      read(offset, values.place(tensor.value));
+      values.put(tensor.value);
+      offset += tensor.value.bytes();
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Errc::protocol, "the checkpoint " + printable(path_) + " cannot be loaded: " + what +
+                                    "; name another file, or remove this one to begin anew");
+  }
+
+ private:
+  void read(std::uint64_t offset, std::span<std::byte> target) const {
+    while (!target.empty()) {
+      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+      if (got == 0) cut();  // it has become shorter meanwhile
+      if (got < 0 && errno != EINTR) fail_reading(errno);
+      if (got > 0) {
+        target = target.subspan(static_cast<std::size_t>(got));
+        offset += static_cast<std::uint64_t>(got);
+      }
+    }
+  }
+
+  [[noreturn]] void cut() const { refuse("its length, " + std::to_string(size_) + " bytes, is not what it says"); }
+
+  [[noreturn]] void fail_reading(int number) const {
+    throw posix_error(number, "reading the checkpoint " + printable(path_) + " failed");
+  }
+
+  std::string path_;
+  async::Descriptor descriptor_;
+  std::uint64_t size_ = 0;
+  std::uint64_t first_element_ = 0;
+};
+
+/// How the file's list differs from the program's, in a sentence's second half; nothing where it does not.
+inline std::optional<std::string> difference_to_file(std::span<const ParameterDescription> file,
+                                                     std::span<const ParameterDescription> program) {
+  const auto shown = [](const ParameterDescription& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
+    if (file[i] != program[i]) {
+      return "its tensor " + std::to_string(i) + " is " + shown(file[i]) + ", the program's is " + shown(program[i]);
+    }
+  }
+  if (file.size() == program.size()) return std::nullopt;
+  return "it has " + std::to_string(file.size()) + " tensors, the program has " + std::to_string(program.size());
+}
+
+}  // namespace detail
+
+/// Gives the tensors the values that `path` holds. Blocking: the file system. @returns false where there is no file
+/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors, which leaves the values
+/// as they were; Error (the system's code)
+template <class Values = HostValues>
+bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Values values = {}) {
+  const std::vector<ParameterDescription> wanted = describe(tensors, Values::of_devices);
+  detail::CheckpointReader reader(path);
+  if (!reader) return false;
+  const std::vector<ParameterDescription> found = reader.read_list();
+  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  reader.read_elements(tensors, values);
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint.hpp
+
+/// @file
+/// Checkpoints of a whole job: rank 0 has the file, every rank has the values.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// @throws Error (disagreement) or JobFailed where a rank's tensors are not called, shaped or placed as rank 0's
+template <class Group>
+void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  ModelDescription description;
+  description.parameters = describe(tensors, decltype(values_of(group))::of_devices);
+  // No file has it, but it decides how the values travel.
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    description.parameters[i].device = tensors[i].value.device.kind;
+  }
+  const Deadline deadline = Deadline::after(group.timeout());
+  const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
+  const FailureContext context{
+      group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
+  agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", description, group.rank(), context,
+                 deadline);
+}
+
+}  // namespace detail
+
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has come and none has failed. At any moment the
+/// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
+/// looked at: what all ranks have alike is saved. Tensors are in host memory or, with a backend of device memory, on
+/// the device; then what writes them has run, or is enqueued on the group's stream. Collective, blocking: until the
+/// file is on the disk, timeout() at most.
+/// @throws Error on every rank, with the same sentence, where the file cannot be written: who catches it can go on;
+/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+template <class Group>
+void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  group.throw_if_failed();
+  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+    write_checkpoint_file(path, tensors, values_of(group));
+    return true;
+  }));
+}
+
+/// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
+/// after the model is wrapped. Collective, blocking. @returns false on every rank where rank 0 has no such file
+/// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
+/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
+/// leaves the values as they were unless the file changes while it is read; the job's first cause
+template <class Group>
+bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  detail::agree_on_tensors_blocking(group, tensors);
+  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors, values_of(group)); })) {
+    return false;
+  }
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.value.bytes() != 0) {
+      group.broadcast_blocking(tensor.value.flat(), 0);
+    }
+  }
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint_blocking;
+using ddp::save_checkpoint_blocking;
+}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/timeline.hpp
 
@@ -34922,11 +35458,10 @@ class TraceEvents {
 
   Duration since_origin(Time time) const { return time + offset_ - origin_; }
 
-  /// "1234.567", as the format wants it.
+  /// "1234.567" of a duration that is not negative. Exact, and with a point in every locale of the program.
   static std::string microseconds(Duration duration) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3f", std::chrono::duration<double, std::micro>(duration).count());
-    return text;
+    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+    return std::to_string(count / 1000) + "." + std::to_string(1000 + count % 1000).substr(1);
   }
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
@@ -35042,6 +35577,22 @@ inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 /// The most that the records of all ranks of a timeline take together; where there are more, each rank's latest remain.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
+/// No clock that counts from its host's start, and no offset between two, is further from zero: sums and differences of
+/// times that were read can be formed.
+inline constexpr std::chrono::nanoseconds max_timeline_time{std::int64_t{1} << 60};
+
+namespace detail {
+
+inline std::chrono::nanoseconds read_timeline_time(net::ByteReader& reader) noexcept {
+  const std::chrono::nanoseconds time(reader.i64());
+  if (time > max_timeline_time || time < -max_timeline_time) {
+    reader.fail();
+  }
+  return time;
+}
+
+}  // namespace detail
+
 /// @param most records: the latest are kept
 inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
   const std::size_t first = timeline.records.size() > most ? timeline.records.size() - most : 0;
@@ -35052,18 +35603,17 @@ inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
     writer.u64(record.step).u32(record.index).u8(static_cast<std::uint8_t>(record.event));
     writer.i64(std::chrono::nanoseconds(record.time.time_since_epoch()).count());
   }
-  const std::span<const std::byte> bytes = writer.view();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return std::string(writer.characters());
 }
 
 /// @returns nothing for anything that serialise does not write
 inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::string& text) {
-  net::ByteReader reader(std::as_bytes(std::span(text)));
+  net::ByteReader reader(text);
   RankTimeline timeline;
   timeline.rank = rank;
   timeline.host = reader.string(256);
-  timeline.clock_offset = std::chrono::nanoseconds(reader.i64());
-  timeline.clock_uncertainty = std::chrono::nanoseconds(reader.i64());
+  timeline.clock_offset = detail::read_timeline_time(reader);
+  timeline.clock_uncertainty = detail::read_timeline_time(reader);
   if (!reader.ok() || reader.remaining() % step_record_bytes != 0) return std::nullopt;
   timeline.records.reserve(reader.remaining() / step_record_bytes);
   while (reader.remaining() != 0) {
@@ -35071,12 +35621,12 @@ inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::stri
     record.step = reader.u64();
     record.index = reader.u32();
     const std::uint8_t event = reader.u8();
-    record.time = StepRecord::Clock::time_point(std::chrono::nanoseconds(reader.i64()));
+    record.time = StepRecord::Clock::time_point(detail::read_timeline_time(reader));
     if (event < 1 || event >= step_events) return std::nullopt;
     record.event = static_cast<StepEvent>(event);
     timeline.records.push_back(record);
   }
-  return timeline;
+  return reader.finished() ? std::optional(std::move(timeline)) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -35662,8 +36212,8 @@ class Collectives {
     wait();
   }
 
-  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has a block for each rank.
-  /// Disjoint.
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
+  /// memory as that block, or disjoint.
   void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();
@@ -36124,8 +36674,9 @@ class DistributedDataParallel {
     int without_sync = 0;  ///< NoSync objects that live
   };
 
-  /// The group keeps the channel, so the channel must not keep the group.
+  /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
   void leave_to_group() noexcept {
+    driver_->claim.reset();
     if (driver_->reducer) {
       driver_->reducer->forget_hooks();
     }
@@ -36148,7 +36699,7 @@ class DistributedDataParallel {
 
     auto communicator = group_.open_channel("ddp");
     const auto stream = driver_->stream.ref();
-    ddp::flow_for<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
+    ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
     driver_->reducer =
@@ -36169,6 +36720,7 @@ class DistributedDataParallel {
     ddp::ReducerOptions wanted;
     wanted.allow_unused_parameters = options.allow_unused_parameters;
     wanted.records_every_ready = options.timeline;
+    wanted.device_times = options.timeline || options.device_times;
     wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
     if (options.broadcast_buffers) {
       wanted.buffers = buffers;
@@ -36232,11 +36784,6 @@ class DistributedDataParallel {
 
 namespace DTRAIN_NAMESPACE {
 
-/// What a program under run() exits with, besides what the body returned.
-inline constexpr int exit_code_exception = 1;
-inline constexpr int exit_code_usage = 2;
-inline constexpr int exit_code_job_failed = 75;
-
 /// argv without the launcher's flags; [0] is the program's name.
 using Arguments = std::span<char* const>;
 
@@ -36288,7 +36835,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
   const auto end_if_forked = [&](int exit_code) {
     if (::getpid() != process) {  // it has none of the group's threads, and must not speak for the rank
       log(LogLevel::warning,
-          who + "a process that the body forked came back from it; let such a process end with " + "_exit or exec");
+          who + "a process that the body forked came back from it; let such a process end with _exit or exec");
       static_cast<void>(std::fflush(nullptr));
       ::_exit(exit_code);
     }
