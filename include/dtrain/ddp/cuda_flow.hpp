@@ -209,7 +209,7 @@ class CudaFlow {
 
   /// Blocking. @returns whether the stream is done with all that is enqueued, at the deadline at the latest. What is
   /// being captured does not run and cannot be waited for.
-  bool block_until_idle(std::size_t, Deadline deadline) {
+  bool block_until_idle(Deadline deadline) {
     if (stream_.is_capturing()) {
       return true;
     }

@@ -98,13 +98,12 @@ class HostFlow {
     }
   }
 
-  /// Blocking. @returns whether the stream is done with the first `launched` buckets, at the deadline at the latest
-  bool block_until_idle(std::size_t launched, Deadline deadline) {
-    bool idle = true;
-    for (std::size_t bucket = 0; bucket < launched; ++bucket) {
-      idle = reduced_[bucket].block_until_complete(deadline) == stream::WaitResult::complete && idle;
-    }
-    return idle;
+  /// Blocking. While nobody launches. @returns whether the stream is done with all that is enqueued, that of a bucket
+  /// whose launch threw included, at the deadline at the latest
+  bool block_until_idle(Deadline deadline) {
+    Event done;
+    stream_.record(done);
+    return done.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
   /// Between own memory and places that hold no gradients.

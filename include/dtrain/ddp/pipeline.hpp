@@ -151,12 +151,11 @@ class Pipeline {
   /// @returns false where it has not ended even so: this must outlive it
   bool end(bool now, const Cause& cause, Deadline deadline) {
     stop_launching();
-    const std::size_t launched = queue_.launched();
-    if (!now && flow_.block_until_idle(launched, deadline)) {
+    if (!now && flow_.block_until_idle(deadline)) {
       return true;
     }
     communicator_.abort(cause);
-    return flow_.block_until_idle(launched, Deadline::after(std::chrono::seconds(5)));
+    return flow_.block_until_idle(Deadline::after(std::chrono::seconds(5)));
   }
 
  private:

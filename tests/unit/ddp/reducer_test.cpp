@@ -332,6 +332,25 @@ TEST_CASE("a reducer that is destroyed within a step ends its work first") {
   CHECK(rank.channel->failed());
 }
 
+TEST_CASE("a reducer that is destroyed waits for a launch, too, that threw when its collective was enqueued") {
+  for (const bool finished : {false, true}) {
+    CAPTURE(finished);
+    dtrain::ddp::ReducerOptions options;
+    options.replanning.publish = [](const std::vector<std::size_t>&) { throw std::runtime_error("no word"); };
+    FakeRank rank({1, 1}, {0, 0}, true, std::chrono::seconds(10), std::move(options));
+    {
+      Step step = rank.reducer->begin();
+      step.ready(1);
+      CHECK_THROWS_WITH(step.ready(0), "no word");
+      if (finished) CHECK_THROWS_WITH(step.finish(), "no word");
+    }
+    CHECK(rank.stream.enqueued() == 2);
+    CHECK(rank.stream.completed() == 0);
+    rank.reducer.reset();
+    CHECK(rank.stream.completed() == 2);
+  }
+}
+
 TEST_CASE("bound gradients stay where they are while gradient_memory is kept") {
   FakeRank rank({4});
   rank.bind_all();
