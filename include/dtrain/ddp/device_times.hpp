@@ -22,7 +22,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Events with timing before and behind each bucket's collective, and where the streams that compute come to wait for
 /// the last one. The host waits for none of them: a step's are read in a later step, or when somebody asks, once they
 /// are complete. While those of several steps are not, and where a step becomes part of a graph, nothing is measured.
-/// Does nothing where the meter does not want it. Threads: one at a time. Steady state: allocates nothing.
+/// Does nothing where the meter does not want it. Threads: `started` and `reduced` one at a time, all else on the thread
+/// that drives the steps. Steady state: allocates nothing.
 class DeviceTimes {
  public:
   DeviceTimes(StepMeter& meter, int device) : meter_(&meter), device_(device) {}
@@ -42,10 +43,11 @@ class DeviceTimes {
     }
   }
 
-  /// A step begins. What an earlier one that was given up has left is not looked at.
+  /// A step begins.
   void begin_step() noexcept {
     recording_ = nullptr;
     collect();
+    under_way_ = true;
   }
 
   /// `stream` comes to the collective of `bucket`. Bucket 0, the first of a step, says whether the step is measured.
@@ -80,11 +82,13 @@ class DeviceTimes {
   void end_step() noexcept {
     count_ += recording_ != nullptr ? 1 : 0;
     recording_ = nullptr;
+    under_way_ = false;
   }
 
-  /// Tells the meter of the steps that the device is done with. Blocking: no.
+  /// Tells the meter of the steps that the device is done with. Blocking: no. While a step is under way, and after one
+  /// that was given up, nothing: threads that launch its buckets may be at the same numbers.
   void collect() noexcept {
-    if (count_ == 0) {
+    if (under_way_ || count_ == 0) {
       return;
     }
     const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on a stream of its own
@@ -145,6 +149,7 @@ class DeviceTimes {
   std::size_t front_ = 0;
   std::size_t count_ = 0;
   Step* recording_ = nullptr;  ///< the one under way, where it is measured
+  bool under_way_ = false;     ///< for the thread that drives the steps, and no other
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -80,6 +80,29 @@ TEST_CASE("nothing is measured on a device where nobody wants it") {
   CHECK(to_string(statistics).find(", finish ") != std::string::npos);
 }
 
+TEST_CASE(
+    "while a step is under way nothing is measured, so that statistics() may come beside another thread's ready") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, two_buckets(true));
+  std::atomic<bool> goes_on{false};
+  support::enqueue_on_host(rank.stream(), [&] {
+    while (!goes_on.load())
+      std::this_thread::sleep_for(100us);
+  });
+  step(rank);
+  Step second = rank.reducer->begin();
+  goes_on = true;
+  CHECK(rank.wait());  // the first step is complete, and was not when the second began
+  std::thread backward([&] { second.ready(1, rank.stream().handle()); });
+  for (int repeat = 0; repeat < 100; ++repeat)
+    CHECK(rank.reducer->statistics().measured_steps == 0);
+  backward.join();
+  second.ready(0, rank.stream().handle());
+  second.finish();
+  CHECK(rank.wait());
+  CHECK(rank.reducer->statistics().measured_steps == 2);
+}
+
 TEST_CASE("the host waits for no measurement: steps for which no events are free are not measured") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, two_buckets(true));
