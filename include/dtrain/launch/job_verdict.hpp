@@ -65,11 +65,11 @@ inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<C
   const NodeEnd* const node = first_node(nodes, cause, told);
   JobVerdict verdict;
   if (node != nullptr) {
-    // The signals by which a launcher ends its workers say nothing of what the job fell over.
-    const int signal = node->first->status.signal;
-    const bool stopped_over_a_cause =
-        stop_signal == 0 && cause && node->first->stopped && (signal == SIGTERM || signal == SIGKILL);
-    verdict.exit_code = stopped_over_a_cause ? exit_code_job_failed : node->first->exit_code();
+    verdict.exit_code = node->first->exit_code();
+    if (stop_signal == 0 && cause && !node->first->is_primary()) {
+      // It was ended by a launcher or fell with the others; also a rank that threw, before it had exited by itself.
+      verdict.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
+    }
   } else if (abandoned) {
     verdict.exit_code = 128 + SIGKILL;
   }

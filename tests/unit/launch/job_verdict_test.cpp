@@ -106,6 +106,12 @@ TEST_CASE("where all were stopped over a cause that is nobody's end, the exit co
   CHECK(judge(told, cause, nobody, RestartPolicy{}, 0).exit_code == 128 + SIGTERM);
 }
 
+TEST_CASE("a rank that threw counts as that, also where its launcher ended it before it had exited") {
+  const std::optional<Cause> cause = Cause{CauseKind::exception, 1, "host-1", "no such file"};
+  CHECK(judge({node(0, fell(0)), node(1, stopped(1))}, cause, nobody, RestartPolicy{}, 0).exit_code == 1);
+  CHECK(judge({node(0, fell(0)), node(1, exited(1, 3))}, cause, nobody, RestartPolicy{}, 0).exit_code == 3);
+}
+
 TEST_CASE("the last lines are those of the host where it fell") {
   std::vector<NodeEnd> nodes{node(0, fell(0)), node(1, exited(1, 3))};
   nodes[0].last_lines = {"a consequence"};
