@@ -89,6 +89,7 @@ class Channel {
 
   /// A look by the watching thread. Blocking: no; nothing while another thread is at the gate.
   struct Sight {
+    bool looked = false;  ///< else another thread was at the gate, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string words{};
     cudaError_t device = cudaSuccess;
@@ -100,6 +101,7 @@ class Channel {
     if (!turn.is_granted() || turn.communicator() == nullptr) {
       return sight;
     }
+    sight.looked = true;
     sight.state = state_of(turn);
     if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
       sight.words = last_words(turn.communicator());

@@ -171,6 +171,7 @@ class Communicator {
           say_left(channel->context);
           block_until_idle(*channel);
           watcher.reset();
+          say_left(channel->context);  // again: an operation that was late meanwhile was written over it
           finalize_blocking(*channel);
         } else {
           Gate::Turn turn = channel->gate.enter();

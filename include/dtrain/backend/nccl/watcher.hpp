@@ -61,8 +61,9 @@ class Watcher {
       // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
       stream::cuda::quiet(cudaSetDevice(channel.device()));
       const stream::cuda::RelaxedCapture relaxed;
+      bool said_late = false;
       while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
-        look(channel);
+        look(channel, said_late);
       }
     } catch (...) {
       channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
@@ -74,7 +75,8 @@ class Watcher {
     channel.fate.say_ended();
   }
 
-  static void look(Channel& channel) {
+  /// @param said_late whether the store holds what this rank is late in
+  static void look(Channel& channel, bool& said_late) {
     const Channel::Sight sight = channel.look();
     const std::string on_channel = " on channel '" + channel.context.name + "'";
     if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
@@ -88,12 +90,14 @@ class Watcher {
       channel.fate.fail(CauseKind::exception,
                         stream::cuda::cuda_error(sight.device, "an operation" + on_channel + " that ran").what());
     } else if (sight.overdue) {
+      said_late = true;
       const std::optional<Cause> cause = why_late_blocking(channel.context, *sight.overdue);
-      if (cause && channel.look().overdue) {
+      if (cause && channel.look().overdue) {  // else it has ended meanwhile, or the next look is to tell
         channel.fate.fail(*cause);
-      } else if (cause) {  // it has ended meanwhile
-        say_no_longer_late(channel.context);
       }
+    } else if (said_late && sight.looked) {
+      say_no_longer_late(channel.context);
+      said_late = false;
     }
   }
 

@@ -218,6 +218,7 @@ TEST_CASE("an operation that ends after all, late, leaves nothing in the store")
   const Faults faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   const std::string said = "group/late/0";
+  std::atomic<bool> erased{false};
   run_thread_ranks(2, [&](RankThread& thread) {
     NcclRank self(job, thread.rank(), 2, "group", 3s);
     const support::FakeStore store(job, thread.rank());
@@ -239,8 +240,104 @@ TEST_CASE("an operation that ends after all, late, leaves nothing in the store")
         std::this_thread::sleep_for(1ms);
       }
       CHECK(!store.contains(said));
+      erased = true;
+    }
+    const Deadline deadline = Deadline::after(20s);
+    while (!erased.load() && !deadline.passed()) {  // were rank 1 to leave, rank 0 might not see in time that it came
+      std::this_thread::sleep_for(1ms);
     }
     CHECK(!job->latch(thread.rank())->failed());
+  });
+}
+
+TEST_CASE("what a rank is late in stays in the store while nobody can look whether it still is") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    namespace nccl = dtrain::backend::nccl;
+    dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+    const auto channel = std::make_shared<nccl::Channel>(support::channel_context(job, thread.rank(), 2, "group", 2s),
+                                                         dtrain::backend::NcclOptions{}, thread.rank());
+    nccl::connect_blocking(*channel, Deadline::after(10s));
+    const support::FakeStore store(job, thread.rank());
+    const dtrain::stream::cuda::CommunicationStream stream;
+    const DeviceBuffer memory = on_device(std::vector<float>(9, 1));
+    {
+      const nccl::Watcher watcher(channel);
+      const Deadline deadline = Deadline::after(20s);
+      const auto wait_for_rank_0 = [&] {
+        while (!store.contains("group/late/0") && !deadline.passed()) {
+          std::this_thread::sleep_for(1ms);
+        }
+      };
+      if (thread.rank() == 1) {
+        wait_for_rank_0();
+      }
+      dtrain::backend::Operation operation;
+      operation.kind = dtrain::backend::OperationKind::all_reduce;
+      operation.count = thread.rank() == 1 ? 9 : 8;
+      operation.dtype = DType::f32;
+      operation.sequence = 1;
+      channel->issue(operation, "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
+        return ncclAllReduce(memory.data(), memory.data(), operation.count, ncclFloat32, ncclSum, to,
+                             stream.ref().native());
+      });
+      if (thread.rank() == 0) {
+        wait_for_rank_0();
+        const auto turn =
+            channel->gate.enter();  // beyond the time that rank 0 gives the others to say what they are in
+        CHECK(!channel->look().looked);
+        CHECK(job->latch(0)->block_until_failed(deadline));
+        CHECK(store.contains("group/late/0"));
+      }
+      REQUIRE(job->latch(thread.rank())->block_until_failed(deadline));
+      const std::string why = job->latch(thread.rank())->cause()->sentence();
+      CAPTURE(why);
+      CHECK(contains(why, "ranks disagree: on channel 'group', rank 1 called all_reduce (sum) of 9 f32"));
+      CHECK(contains(why, "rank 0 called all_reduce (sum) of 8 f32 as operation 1"));
+      channel->fate.abort(*job->latch(thread.rank())->cause());
+    }
+  });
+}
+
+TEST_CASE("a rank whose last operation is late while it leaves has left, once that ended") {
+  const Faults faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  const std::string said = "group/late/0";
+  run_thread_ranks(2, [&](RankThread& thread) {
+    const dtrain::stream::cuda::CommunicationStream stream;
+    std::optional<NcclRank> self(std::in_place, job, thread.rank(), 2, "group", 4s);
+    support::FakeStore store(job, thread.rank());
+    const auto says = [&](const char* part) {
+      return store.contains(said) && contains(store.get_blocking(said, Deadline::after(1s)), part);
+    };
+    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+    const auto view = self->view(memory, 8, DType::f32);
+    if (thread.rank() == 1) {
+      support::enqueue_on_host(stream.ref(), [&] {  // rank 0 waits, leaves, and says that it is late
+        const Deadline deadline = Deadline::after(10s);
+        while (!says("called all_reduce") && !deadline.passed()) {
+          std::this_thread::sleep_for(1ms);
+        }
+      });
+    }
+    self->communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+    if (thread.rank() == 0) {
+      std::this_thread::sleep_for(2s);
+    } else {
+      dtrain::stream::cuda::Event reduced;
+      stream.ref().record(reduced);
+      CHECK(reduced.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
+      const Deadline deadline = Deadline::after(5s);
+      while (!says("has left") && !deadline.passed()) {  // were rank 1 to leave, rank 0 might not see that it came
+        std::this_thread::sleep_for(1ms);
+      }
+    }
+    self.reset();
+    CHECK(!job->latch(thread.rank())->failed());
+    if (thread.rank() == 0) {
+      CHECK(says("rank 0 has left the channel"));
+    }
   });
 }
 
