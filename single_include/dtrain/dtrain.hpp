@@ -20546,6 +20546,7 @@ class Channel {
 
   /// A look by the watching thread. Blocking: no; nothing while another thread is at the gate.
   struct Sight {
+    bool looked = false;  ///< else another thread was at the gate, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string words{};
     cudaError_t device = cudaSuccess;
@@ -20557,6 +20558,7 @@ class Channel {
     if (!turn.is_granted() || turn.communicator() == nullptr) {
       return sight;
     }
+    sight.looked = true;
     sight.state = state_of(turn);
     if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
       sight.words = last_words(turn.communicator());
@@ -20985,8 +20987,9 @@ class Watcher {
       // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
       stream::cuda::quiet(cudaSetDevice(channel.device()));
       const stream::cuda::RelaxedCapture relaxed;
+      bool said_late = false;
       while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
-        look(channel);
+        look(channel, said_late);
       }
     } catch (...) {
       channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
@@ -20998,7 +21001,8 @@ class Watcher {
     channel.fate.say_ended();
   }
 
-  static void look(Channel& channel) {
+  /// @param said_late whether the store holds what this rank is late in
+  static void look(Channel& channel, bool& said_late) {
     const Channel::Sight sight = channel.look();
     const std::string on_channel = " on channel '" + channel.context.name + "'";
     if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
@@ -21012,12 +21016,14 @@ class Watcher {
       channel.fate.fail(CauseKind::exception,
                         stream::cuda::cuda_error(sight.device, "an operation" + on_channel + " that ran").what());
     } else if (sight.overdue) {
+      said_late = true;
       const std::optional<Cause> cause = why_late_blocking(channel.context, *sight.overdue);
-      if (cause && channel.look().overdue) {
+      if (cause && channel.look().overdue) {  // else it has ended meanwhile, or the next look is to tell
         channel.fate.fail(*cause);
-      } else if (cause) {  // it has ended meanwhile
-        say_no_longer_late(channel.context);
       }
+    } else if (said_late && sight.looked) {
+      say_no_longer_late(channel.context);
+      said_late = false;
     }
   }
 
@@ -23826,6 +23832,7 @@ class Communicator {
           say_left(channel->context);
           block_until_idle(*channel);
           watcher.reset();
+          say_left(channel->context);  // again: an operation that was late meanwhile was written over it
           finalize_blocking(*channel);
         } else {
           Gate::Turn turn = channel->gate.enter();
@@ -29356,11 +29363,11 @@ inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<C
   const NodeEnd* const node = first_node(nodes, cause, told);
   JobVerdict verdict;
   if (node != nullptr) {
-    // The signals by which a launcher ends its workers say nothing of what the job fell over.
-    const int signal = node->first->status.signal;
-    const bool stopped_over_a_cause =
-        stop_signal == 0 && cause && node->first->stopped && (signal == SIGTERM || signal == SIGKILL);
-    verdict.exit_code = stopped_over_a_cause ? exit_code_job_failed : node->first->exit_code();
+    verdict.exit_code = node->first->exit_code();
+    if (stop_signal == 0 && cause && !node->first->is_primary()) {
+      // It was ended by a launcher or fell with the others; also a rank that threw, before it had exited by itself.
+      verdict.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
+    }
   } else if (abandoned) {
     verdict.exit_code = 128 + SIGKILL;
   }
@@ -33488,7 +33495,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Events with timing before and behind each bucket's collective, and where the streams that compute come to wait for
 /// the last one. The host waits for none of them: a step's are read in a later step, or when somebody asks, once they
 /// are complete. While those of several steps are not, and where a step becomes part of a graph, nothing is measured.
-/// Does nothing where the meter does not want it. Threads: one at a time. Steady state: allocates nothing.
+/// Does nothing where the meter does not want it. Threads: `started` and `reduced` one at a time, all else on the thread
+/// that drives the steps. Steady state: allocates nothing.
 class DeviceTimes {
  public:
   DeviceTimes(StepMeter& meter, int device) : meter_(&meter), device_(device) {}
@@ -33508,10 +33516,11 @@ class DeviceTimes {
     }
   }
 
-  /// A step begins. What an earlier one that was given up has left is not looked at.
+  /// A step begins.
   void begin_step() noexcept {
     recording_ = nullptr;
     collect();
+    under_way_ = true;
   }
 
   /// `stream` comes to the collective of `bucket`. Bucket 0, the first of a step, says whether the step is measured.
@@ -33546,11 +33555,13 @@ class DeviceTimes {
   void end_step() noexcept {
     count_ += recording_ != nullptr ? 1 : 0;
     recording_ = nullptr;
+    under_way_ = false;
   }
 
-  /// Tells the meter of the steps that the device is done with. Blocking: no.
+  /// Tells the meter of the steps that the device is done with. Blocking: no. While a step is under way, and after one
+  /// that was given up, nothing: threads that launch its buckets may be at the same numbers.
   void collect() noexcept {
-    if (count_ == 0) {
+    if (under_way_ || count_ == 0) {
       return;
     }
     const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on a stream of its own
@@ -33611,6 +33622,7 @@ class DeviceTimes {
   std::size_t front_ = 0;
   std::size_t count_ = 0;
   Step* recording_ = nullptr;  ///< the one under way, where it is measured
+  bool under_way_ = false;     ///< for the thread that drives the steps, and no other
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -33810,7 +33822,7 @@ class CudaFlow {
 
   /// Blocking. @returns whether the stream is done with all that is enqueued, at the deadline at the latest. What is
   /// being captured does not run and cannot be waited for.
-  bool block_until_idle(std::size_t, Deadline deadline) {
+  bool block_until_idle(Deadline deadline) {
     if (stream_.is_capturing()) {
       return true;
     }
@@ -33957,13 +33969,12 @@ class HostFlow {
     }
   }
 
-  /// Blocking. @returns whether the stream is done with the first `launched` buckets, at the deadline at the latest
-  bool block_until_idle(std::size_t launched, Deadline deadline) {
-    bool idle = true;
-    for (std::size_t bucket = 0; bucket < launched; ++bucket) {
-      idle = reduced_[bucket].block_until_complete(deadline) == stream::WaitResult::complete && idle;
-    }
-    return idle;
+  /// Blocking. While nobody launches. @returns whether the stream is done with all that is enqueued, that of a bucket
+  /// whose launch threw included, at the deadline at the latest
+  bool block_until_idle(Deadline deadline) {
+    Event done;
+    stream_.record(done);
+    return done.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
   /// Between own memory and places that hold no gradients.
@@ -34195,12 +34206,11 @@ class Pipeline {
   /// @returns false where it has not ended even so: this must outlive it
   bool end(bool now, const Cause& cause, Deadline deadline) {
     stop_launching();
-    const std::size_t launched = queue_.launched();
-    if (!now && flow_.block_until_idle(launched, deadline)) {
+    if (!now && flow_.block_until_idle(deadline)) {
       return true;
     }
     communicator_.abort(cause);
-    return flow_.block_until_idle(launched, Deadline::after(std::chrono::seconds(5)));
+    return flow_.block_until_idle(Deadline::after(std::chrono::seconds(5)));
   }
 
  private:
