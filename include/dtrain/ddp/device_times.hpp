@@ -22,8 +22,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Events with timing before and behind each bucket's collective, and where the streams that compute come to wait for
 /// the last one. The host waits for none of them: a step's are read in a later step, or when somebody asks, once they
 /// are complete. While those of several steps are not, and where a step becomes part of a graph, nothing is measured.
-/// Does nothing where the meter does not want it. Threads: `started` and `reduced` one at a time, all else on the thread
-/// that drives the steps. Steady state: allocates nothing.
+/// Does nothing where the meter does not want it. Threads: `started` and `reduced` one at a time, all else on the
+/// thread that drives the steps. Steady state: allocates nothing.
 class DeviceTimes {
  public:
   DeviceTimes(StepMeter& meter, int device) : meter_(&meter), device_(device) {}
