@@ -30,8 +30,7 @@ Result started(const std::string& launcher, std::vector<std::string> arguments, 
   variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
   Program program(launcher, std::move(arguments), variables);
   program.close_input();
-  // With AddressSanitizer all collectives of four ranks take half a minute on two idle cores.
-  return program.wait(support::soon(std::chrono::seconds(180)));
+  return program.wait(support::soon(std::chrono::seconds(60)));
 }
 
 /// The probe on that many ranks; `what` is its argument.

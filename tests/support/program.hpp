@@ -26,9 +26,15 @@
 
 namespace support {
 
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool is_sanitized = true;
+#else
+inline constexpr bool is_sanitized = DTRAIN_THREAD_SANITIZER != 0;
+#endif
+
 /// A deadline of a test, longer where a sanitizer slows everything.
 inline dtrain::Deadline soon(std::chrono::milliseconds time = std::chrono::seconds(20)) {
-  return dtrain::Deadline::after(time * (DTRAIN_THREAD_SANITIZER ? 3 : 1));
+  return dtrain::Deadline::after(time * (is_sanitized ? 3 : 1));
 }
 
 /// The processes, zombies left out, whose command line has `mark` in it; this one is not counted.

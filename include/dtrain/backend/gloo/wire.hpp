@@ -122,7 +122,7 @@ class Wire {
   /// Whether every message that was started is complete.
   bool is_idle() const noexcept { return free_.size() == messages_.size(); }
 
-  /// Whose message was waited for last, and whether it was to send.
+  /// After a wait that was interrupted: whose message it waited for, and whether it was to send.
   std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
 
  private:

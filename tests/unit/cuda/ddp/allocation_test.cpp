@@ -25,16 +25,17 @@ using support::CudaTrainingRank;
 using support::FakeJob;
 using support::NcclRank;
 
-/// The fewest allocations that a step of many made: what dtrain allocates it allocates in each, and what the runtime
-/// does depends on how far its threads have come.
+/// The fewest allocations of ten steps that many attempts saw: what the runtime allocates depends on how far its
+/// threads have come.
 template <class F>
 std::size_t fewest_allocations(F step) {
   for (int warm_up = 0; warm_up < 3; ++warm_up)
     step();
   std::size_t fewest = std::numeric_limits<std::size_t>::max();
-  for (int attempt = 0; attempt < 60; ++attempt) {
+  for (int attempt = 0; attempt < 40; ++attempt) {
     const std::size_t before = support::allocations.load();
-    step();
+    for (int repeat = 0; repeat < 10; ++repeat)
+      step();
     fewest = std::min(fewest, support::allocations.load() - before);
   }
   return fewest;
