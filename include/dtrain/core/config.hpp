@@ -22,6 +22,24 @@
 #define DTRAIN_THREAD_SANITIZER 0
 #endif
 
+/// 1: the bulk of what is no template is only declared, except in the one source file of the program that defines
+/// DTRAIN_IMPLEMENTATION before it includes dtrain.hpp; every file of the program says the same. 0: header-only.
+#ifndef DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_SEPARATE_COMPILATION 0
+#endif
+
+/// For headers: whether this source file sees the definitions (they stand in files NAME_definitions.hpp), and what
+/// each of them begins with.
+#if !DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_DEFINITIONS 1
+#define DTRAIN_DEFINED inline
+#elif defined(DTRAIN_IMPLEMENTATION)
+#define DTRAIN_DEFINITIONS 1
+#define DTRAIN_DEFINED
+#else
+#define DTRAIN_DEFINITIONS 0
+#endif
+
 /// The processor, for the one instruction that a spinning wait wants.
 #if defined(__x86_64__) || defined(__i386__)
 #define DTRAIN_X86 1
