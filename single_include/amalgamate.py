@@ -3,12 +3,20 @@
 
 Plain concatenation of every header that dtrain.hpp reaches, bottom floor first and each after what it includes, names
 deciding ties. Includes from outside dtrain are hoisted to the top, once each; those inside #if stay where they are.
+What is reached only through a header's three lines
+
+  #if DTRAIN_DEFINITIONS
+  #include "dtrain/..._definitions.hpp"
+  #endif
+
+comes after all others, together with the foreign includes that only it needs, in one such #if (core/config.hpp).
 No arguments; the same input gives the same bytes.
 """
 
 import pathlib
 import re
 import sys
+from typing import NamedTuple
 
 # Bottom to top; files directly in include/dtrain/ stand above every folder.
 FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "ddp", "group"]
@@ -35,13 +43,37 @@ def floor_of(name):
     return FLOORS.index(folder)
 
 
+class Header(NamedTuple):
+    """What stands in a header."""
+
+    lines: list  # without #pragma once, hoisted includes, and dtrain's own
+    own: list  # the headers of dtrain that it includes
+    foreign: list  # the other includes, as they are written
+    definitions: list  # the headers that it includes for its definitions: at most one
+
+
+def definitions_of(name):
+    """Where the functions are defined that the header only declares."""
+    return name.removesuffix(".hpp") + "_definitions.hpp"
+
+
+def definitions_form(name):
+    """The lines by which the header includes them."""
+    return ["#if DTRAIN_DEFINITIONS", f'#include "dtrain/{definitions_of(name)}"', "#endif"]
+
+
 def parse(root, name):
-    """The header's lines without #pragma once and hoisted includes, dtrain's includes, and the others."""
+    """The Header of that name."""
     path = root / "dtrain" / name
     if not path.is_file():
         raise AmalgamationError(f"include/dtrain/{name} is included but does not exist")
-    lines, own, foreign, depth = [], [], [], 0
-    for line in path.read_text(encoding="utf-8").splitlines():
+    header, depth = Header([], [], [], []), 0
+    text = path.read_text(encoding="utf-8").splitlines()
+    for at in range(len(text)):
+        if depth == 0 and text[at : at + 3] == definitions_form(name):
+            header.definitions.append(definitions_of(name))
+            text[at : at + 3] = ["", "", ""]
+        line = text[at]
         condition = CONDITION.match(line)
         if condition:
             depth += -1 if condition.group(1) == "endif" else 1
@@ -50,30 +82,58 @@ def parse(root, name):
             if depth > 0:
                 raise AmalgamationError(f"include/dtrain/{name}: {line.strip()} stands inside #if; "
                                         "put the #if inside the included header")
-            own.append(include.group(2).removeprefix("dtrain/"))
+            header.own.append(include.group(2).removeprefix("dtrain/"))
         elif include and depth == 0:
-            foreign.append(f"#include <{include.group(2)}>" if include.group(1) == "<" else line.strip())
+            header.foreign.append(f"#include <{include.group(2)}>" if include.group(1) == "<" else line.strip())
         elif line.strip() != "#pragma once":
-            lines.append(line.rstrip())
-    return lines, own, foreign
+            header.lines.append(line.rstrip())
+    return header
+
+
+def declared(parsed):
+    """The headers that the umbrella reaches without any definitions."""
+    reached, pending = set(), [UMBRELLA]
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending.extend(parsed[name].own)
+    return reached
+
+
+def placed_after(before, first=frozenset()):
+    """The names, each after those that before[name] has; those in `first` before all others, then the bottom floor's."""
+    placed = []
+    while len(placed) < len(before):
+        left = set(before) - set(placed)
+        ready = [name for name in left if not before[name] & left]
+        if not ready:
+            while others := left - set().union(*(before[name] for name in left)):
+                left -= others
+            raise AmalgamationError(f"these headers include each other in a circle: {', '.join(sorted(left))}")
+        placed.append(min(ready, key=lambda name: (name not in first, floor_of(name), name)))
+    return placed
 
 
 def in_order(root):
-    """The headers that the umbrella reaches, each after those it includes, and what parse() says of each."""
+    """The headers that the umbrella reaches, each after those it includes, what only definitions need last; and what
+    parse() says of each."""
     parsed, pending = {}, [UMBRELLA]
     while pending:
         name = pending.pop()
         if name not in parsed:
             parsed[name] = parse(root, name)
-            pending.extend(parsed[name][1])
-    placed = []
-    while len(placed) < len(parsed):
-        ready = [name for name, (_, own, _) in parsed.items() if name not in placed and set(own) <= set(placed)]
-        if not ready:
-            circle = ", ".join(sorted(set(parsed) - set(placed)))
-            raise AmalgamationError(f"these headers include each other in a circle: {circle}")
-        placed.append(min(ready, key=lambda name: (floor_of(name), name)))
-    return placed, parsed
+            pending.extend(parsed[name].own + parsed[name].definitions)
+    # A header's definitions may include it. Nothing else that they include may lead back to it: who includes that first
+    # would get the definitions too early.
+    whole = {name: {*header.own, *header.definitions} for name, header in parsed.items()}
+    after = {name: set(header.own) for name, header in parsed.items()}
+    for name, header in parsed.items():
+        for definitions in header.definitions:
+            whole[definitions].discard(name)
+            after[definitions].add(name)
+    placed_after(whole)
+    return placed_after(after, declared(parsed)), parsed
 
 
 def tidy(lines):
@@ -87,6 +147,21 @@ def tidy(lines):
     return result
 
 
+def foreign_of(names, parsed):
+    """The foreign includes of these headers; the system's own (with a slash or .h) come first, as in the headers."""
+    foreign = {include for name in names for include in parsed[name].foreign}
+    return sorted(foreign, key=lambda include: (".h>" not in include, include))
+
+
+def bodies(names, parsed):
+    """What these headers say, one after another; the umbrella's own lines are only its comment."""
+    text = []
+    for name in names:
+        if name != UMBRELLA:
+            text += ["", f"// ---- dtrain/{name}", "", *tidy(parsed[name].lines)]
+    return text
+
+
 def amalgamate(repository):
     """The text of the single header."""
     root = repository / "include"
@@ -94,18 +169,17 @@ def amalgamate(repository):
     version = ".".join(re.findall(r"^#define DTRAIN_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", version_text, re.M))
     licence = (repository / "LICENSE").read_text(encoding="utf-8").splitlines()
     order, parsed = in_order(root)
-    foreign = {include for name in order for include in parsed[name][2]}
+    ordinary = [name for name in order if name in declared(parsed)]
+    defining = order[len(ordinary) :]
     text = [f"// dtrain {version}: distributed data-parallel training for any C++ model, in one header.",
             "// Made of include/dtrain by single_include/amalgamate.py; change it there.", "//"]
     text += [f"// {line}".rstrip() for line in licence]
     text += ["", "#pragma once", ""]
-    # The system's own headers (with a slash or .h) come first, as in the headers themselves.
-    text += sorted(foreign, key=lambda include: (".h>" not in include, include))
-    for name in order:
-        body = tidy(parsed[name][0])
-        # The umbrella's own lines are only its comment.
-        if name != UMBRELLA:
-            text += ["", f"// ---- dtrain/{name}", "", *body]
+    text += foreign_of(ordinary, parsed) + bodies(ordinary, parsed)
+    if defining:
+        included = set(foreign_of(ordinary, parsed))
+        only_theirs = [line for line in foreign_of(defining, parsed) if line not in included]
+        text += ["", "#if DTRAIN_DEFINITIONS", "", *only_theirs, *bodies(defining, parsed), "", "#endif"]
     return "\n".join(text) + "\n"
 
 

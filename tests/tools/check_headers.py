@@ -26,7 +26,9 @@ def height(name):
 
 def check_includes(name, text):
     problems = []
-    for line in text.splitlines():
+    lines = text.splitlines()
+    form = amalgamate.definitions_form(name)
+    for at, line in enumerate(lines):
         include = amalgamate.INCLUDE.match(line)
         if not include:
             continue
@@ -39,6 +41,9 @@ def check_includes(name, text):
             problems.append(f'{name} includes "{target}"; headers are named from "dtrain/"')
             continue
         target = target.removeprefix("dtrain/")
+        if target.endswith("_definitions.hpp") and not (at == len(lines) - 2 and lines[-3:] == form):
+            problems.append(f"{name} includes {target}; only the header that it is named after does, in its last three "
+                            f"lines: {' / '.join(amalgamate.definitions_form(target.replace('_definitions', '')))}")
         same_folder = "/" in name and name.split("/")[0] == target.split("/")[0]
         if not same_folder and height(target) >= height(name):
             problems.append(f"{name} includes {target}, which is not on a lower floor")
@@ -93,6 +98,13 @@ def selftest():
         "run.hpp": head + '#include "dtrain/policy.hpp"\n',
         "dtrain.hpp": head + '#include "dtrain/run.hpp"\n',
     }
+    definitions = "net/socket_definitions.hpp"
+    form = "\n".join(amalgamate.definitions_form("net/socket.hpp")) + "\n"
+    split = {
+        "net/socket.hpp": good["net/socket.hpp"] + form,
+        definitions: head + '#include "dtrain/net/socket.hpp"\n#include "dtrain/net/door.hpp"\n',
+        "net/door.hpp": head + "#include <poll.h>\n",
+    }
     cases = [
         ({}, None),
         ({"core/log.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "which is not on a lower floor"),
@@ -112,6 +124,18 @@ def selftest():
         ({"net/frame.hpp": head}, "is not reached from dtrain.hpp"),
         ({"run.hpp": head + '#if A\n#include "dtrain/policy.hpp"\n#endif\n'}, "stands inside #if"),
         ({"run.hpp": head + '#include "dtrain/net/gone.hpp"\n'}, "does not exist"),
+        # A header that only declares, and what its definitions alone need.
+        (split, None),
+        ({**split, "net/socket.hpp": head + '#include "dtrain/net/socket_definitions.hpp"\n'}, "in its last three lines"),
+        ({**split, "net/socket.hpp": good["net/socket.hpp"] + form.replace("DEFIN", "IMAGIN")}, "in its last three lines"),
+        ({**split, "net/socket.hpp": head + form + "int x;\n"}, "in its last three lines"),
+        ({**split, "policy.hpp": good["policy.hpp"] + form}, "policy.hpp includes net/socket_definitions.hpp"),
+        ({**split, "net/door.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "in a circle: net/door.hpp, net/socket.hpp, "
+                                                                                "net/socket_definitions.hpp"),
+        ({**split, definitions: head + '#include "dtrain/ddp/x.hpp"\n', "ddp/x.hpp": head}, "lower floor"),
+        ({**split, definitions: "int x;\n"}, "does not open with"),
+        ({**split, "net/socket.hpp": good["net/socket.hpp"]}, "is not reached from dtrain.hpp"),
+        ({"net/socket.hpp": good["net/socket.hpp"] + form}, "does not exist"),
     ]
     problems = []
     for changes, wanted in cases:

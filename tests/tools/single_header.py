@@ -2,7 +2,7 @@
 """Checks single_include/dtrain/dtrain.hpp.
 
   single_header.py REPOSITORY fresh      it is what amalgamate.py makes of include/ now
-  single_header.py REPOSITORY selftest   the comparison notices a stale file
+  single_header.py REPOSITORY selftest   the comparison notices a stale file; what only definitions need comes last
   single_header.py REPOSITORY COMPILER   a program that has only this file compiles with g++, clang++ or nvcc
 """
 
@@ -18,6 +18,55 @@ int main() {
   std::printf("%d.%d.%d\\n", dtrain::version.major, dtrain::version.minor, dtrain::version.patch);
   return 0;
 }
+"""
+# A small tree: one header only declares, and its definitions need one more; and what the single header says after its
+# licence.
+SPLIT = {
+    "core/version.hpp": "",
+    "core/error.hpp": "#include <string>\nint error;\n",
+    "net/socket.hpp": '#include "dtrain/core/error.hpp"\n#include <span>\nvoid socket();\n\n#if DTRAIN_DEFINITIONS\n'
+                      '#include "dtrain/net/socket_definitions.hpp"\n#endif\n',
+    "net/socket_definitions.hpp": '#include <string>\n#include "dtrain/net/socket.hpp"\n#include "dtrain/core/error.hpp"\n'
+                                  '#include "dtrain/net/door.hpp"\nDTRAIN_DEFINED void socket() {}\n',
+    "net/door.hpp": "#include <vector>\n#include <poll.h>\n#if A\n#include <door.h>\n#endif\nint door;\n",
+    "topology/flat.hpp": '#include "dtrain/net/socket.hpp"\nint flat;\n',
+    "dtrain.hpp": '#include "dtrain/topology/flat.hpp"\n',
+}
+SPLIT_MADE = """
+#pragma once
+
+#include <span>
+#include <string>
+
+// ---- dtrain/core/error.hpp
+
+int error;
+
+// ---- dtrain/net/socket.hpp
+
+void socket();
+
+// ---- dtrain/topology/flat.hpp
+
+int flat;
+
+#if DTRAIN_DEFINITIONS
+
+#include <poll.h>
+#include <vector>
+
+// ---- dtrain/net/door.hpp
+
+#if A
+#include <door.h>
+#endif
+int door;
+
+// ---- dtrain/net/socket_definitions.hpp
+
+DTRAIN_DEFINED void socket() {}
+
+#endif
 """
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 SKIPPED = 77
@@ -60,7 +109,15 @@ def selftest(repository):
             return f"a file just made counts as stale: {done.stdout}{stale(copy)}"
         with open(copy / "include" / "dtrain" / "core" / "version.hpp", "a", encoding="utf-8") as header:
             header.write("// changed\n")
-        return "" if stale(copy) else "a changed header goes unnoticed"
+        if not stale(copy):
+            return "a changed header goes unnoticed"
+        shutil.rmtree(copy / "include")
+        for name, text in SPLIT.items():
+            (copy / "include" / "dtrain" / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / "include" / "dtrain" / name).write_text("#pragma once\n" + text)
+        done = run([sys.executable, "-B", str(copy / "single_include" / "amalgamate.py")])
+        made = (copy / "single_include" / "dtrain" / "dtrain.hpp").read_text()
+        return "" if made.endswith("\n" + SPLIT_MADE) else f"of the small tree became: {done.stdout}{made}"
 
 
 def compile_alone(repository, compiler):
