@@ -28,11 +28,11 @@ using support::NcclRank;
 /// The fewest allocations of ten steps that many attempts saw: what the runtime allocates depends on how far its
 /// threads have come.
 template <class F>
-std::size_t fewest_allocations(F step) {
+std::size_t fewest_allocations(int attempts, F step) {
   for (int warm_up = 0; warm_up < 3; ++warm_up)
     step();
   std::size_t fewest = std::numeric_limits<std::size_t>::max();
-  for (int attempt = 0; attempt < 40; ++attempt) {
+  for (int attempt = 0; attempt < attempts; ++attempt) {
     const std::size_t before = support::allocations.load();
     for (int repeat = 0; repeat < 10; ++repeat)
       step();
@@ -145,7 +145,7 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
   for (const bool bound : {false, true}) {
     CAPTURE(bound);
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.bound = bound});
-    const std::size_t with = fewest_allocations([&] {
+    const std::size_t with = fewest_allocations(40, [&] {
       Step step = rank.reducer->begin();
       for (std::size_t i = rank.count(); i-- > 0;)
         step.ready(i, rank.stream().handle());
@@ -153,7 +153,7 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
       (void)rank.wait();
     });
     BareStep bare(rank, bound);
-    const std::size_t without = fewest_allocations([&] { bare(); });
+    const std::size_t without = fewest_allocations(40, [&] { bare(); });
     CHECK(with <= without);
   }
 }
@@ -179,13 +179,13 @@ TEST_CASE("steady operations through host memory allocate nothing beside what th
       const dtrain::BufferView view = through_slots ? rank.space(count) : rank.view(arena.data(), count);
       BareStaging bare(count, through_slots);
       both.arrive_and_wait();
-      const std::size_t with = fewest_allocations([&] {
+      const std::size_t with = fewest_allocations(10, [&] {
         both.arrive_and_wait();  // nobody begins before all have counted
         rank.communicator.all_reduce(view, view, dtrain::ReduceOp::average, rank.ref());
         wait();
       });
       both.arrive_and_wait();
-      const std::size_t without = fewest_allocations([&] {
+      const std::size_t without = fewest_allocations(10, [&] {
         both.arrive_and_wait();
         bare(rank.ref());
         wait();
