@@ -21,16 +21,10 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "support/sanitized.hpp"
 
 namespace support {
-
-#ifdef __SANITIZE_ADDRESS__
-inline constexpr bool is_sanitized = true;
-#else
-inline constexpr bool is_sanitized = DTRAIN_THREAD_SANITIZER != 0;
-#endif
 
 /// A deadline of a test, longer where a sanitizer slows everything.
 inline dtrain::Deadline soon(std::chrono::milliseconds time = std::chrono::seconds(20)) {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/core/config.hpp"
+#include "support/sanitized.hpp"
 
 namespace support {
 
@@ -36,13 +36,13 @@ class RankThread {
 };
 
 /// Aborts the process with a message unless it is destroyed before `patience` has passed (tenfold under
-/// ThreadSanitizer).
+/// ThreadSanitizer, fivefold under AddressSanitizer).
 class Watchdog {
  public:
   Watchdog(std::chrono::milliseconds patience, std::function<void()> complain)
       : thread_([this, patience, complain = std::move(complain)] {
           std::unique_lock lock(mutex_);
-          const int scale = DTRAIN_THREAD_SANITIZER ? 10 : 1;
+          const int scale = DTRAIN_THREAD_SANITIZER ? 10 : is_sanitized ? 5 : 1;
           if (!changed_.wait_for(lock, scale * patience, [this] { return done_; })) {
             complain();
             std::fflush(nullptr);
