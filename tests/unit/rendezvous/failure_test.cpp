@@ -104,7 +104,6 @@ TEST_CASE("of many reports at once the first one wins on every rank") {
 
 TEST_CASE("a failure that the launcher posts reaches all, also ranks that are still joining") {
   StoreProcess store(3);
-  std::promise<void> joined;
   std::vector<std::string> errors;
   std::jthread joining([&] {
     errors = on_ranks(2, [&](int rank) { const Participant participant(rank_options(rank, 3, store.port())); });
@@ -157,18 +156,21 @@ TEST_CASE("a store that goes away is a failure on every rank that names it") {
 }
 
 TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
-  auto store = std::make_unique<StoreProcess>(2);
   std::promise<void> joined;
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.on_joined = [&](int, const std::string&) { joined.set_value(); };
+  StoreProcess store(std::move(options));
   std::string error;
   std::jthread joining([&] {
-    error = on_ranks(1, [&](int) { const Participant participant(rank_options(0, 2, store->port())); }).front();
+    error = on_ranks(1, [&](int) { const Participant participant(rank_options(0, 2, store.port())); }).front();
   });
-  while (store->connections() == 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  joined.get_future().wait();
+  for (int turn = 0; turn < 3; ++turn) {
+    CHECK(store.connections() == 1);  // and meanwhile the store's thread has sent Accepted
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // beyond Accepted
-  store->stop();
+  store.stop();
   joining.join();
+  CAPTURE(error);
   CHECK(error.find("the job was lost: the store of the job at 127.0.0.1:") == 0);
 }
 

@@ -134,10 +134,20 @@ TEST_CASE("a rank that is taken or out of range is refused alone, and the others
 }
 
 TEST_CASE("the shortest patience ends the formation on every rank with the names of who is missing") {
-  StoreProcess store(4);
+  std::promise<void> joined;
+  StoreOptions server = StoreProcess::with_world_size(4);
+  server.job.on_joined = [&](int rank, const std::string&) {
+    if (rank == 2) {
+      joined.set_value();
+    }
+  };
+  StoreProcess store(std::move(server));
   const auto errors = on_ranks(2, [&](int rank) {
     ParticipantOptions options = rank_options(rank == 0 ? 0 : 2, 4, store.port());
-    options.timeout = std::chrono::milliseconds(rank == 0 ? 1000 : 60000);
+    if (rank == 0) {
+      options.timeout = std::chrono::milliseconds(1500);
+      joined.get_future().wait();
+    }
     const Participant participant(options);
   });
   for (const std::string& error : errors) {
