@@ -16,6 +16,7 @@
 #include "dtrain/group/collectives.hpp"
 #include "dtrain/group/job.hpp"
 #include "dtrain/policy.hpp"
+#include "dtrain/rendezvous/agreed_terms.hpp"
 #include "dtrain/rendezvous/control_tasks.hpp"
 #include "dtrain/rendezvous/delete_off_loop.hpp"
 

@@ -26,15 +26,11 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -46,15 +42,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/types.h>
 #include <sys/un.h>
-#include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -95,9 +86,7 @@
 #include <thread>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 // ---- dtrain/core/config.hpp
@@ -123,6 +112,24 @@
 #endif
 #ifndef DTRAIN_THREAD_SANITIZER
 #define DTRAIN_THREAD_SANITIZER 0
+#endif
+
+/// 1: the bulk of what is no template is only declared, except in the one source file of the program that defines
+/// DTRAIN_IMPLEMENTATION before it includes dtrain.hpp; every file of the program says the same. 0: header-only.
+#ifndef DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_SEPARATE_COMPILATION 0
+#endif
+
+/// For headers: whether this source file sees the definitions (they stand in files NAME_definitions.hpp), and what
+/// each of them begins with.
+#if !DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_DEFINITIONS 1
+#define DTRAIN_DEFINED inline
+#elif defined(DTRAIN_IMPLEMENTATION)
+#define DTRAIN_DEFINITIONS 1
+#define DTRAIN_DEFINED
+#else
+#define DTRAIN_DEFINITIONS 0
 #endif
 
 /// The processor, for the one instruction that a spinning wait wants.
@@ -888,64 +895,6 @@ class Sha256 {
   std::size_t pending_ = 0;
   std::uint64_t message_bytes_ = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/hmac.hpp
-
-/// @file
-/// HMAC-SHA256 as RFC 2104 specifies it.
-
-namespace DTRAIN_NAMESPACE {
-
-/// A keyed digest under way: who does not know the key can neither make nor check it. A copy continues on its own.
-/// Threads: none but the one that uses it.
-class HmacSha256 {
- public:
-  explicit HmacSha256(std::span<const std::byte> key) noexcept {
-    std::array<std::byte, Sha256::block_bytes> block{};
-    const Sha256Digest hashed = key.size() > block.size() ? Sha256().update(key).digest() : Sha256Digest{};
-    const std::span<const std::byte> used = key.size() > block.size() ? std::span<const std::byte>(hashed) : key;
-    for (std::size_t i = 0; i < used.size(); ++i) {
-      block[i] = used[i];
-    }
-    inner_.update(xored(block, std::byte{0x36}));
-    outer_.update(xored(block, std::byte{0x5c}));
-  }
-
-  HmacSha256& update(std::span<const std::byte> bytes) noexcept {
-    inner_.update(bytes);
-    return *this;
-  }
-  HmacSha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
-
-  /// The digest of what came so far; the message may go on afterwards.
-  Sha256Digest digest() const noexcept {
-    const Sha256Digest inner = inner_.digest();
-    return Sha256(outer_).update(inner).digest();
-  }
-
- private:
-  static std::array<std::byte, Sha256::block_bytes> xored(std::array<std::byte, Sha256::block_bytes> block,
-                                                          std::byte pad) noexcept {
-    for (std::byte& each : block) {
-      each ^= pad;
-    }
-    return block;
-  }
-
-  Sha256 inner_;
-  Sha256 outer_;
-};
-
-/// Whether two digests are equal, in a time that does not tell where they differ.
-inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b) noexcept {
-  volatile std::uint8_t difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
-  }
-  return difference == 0;
-}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -3748,77 +3697,6 @@ class EventLoop {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/auto_reset_event.hpp
-
-/// @file
-/// async::AutoResetEvent: each set lets one coroutine pass.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// set() wakes the longest waiter, or, where nobody waits, lets the next one through; sets that nobody used count once.
-/// A set given to a waiter that is destroyed before it runs goes to the next one. Lifetime: outlives its waiters.
-/// Threads: the loop's.
-class AutoResetEvent {
- public:
-  class Awaiter;
-
-  explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
-
-  inline void set() noexcept;
-  bool is_set() const noexcept { return set_; }
-
-  /// `co_await event.wait(deadline)`: Ready::ready for one who got a set, or Ready::timed_out.
-  inline Awaiter wait(Deadline deadline) noexcept;
-
- private:
-  Scheduler& scheduler_;
-  IntrusiveList<Awaiter> waiters_;
-  bool set_ = false;
-};
-
-class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
- public:
-  Awaiter(AutoResetEvent& event, Deadline deadline) noexcept : event_(event), deadline_(deadline) {}
-  ~Awaiter() {
-    event_.scheduler_.leave(*this);
-    if (granted_) {
-      event_.set();
-    }
-  }
-
-  bool await_ready() noexcept { return std::exchange(event_.set_, false); }
-  void await_suspend(std::coroutine_handle<> parent) {
-    event_.scheduler_.enter(*this, parent, deadline_);
-    event_.waiters_.push_back(*this);
-  }
-  Ready await_resume() noexcept {
-    granted_ = false;
-    return outcome;
-  }
-
- private:
-  friend AutoResetEvent;
-
-  AutoResetEvent& event_;
-  Deadline deadline_;
-  bool granted_ = false;  ///< a set that has not been used
-};
-
-inline void AutoResetEvent::set() noexcept {
-  if (Awaiter* waiter = waiters_.front()) {
-    waiter->granted_ = true;
-    scheduler_.wake(*waiter);
-  } else {
-    set_ = true;
-  }
-}
-
-inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept {
-  return {*this, deadline};
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
 // ---- dtrain/async/blocking_call.hpp
 
 /// @file
@@ -4602,107 +4480,6 @@ using async::Descriptor;
 
 }  // namespace DTRAIN_NAMESPACE::net
 
-// ---- dtrain/net/frame_parser.hpp
-
-/// @file
-/// Frames in a stream of bytes: a little-endian u32 length, then so many bytes.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// A frame is its payload's length, a little-endian u32, and the payload.
-inline constexpr std::size_t frame_header_bytes = 4;
-/// The longest payload that is read where nobody said another bound.
-inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
-
-/// Takes bytes in any pieces and gives whole frames. Its memory is what was received and not yet taken, so a length
-/// that somebody claims costs nothing. A length above the bound spoils the stream for good.
-class FrameParser {
- public:
-  /// @param bound of a frame's payload, in bytes
-  explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
-
-  /// From here on frames may be longer. A stream that is spoilt stays so.
-  void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
-
-  /// Appends what was received; ignored once the stream is spoilt.
-  void feed(std::span<const std::byte> bytes) {
-    if (spoilt_) {
-      return;
-    }
-    if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
-      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
-      taken_ = 0;
-    }
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-    check_length();
-  }
-
-  /// The next whole frame's payload, if there is one.
-  std::optional<std::vector<std::byte>> next() {
-    std::vector<std::byte> frame;
-    return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
-  }
-
-  /// The same in memory that is used again: small frames allocate nothing.
-  bool next(std::vector<std::byte>& frame) {
-    if (spoilt_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
-      return false;
-    }
-    const std::span<const std::byte> payload =
-        std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
-    if (frame.capacity() > kept_capacity) {
-      std::vector<std::byte>().swap(frame);
-    }
-    frame.assign(payload.begin(), payload.end());
-    taken_ += frame_header_bytes + frame.size();
-    if (taken_ == buffer_.size()) {
-      buffer_.clear();
-      taken_ = 0;
-      if (buffer_.capacity() > kept_capacity) {
-        buffer_.shrink_to_fit();
-      }
-    }
-    check_length();
-    return true;
-  }
-
-  /// Whether a length above the bound has been seen, and which.
-  bool spoilt() const noexcept { return spoilt_; }
-  std::uint32_t refused_length() const noexcept { return refused_length_; }
-
-  /// Bytes received and not yet given out; not zero at the end of the stream means a frame cut short.
-  std::size_t buffered() const noexcept { return buffer_.size() - taken_; }
-  std::size_t bound() const noexcept { return bound_; }
-
- private:
-  static constexpr std::size_t kept_capacity = std::size_t{64} << 10;
-
-  std::uint32_t length() const noexcept {
-    std::uint32_t value = 0;
-    for (std::size_t i = frame_header_bytes; i > 0; --i) {
-      value = (value << 8) | std::to_integer<std::uint32_t>(buffer_[taken_ + i - 1]);
-    }
-    return value;
-  }
-
-  void check_length() {
-    if (buffered() >= frame_header_bytes && length() > bound_) {
-      spoilt_ = true;
-      refused_length_ = length();
-      std::vector<std::byte>().swap(buffer_);
-      taken_ = 0;
-    }
-  }
-
-  std::size_t bound_;
-  std::vector<std::byte> buffer_;
-  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were given out
-  bool spoilt_ = false;
-  std::uint32_t refused_length_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
 // ---- dtrain/net/interfaces.hpp
 
 /// @file
@@ -4765,515 +4542,6 @@ inline std::optional<Endpoint> address_of_default_route() {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
-// ---- dtrain/net/io_result.hpp
-
-/// @file
-/// How reading or writing ended: expected outcomes as values.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// How moving bytes ended. None of these is an exception: they are expected, and the caller knows what it was doing.
-enum class IoStatus : std::uint8_t {
-  ok = 1,
-  closed,     ///< the connection is gone: closed by the peer, reset, or given up by the system
-  timed_out,  ///< the deadline came first
-};
-
-/// The end of one send or receive.
-struct IoResult {
-  IoStatus status = IoStatus::ok;
-  std::size_t bytes = 0;  ///< moved, also where the status is not ok
-  int error = 0;          ///< the errno that ended the connection; 0 where the peer closed it in order
-
-  bool ok() const noexcept { return status == IoStatus::ok; }
-
-  /// "connection closed by the peer", "Connection reset by peer", "the deadline passed".
-  std::string reason() const {
-    switch (status) {
-      case IoStatus::ok: return "ok";
-      case IoStatus::timed_out: return "the deadline passed";
-      case IoStatus::closed: break;
-    }
-    return error == 0 ? "connection closed by the peer" : std::generic_category().message(error);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/connection.hpp
-
-/// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Sends small messages at once (TCP_NODELAY), has keepalive on, and never raises SIGPIPE. One coroutine may read while
-/// another writes.
-/// Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives it. Buffers
-/// outlive the task that uses them. Threads: the loop's.
-class Connection {
- public:
-  /// Takes over a connected, non-blocking socket. @throws Error (posix) where an option is refused
-  Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
-    set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
-    set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
-  }
-
-  /// Reads what is there without waiting; nothing where that would block.
-  std::optional<IoResult> try_read(std::span<std::byte> buffer) {
-    for (;;) {
-      const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-      if (count > 0 || buffer.empty()) {
-        return IoResult{IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
-      }
-      if (count == 0) {
-        return IoResult{IoStatus::closed, 0, 0};
-      }
-      if (errno != EINTR) {
-        return failure(errno, "reading from ");
-      }
-    }
-  }
-
-  /// Writes what fits without waiting; nothing where not a byte does.
-  std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
-    for (;;) {
-      const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (count >= 0) {
-        return IoResult{IoStatus::ok, static_cast<std::size_t>(count), 0};
-      }
-      if (errno != EINTR) {
-        return failure(errno, "writing to ");
-      }
-    }
-  }
-
-  /// Reads at least one byte, or finds the end. A read of nothing is ok at once.
-  async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
-    for (;;) {
-      const std::optional<IoResult> result = try_read(buffer);
-      if (result) {
-        co_return *result;
-      }
-      const async::Ready ready = co_await readable(deadline);
-      if (ready == async::Ready::timed_out) {
-        co_return IoResult{IoStatus::timed_out, 0, 0};
-      }
-    }
-  }
-
-  /// Writes all of it, or says how much had gone when the deadline or the end of the connection came.
-  async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const std::optional<IoResult> result = try_write(bytes.subspan(done));
-      if (result && !result->ok()) {
-        co_return IoResult{result->status, done, result->error};
-      }
-      if (result) {
-        done += result->bytes;
-        continue;
-      }
-      const async::Ready ready = co_await loop_->writable(socket_.get(), deadline);
-      if (ready == async::Ready::timed_out) {
-        co_return IoResult{IoStatus::timed_out, done, 0};
-      }
-    }
-    co_return IoResult{IoStatus::ok, done, 0};
-  }
-
-  /// `co_await connection.readable(deadline)`: as EventLoop::readable.
-  async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
-  async::DescriptorAwaiter writable(Deadline deadline) noexcept { return loop_->writable(socket_.get(), deadline); }
-
-  /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
-  /// answer.
-  void set_keepalive(std::chrono::seconds idle, std::chrono::seconds interval, int probes) {
-    set_option(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(idle.count()), "TCP_KEEPIDLE");
-    set_option(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(interval.count()), "TCP_KEEPINTVL");
-    set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
-  }
-
-  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT), 24 days at most.
-  void set_user_timeout(std::chrono::milliseconds timeout) {
-    const std::chrono::milliseconds longest(std::numeric_limits<int>::max());
-    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(timeout, longest).count()), "TCP_USER_TIMEOUT");
-  }
-
-  /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
-  Endpoint peer() const noexcept { return endpoint(&::getpeername); }
-  Endpoint local() const noexcept { return endpoint(&::getsockname); }
-
-  /// The peer reads its end after what was written; reading goes on.
-  void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
-
-  /// Ends both directions; coroutines that wait on it see it closed.
-  void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
-
-  int descriptor() const noexcept { return socket_.get(); }
-  async::EventLoop& loop() const noexcept { return *loop_; }
-
- private:
-  /// Errors that the network or the peer can cause; anything else is a mistake in this program.
-  static bool is_gone(int error) noexcept {
-    switch (error) {
-      case ECONNRESET:
-      case ECONNABORTED:
-      case ECONNREFUSED:
-      case EPIPE:
-      case ETIMEDOUT:
-      case EHOSTUNREACH:
-      case EHOSTDOWN:
-      case ENETUNREACH:
-      case ENETDOWN:
-      case ENETRESET:
-      case ENOTCONN: return true;
-      default: return false;
-    }
-  }
-
-  std::optional<IoResult> failure(int error, const char* doing) const {
-    if (is_gone(error)) {
-      return IoResult{IoStatus::closed, 0, error};
-    }
-    if (error != EAGAIN && error != EWOULDBLOCK) {
-      throw posix_error(error, doing + to_string(peer()));
-    }
-    return std::nullopt;
-  }
-
-  void set_option(int level, int option, int value, const char* name) {
-    if (::setsockopt(socket_.get(), level, option, &value, sizeof value) != 0) {
-      throw errno_error(std::string("setting ") + name + " to " + std::to_string(value) + " on a connection");
-    }
-  }
-
-  Endpoint endpoint(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-      return {};
-    }
-    return Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size).value_or(Endpoint{}).unmapped();
-  }
-
-  async::EventLoop* loop_;
-  Descriptor socket_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/frame.hpp
-
-/// @file
-/// Frames over a Connection.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// How reading or writing a frame ended.
-enum class FrameStatus : std::uint8_t {
-  ok = 1,
-  closed,     ///< at the end of a frame
-  cut_short,  ///< the connection ended inside a frame
-  timed_out,  ///< what was received so far is kept: reading may go on
-  too_long,   ///< the peer announced more than the bound: the stream cannot be followed any more
-};
-
-/// A frame that was read, or why there is none.
-struct FrameResult {
-  FrameStatus status = FrameStatus::ok;
-  std::vector<std::byte> payload{};
-  std::string reason{};  ///< a clause for a sentence where the status is not ok
-
-  bool ok() const noexcept { return status == FrameStatus::ok; }
-};
-
-/// Lifetime: the connection outlives it; neither moves while a task reads. One coroutine reads at a time.
-class FrameReader {
- public:
-  explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
-      : connection_(&connection), parser_(bound) {}
-
-  /// From here on frames may be longer: for a peer that has shown who it is.
-  void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
-
-  /// The next frame.
-  async::Task<FrameResult> read_frame(Deadline deadline) {
-    FrameResult result;
-    while (!try_read_frame(result)) {
-      const async::Ready ready = co_await connection_->readable(deadline);
-      if (ready == async::Ready::timed_out) {
-        end(result, IoResult{IoStatus::timed_out, 0, 0});
-        break;
-      }
-    }
-    co_return std::move(result);
-  }
-
-  /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
-  /// again: heartbeats allocate nothing.
-  bool try_read_frame(FrameResult& result) {
-    while (!parser_.next(result.payload)) {
-      if (parser_.spoilt()) {
-        result.status = FrameStatus::too_long;
-        result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
-                        " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
-        return true;
-      }
-      const IoResult io = receive();
-      if (io.status == IoStatus::timed_out) {
-        return false;
-      }
-      if (!io.ok()) {
-        end(result, io);
-        return true;
-      }
-    }
-    return true;
-  }
-
- private:
-  void end(FrameResult& result, const IoResult& io) const {
-    const bool inside = parser_.buffered() > 0;
-    result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
-                    : inside                         ? FrameStatus::cut_short
-                                                     : FrameStatus::closed;
-    result.reason = io.reason() + (inside ? " inside a frame" : "");
-  }
-
-  /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
-  IoResult receive() {
-    std::array<std::byte, 16384> buffer;
-    const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
-    parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
-    return io;
-  }
-
-  Connection* connection_;
-  FrameParser parser_;
-};
-
-/// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
-/// meanwhile, and what they queue goes with the same flush.
-class FrameWriter {
- public:
-  static constexpr std::size_t default_queue_bound = std::size_t{64} << 20;
-
-  explicit FrameWriter(Connection& connection, std::size_t bound = default_frame_bound,
-                       std::size_t queue_bound = default_queue_bound) noexcept
-      : connection_(&connection), bound_(bound), queue_bound_(queue_bound) {}
-
-  /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
-  /// read.
-  /// @throws Error (limit) for a payload above the frame's bound
-  [[nodiscard]] bool queue(std::span<const std::byte> payload) {
-    if (payload.size() > bound_) {
-      throw Error(Errc::limit, "sending a message of " + std::to_string(payload.size()) + " bytes; at most " +
-                                   std::to_string(bound_) + " are possible");
-    }
-    if (queued_bytes() + frame_header_bytes + payload.size() > queue_bound_) {
-      return false;
-    }
-    for (std::size_t i = 0; i < frame_header_bytes; ++i) {
-      queue_.push_back(static_cast<std::byte>((payload.size() >> (8 * i)) & 0xff));
-    }
-    queue_.insert(queue_.end(), payload.begin(), payload.end());
-    return true;
-  }
-
-  /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
-  async::Task<IoResult> flush(Deadline deadline) {
-    IoResult total = try_flush();
-    while (total.status == IoStatus::timed_out) {
-      const async::Ready ready = co_await connection_->writable(deadline);
-      if (ready == async::Ready::timed_out) {
-        break;
-      }
-      const IoResult more = try_flush();
-      total = IoResult{more.status, total.bytes + more.bytes, more.error};
-    }
-    co_return total;
-  }
-
-  /// Writes what goes without waiting: timed_out where some of it does not. Allocates nothing.
-  IoResult try_flush() {
-    IoResult total;
-    while (queued_bytes() > 0) {
-      if (written_ == writing_.size()) {
-        writing_.clear();
-        written_ = 0;
-        writing_.swap(queue_);
-      }
-      const IoResult io = connection_->try_write(std::span<const std::byte>(writing_).subspan(written_))
-                              .value_or(IoResult{IoStatus::timed_out, 0, 0});
-      written_ += io.bytes;
-      total.bytes += io.bytes;
-      if (!io.ok()) {
-        total.status = io.status;
-        total.error = io.error;
-        break;
-      }
-    }
-    return total;
-  }
-
-  /// queue and flush. @throws Error (limit) also where the queue is full
-  async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
-    if (!queue(payload)) {
-      throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
-                                   "does not read");
-    }
-    const IoResult result = co_await flush(deadline);
-    co_return result;
-  }
-
-  std::size_t queued_bytes() const noexcept { return queue_.size() + writing_.size() - written_; }
-
- private:
-  Connection* connection_;
-  std::size_t bound_;
-  std::size_t queue_bound_;
-  std::vector<std::byte> queue_;    ///< what waits for the next write
-  std::vector<std::byte> writing_;  ///< what is being written, from written_ on
-  std::size_t written_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/listener.hpp
-
-/// @file
-/// net::Listener: a TCP socket that accepts connections.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Lifetime: outlives the tasks of accept(), and does not move while they run; the loop outlives it. Threads: the
-/// loop's.
-class Listener {
- public:
-  /// Listens at an address of this machine; port 0 is one that the system chooses (see local()). SO_REUSEADDR is set.
-  /// @throws Error (posix), whose sentence names the port and what to set
-  static Listener bind(async::EventLoop& loop, const Endpoint& endpoint, int backlog = default_backlog) {
-    return open(loop, endpoint, backlog, false);
-  }
-
-  /// Listens at every address, IPv4 and IPv6 on one socket; IPv4 alone on a machine without IPv6.
-  static Listener bind_any(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
-    try {
-      return open(loop, Endpoint::any_v6(port), backlog, true);
-    } catch (const Error& error) {
-      const int reason = error.code().value();
-      if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL && reason != EPROTONOSUPPORT) {
-        throw;
-      }
-    }
-    return open(loop, Endpoint::any_v4(port), backlog, false);
-  }
-
-  /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
-  /// the process or the system is out of descriptors, it tries again every 20 ms.
-  /// @throws Error (posix) for what is a mistake in this program
-  async::Task<std::optional<Connection>> accept(Deadline deadline) {
-    for (;;) {
-      Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      const int error = errno;
-      if (socket) {
-        co_return Connection(*loop_, std::move(socket));
-      }
-      async::Ready ready = async::Ready::ready;
-      if (error == EAGAIN || error == EWOULDBLOCK) {
-        ready = co_await loop_->readable(socket_.get(), deadline);
-      } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(20));
-        ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
-      } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
-        throw posix_error(error, "accepting a connection");
-      }
-      if (ready == async::Ready::timed_out) {
-        co_return std::nullopt;
-      }
-    }
-  }
-
-  /// Where it listens, with the port that the system chose.
-  Endpoint local() const noexcept { return local_; }
-  std::uint16_t port() const noexcept { return local_.port(); }
-  int descriptor() const noexcept { return socket_.get(); }
-
- private:
-  static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
-
-  Listener(async::EventLoop& loop, Descriptor socket, const Endpoint& local)
-      : loop_(&loop), socket_(std::move(socket)), local_(local) {}
-
-  static Listener open(async::EventLoop& loop, const Endpoint& endpoint, int backlog, bool dual_stack) {
-    const std::string doing =
-        "listening at " +
-        (dual_stack ? "port " + std::to_string(endpoint.port()) + " of every address" : to_string(endpoint));
-    Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-    if (!socket) {
-      throw errno_error(doing);
-    }
-    const int on = 1;
-    const int v6_only = dual_stack ? 0 : 1;
-    if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        (endpoint.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
-      throw errno_error(doing);
-    }
-    if (::bind(socket.get(), endpoint.data(), endpoint.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
-      throw errno_error(doing, remedy(errno));
-    }
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-      throw errno_error(doing);
-    }
-    const auto local = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
-    return {loop, std::move(socket), local.value_or(endpoint)};
-  }
-
-  static const char* remedy(int error) noexcept {
-    switch (error) {
-      case EADDRINUSE: return "another program uses this port: choose another with MASTER_PORT or --master-port";
-      case EADDRNOTAVAIL: return "the address is not one of this machine's: set MASTER_ADDR to one that is";
-      case EACCES: return "ports below 1024 need privileges: choose another with MASTER_PORT or --master-port";
-      default: return "";
-    }
-  }
-
-  async::EventLoop* loop_;
-  Descriptor socket_;
-  Endpoint local_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/own_address.hpp
-
-/// @file
-/// Which of this machine's addresses a setting means.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// The numeric address of this machine that `name` means: an interface's, IPv4 before IPv6, or itself. Empty where it
-/// means none: it may be said to all machines of a job, and speak of another one. @throws Error (posix)
-inline std::string own_address_named(const std::string& name) {
-  const std::optional<Endpoint> address = Endpoint::from_numeric(name, 0);
-  std::string found;
-  for (const InterfaceAddress& each : interface_addresses()) {
-    const bool meant = address ? each.endpoint == *address : each.interface == name;
-    if (meant && !each.endpoint.is_v6()) {
-      return each.endpoint.host();
-    }
-    if (meant && found.empty()) {
-      found = each.endpoint.host();
-    }
-  }
-  return found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::net
-
 // ---- dtrain/net/poll_descriptor.hpp
 
 /// @file
@@ -5310,259 +4578,6 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
   }
   if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
     throw errno_error(doing);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/resolve.hpp
-
-/// @file
-/// Names to addresses, with a deadline that getaddrinfo does not have.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Addresses in the order to try them, or why there are none.
-struct Resolution {
-  std::vector<Endpoint> endpoints;
-  std::string reason;  ///< empty where there are endpoints
-};
-
-/// The Error for a host that does not resolve.
-inline Error unresolved_error(const std::string& host, const std::string& reason) {
-  return {Errc::refused, "resolving host '" + host + "': " + reason +
-                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
-}
-
-namespace detail {
-
-/// What getaddrinfo says. Blocking: as long as the system's resolver likes.
-inline Resolution ask_system(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* first = nullptr;
-  const int result = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
-  const int number = errno;
-  Resolution resolution;
-  if (result != 0) {
-    resolution.reason = result == EAI_SYSTEM ? std::generic_category().message(number) : ::gai_strerror(result);
-    return resolution;
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, &::freeaddrinfo);
-  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
-    if (const auto endpoint = Endpoint::from_system(entry->ai_addr, entry->ai_addrlen)) {
-      resolution.endpoints.push_back(endpoint->with_port(port));
-    }
-  }
-  if (resolution.endpoints.empty()) {
-    resolution.reason = "it has no IPv4 or IPv6 address";
-  }
-  return resolution;
-}
-
-/// What the helper thread and the waiting coroutine share; whichever is last frees it.
-class Lookup {
- public:
-  explicit Lookup(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
-
-  /// On the helper thread. The loop is alive while the coroutine has not abandoned the lookup.
-  void deliver(const std::shared_ptr<Lookup>& self, Resolution found) {
-    const std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) {
-      found_ = std::move(found);
-      loop_->post([self] { self->announce(); });
-    }
-  }
-
-  /// On the loop's thread.
-  void abandon() noexcept {
-    const std::lock_guard lock(mutex_);
-    loop_ = nullptr;
-  }
-  async::Event& done() noexcept { return done_; }
-  Resolution take() {
-    const std::lock_guard lock(mutex_);
-    return std::move(found_);
-  }
-
- private:
-  void announce() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) {
-      done_.set();
-    }
-  }
-
-  std::mutex mutex_;
-  async::EventLoop* loop_;  ///< guarded by mutex_; null once abandoned
-  Resolution found_;        ///< guarded by mutex_
-  async::Event done_;       ///< the loop's thread only
-};
-
-inline std::shared_ptr<Lookup> start_lookup(async::EventLoop& loop, std::string host, std::uint16_t port) {
-  auto lookup = std::make_shared<Lookup>(loop);
-  const async::BlockedSignals blocked;
-  try {
-    std::thread([lookup, host = std::move(host), port] {
-      Resolution found;
-      try {
-        found = ask_system(host, port);
-        lookup->deliver(lookup, std::move(found));
-      } catch (...) {  // out of memory: the coroutine's deadline ends the wait
-      }
-    }).detach();
-  } catch (const std::system_error& error) {
-    throw Error(error.code(), std::string("starting a thread to resolve a host name: ") + error.what());
-  }
-  return lookup;
-}
-
-}  // namespace detail
-
-/// The addresses of `host`. Numeric ones and "localhost" are known at once; others are asked of the system on a helper
-/// thread, which is left to itself at the deadline or when the task is destroyed.
-/// @throws Error (posix) if no thread can be started
-inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
-                                       Deadline deadline) {
-  Resolution resolution;
-  if (const auto numeric = Endpoint::from_numeric(host, port)) {
-    resolution.endpoints.push_back(*numeric);
-    co_return std::move(resolution);
-  }
-  if (host == "localhost") {
-    resolution.endpoints = {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)};
-    co_return std::move(resolution);
-  }
-  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
-    resolution.reason = "a host name has 1 to 255 characters";
-    co_return std::move(resolution);
-  }
-  struct Abandon {
-    ~Abandon() { lookup->abandon(); }
-    std::shared_ptr<detail::Lookup> lookup;
-  };
-  const Abandon scope{detail::start_lookup(loop, std::move(host), port)};
-  const async::Ready ready = co_await scope.lookup->done().wait(deadline);
-  if (ready == async::Ready::ready) {
-    co_return scope.lookup->take();
-  }
-  resolution.reason = "the name service did not answer in time";
-  co_return std::move(resolution);
-}
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/connect.hpp
-
-/// @file
-/// Connecting: one try to one address, and the patience that a rendezvous needs.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// A connection, or the errno that kept it from being (ETIMEDOUT at the deadline).
-struct ConnectResult {
-  std::optional<Connection> connection;
-  int error = 0;
-};
-
-/// How connect_with_backoff waits between tries.
-struct Backoff {
-  std::chrono::milliseconds first{10};
-  std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds one_try{5000};         ///< for an address that does not answer at all
-  std::chrono::milliseconds unresolved_for{5000};  ///< how long a name may stay unknown
-};
-
-/// One try. @throws Error (posix) if no socket can be made
-inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpoint, Deadline deadline) {
-  ConnectResult result;
-  Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!socket) {
-    result.error = errno;
-    if (result.error != EAFNOSUPPORT) {
-      throw posix_error(result.error, "making a socket to connect to " + to_string(endpoint));
-    }
-    co_return std::move(result);
-  }
-  result.error = ::connect(socket.get(), endpoint.data(), endpoint.size()) == 0 ? 0 : errno;
-  if (result.error == EINPROGRESS || result.error == EINTR) {
-    const async::Ready ready = co_await loop.writable(socket.get(), deadline);
-    socklen_t size = sizeof result.error;
-    if (ready == async::Ready::timed_out) {
-      result.error = ETIMEDOUT;
-    } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &result.error, &size) != 0) {
-      result.error = errno;
-    }
-  }
-  if (result.error == 0) {
-    Connection connection(loop, std::move(socket));
-    if (connection.local() == connection.peer()) {
-      result.error = ECONNREFUSED;  // TCP's simultaneous open with itself, from a port that happened to be the same
-    } else {
-      result.connection.emplace(std::move(connection));
-    }
-  }
-  co_return std::move(result);
-}
-
-namespace detail {
-
-/// Reasons that the next moment may change: the server is not there yet, or the way to it.
-inline bool worth_retrying(int error) noexcept {
-  switch (error) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case ECONNABORTED:
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case EHOSTDOWN:
-    case ENETUNREACH:
-    case ENETDOWN:
-    case EADDRNOTAVAIL:
-    case EAFNOSUPPORT:
-    case EAGAIN: return true;
-    default: return false;
-  }
-}
-
-}  // namespace detail
-
-/// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
-/// growing delay, until the deadline.
-/// @throws Error (refused) for a name that stays unknown; Error (posix), with the host, the port, the last reason and
-/// the time spent, when the deadline passes or at once for what trying again cannot change
-inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
-                                                    Deadline deadline, Backoff backoff = {}) {
-  const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  const Deadline name_deadline = earlier(deadline, Deadline::at(begin + backoff.unresolved_for));
-  int last_error = ETIMEDOUT;
-  bool known = false;
-  std::chrono::milliseconds delay = backoff.first;
-  for (;; delay = std::min(2 * delay, backoff.longest)) {
-    async::Task<Resolution> lookup = resolve(loop, host, port, known ? deadline : name_deadline);
-    const Resolution resolution = co_await std::move(lookup);
-    known = known || !resolution.endpoints.empty();
-    if (!known && Deadline::Clock::now() + delay >= name_deadline.instant()) {
-      throw unresolved_error(host, resolution.reason);
-    }
-    for (const Endpoint& endpoint : resolution.endpoints) {
-      const Deadline try_deadline = earlier(deadline, Deadline::after(backoff.one_try));
-      ConnectResult result = co_await connect(loop, endpoint, try_deadline);
-      if (result.connection) {
-        co_return std::move(*result.connection);
-      }
-      // "::1 is not there" says less about localhost than "127.0.0.1 refused"
-      const bool telling = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
-      last_error = telling || &endpoint == resolution.endpoints.data() ? result.error : last_error;
-    }
-    const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
-    if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
-      const std::string spent = seconds_text(Deadline::Clock::now() - begin);
-      throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
-                        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-    }
-    co_await loop.sleep_for(delay);
   }
 }
 
@@ -7477,25 +6492,6 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/host_name.hpp
-
-/// @file
-/// Which bytes a host's name or address may have, in variables that others set.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-constexpr bool is_host_name_byte(char byte) noexcept {
-  return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || byte == '-' ||
-         byte == '.' || byte == '_';
-}
-
-/// A name's, or those of an IPv6 address, which may name an interface behind '%'.
-constexpr bool is_host_byte(char byte) noexcept {
-  return is_host_name_byte(byte) || byte == ':' || byte == '%';
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
@@ -7566,246 +6562,6 @@ class IdentityError : public Error {
  private:
   IdentityErrc reason_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/json.hpp
-
-/// @file
-/// A small strict reader of JSON (RFC 8259) for the variables that clusters set, bounded in size and depth.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A value with all that is in it.
-struct Json {
-  enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
-
-  Kind kind = Kind::null;
-  std::string text;               ///< a string's bytes, or a number, true or false as it was written
-  std::vector<Json> items;        ///< an array's, or an object's values
-  std::vector<std::string> keys;  ///< an object's: keys[i] belongs to items[i]; all differ
-
-  bool is(Kind wanted) const noexcept { return kind == wanted; }
-
-  /// An object's value. @returns nullptr where there is none, or where this is no object
-  const Json* find(std::string_view key) const noexcept {
-    const auto found = std::find(keys.begin(), keys.end(), key);
-    return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
-  }
-};
-
-/// Linux lets no variable be longer than half of this.
-inline constexpr std::size_t longest_json = 256 * 1024;
-/// Arrays and objects inside each other.
-inline constexpr int deepest_json = 32;
-
-namespace detail {
-
-inline void append_utf8(std::string& text, std::uint32_t point) {
-  const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
-  if (point < 0x80) {
-    put(point);
-  } else if (point < 0x800) {
-    put(0xc0 | (point >> 6));
-    put(0x80 | (point & 0x3f));
-  } else if (point < 0x10000) {
-    put(0xe0 | (point >> 12));
-    put(0x80 | ((point >> 6) & 0x3f));
-    put(0x80 | (point & 0x3f));
-  } else {
-    put(0xf0 | (point >> 18));
-    put(0x80 | ((point >> 12) & 0x3f));
-    put(0x80 | ((point >> 6) & 0x3f));
-    put(0x80 | (point & 0x3f));
-  }
-}
-
-/// Each step takes what its name says off the text, or answers false.
-class JsonReader {
- public:
-  explicit JsonReader(std::string_view text) noexcept : text_(text) {}
-
-  bool document(Json& value) { return text_.size() <= longest_json && element(value, 0) && at_ == text_.size(); }
-
- private:
-  bool element(Json& value, int depth) {
-    skip_space();
-    const bool read = this->value(value, depth);
-    skip_space();
-    return read;
-  }
-
-  bool value(Json& value, int depth) {
-    const char first = peek();
-    if (first == '{' || first == '[') {
-      return depth < deepest_json && (first == '{' ? object(value, depth) : array(value, depth));
-    }
-    if (first == '"') {
-      value.kind = Json::Kind::string;
-      return string(value.text);
-    }
-    return word(value, "null", Json::Kind::null) || word(value, "true", Json::Kind::boolean) ||
-           word(value, "false", Json::Kind::boolean) || number(value);
-  }
-
-  bool array(Json& value, int depth) {
-    value.kind = Json::Kind::array;
-    take('[');
-    skip_space();
-    if (take(']')) {
-      return true;
-    }
-    do {
-      if (!element(value.items.emplace_back(), depth + 1)) {
-        return false;
-      }
-    } while (take(','));
-    return take(']');
-  }
-
-  bool object(Json& value, int depth) {
-    value.kind = Json::Kind::object;
-    take('{');
-    skip_space();
-    if (take('}')) {
-      return true;
-    }
-    do {
-      skip_space();
-      if (!string(value.keys.emplace_back())) {
-        return false;
-      }
-      skip_space();
-      if (!take(':') || !element(value.items.emplace_back(), depth + 1)) {
-        return false;
-      }
-    } while (take(','));
-    return take('}') && all_differ(value.keys);
-  }
-
-  /// A name given twice would mean the one or the other, depending on who reads it.
-  static bool all_differ(const std::vector<std::string>& keys) {
-    std::vector<std::string_view> sorted(keys.begin(), keys.end());
-    std::sort(sorted.begin(), sorted.end());
-    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
-  }
-
-  bool string(std::string& text) {
-    if (!take('"')) {
-      return false;
-    }
-    while (at_ < text_.size() && peek() != '"') {
-      const char byte = text_[at_++];
-      if (static_cast<unsigned char>(byte) < 0x20 || (byte == '\\' && !escape(text))) {
-        return false;
-      }
-      if (byte != '\\') {
-        text += byte;
-      }
-    }
-    return take('"');
-  }
-
-  bool escape(std::string& text) {
-    constexpr std::string_view letters = "\"\\/bfnrt";
-    constexpr std::string_view meant = "\"\\/\b\f\n\r\t";
-    const std::size_t which = letters.find(peek());
-    if (at_ < text_.size() && which != std::string_view::npos) {
-      text += meant[which];
-      ++at_;
-      return true;
-    }
-    std::uint32_t point = 0;
-    if (!take('u') || !four_digits(point)) {
-      return false;
-    }
-    if (point >= 0xd800 && point < 0xe000) {  // UTF-16's way to write what needs more: a pair, high half first
-      std::uint32_t low = 0;
-      if (point >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 || low >= 0xe000) {
-        return false;
-      }
-      point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
-    }
-    append_utf8(text, point);
-    return true;
-  }
-
-  bool four_digits(std::uint32_t& number) {
-    constexpr std::string_view digits = "0123456789abcdef0123456789ABCDEF";
-    for (int i = 0; i < 4; ++i) {
-      const std::size_t digit = digits.find(peek());
-      if (at_ == text_.size() || digit == std::string_view::npos) {
-        return false;
-      }
-      number = number * 16 + static_cast<std::uint32_t>(digit % 16);
-      ++at_;
-    }
-    return true;
-  }
-
-  bool number(Json& value) {
-    const std::size_t begin = at_;
-    take('-');
-    if (!take('0') && !digits()) {
-      return false;
-    }
-    if (take('.') && !digits()) {
-      return false;
-    }
-    if (take('e') || take('E')) {
-      static_cast<void>(take('+') || take('-'));
-      if (!digits()) {
-        return false;
-      }
-    }
-    value.kind = Json::Kind::number;
-    value.text = text_.substr(begin, at_ - begin);
-    return true;
-  }
-
-  bool digits() {
-    const std::size_t begin = at_;
-    while (peek() >= '0' && peek() <= '9') {
-      ++at_;
-    }
-    return at_ != begin;
-  }
-
-  bool word(Json& value, std::string_view word, Json::Kind kind) {
-    if (text_.substr(at_, word.size()) != word) {
-      return false;
-    }
-    at_ += word.size();
-    value.kind = kind;
-    value.text = word;
-    return true;
-  }
-
-  void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) {
-      ++at_;
-    }
-  }
-
-  char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
-
-  bool take(char wanted) {
-    const bool there = at_ < text_.size() && text_[at_] == wanted;
-    at_ += there ? 1 : 0;
-    return there;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-};
-
-}  // namespace detail
-
-/// Nothing for what is not one JSON document, has a name twice in an object, or is longer or deeper than the bounds.
-inline std::optional<Json> parse_json(std::string_view text) {
-  std::optional<Json> value(std::in_place);
-  return detail::JsonReader(text).document(*value) ? std::move(value) : std::nullopt;
-}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -7973,296 +6729,6 @@ class Variables {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/cluster_spec.hpp
-
-/// @file
-/// A cluster in TensorFlow's JSON form, {"cluster": {ROLE: [ENTRY...]}, "task": {"type": ROLE, "index": N}}, read
-/// strictly.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Which roles a variable's cluster may have.
-struct ClusterRoles {
-  const char* variable;
-  std::span<const std::string_view> ranked;    ///< whose entries are the ranks, in this order
-  std::span<const std::string_view> unranked;  ///< that take no part in training
-  std::span<const std::string_view> alone;     ///< that have one entry at most, all together
-};
-
-/// The entries that are ranks, and which of them this process is.
-struct ClusterTask {
-  std::vector<std::string> entries;
-  std::size_t rank = 0;
-};
-
-namespace detail {
-
-inline bool is_one_of(std::string_view name, std::span<const std::string_view> names) noexcept {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-inline bool is_missing(const Json* value) noexcept {
-  return value == nullptr || value->is(Json::Kind::null) ||
-         ((value->is(Json::Kind::object) || value->is(Json::Kind::string)) && value->items.empty() &&
-          value->text.empty());
-}
-
-/// Reads one variable's value; every failure is a sentence with both.
-class ClusterReader {
- public:
-  ClusterReader(const ClusterRoles& roles, std::string_view value) : roles_(roles), value_(value) {}
-
-  ClusterTask read() const {
-    const std::optional<Json> document = parse_json(value_);
-    if (!document || !document->is(Json::Kind::object)) {
-      fail(IdentityErrc::tf_malformed, "is not a JSON object; correct it or unset it");
-    }
-    if (document->find("sparseCluster") != nullptr) {
-      fail(IdentityErrc::tf_malformed, "has a sparseCluster, which does not list all workers; set the whole cluster");
-    }
-    const Json* const cluster = document->find("cluster");
-    check_cluster(cluster);
-    return find_task(*cluster, document->find("task"));
-  }
-
- private:
-  void check_cluster(const Json* cluster) const {
-    if (cluster == nullptr || !cluster->is(Json::Kind::object)) {
-      fail(IdentityErrc::tf_malformed, "has no cluster of the form {ROLE: [HOST:PORT, ...]}; correct it or unset it");
-    }
-    std::size_t alone = 0;
-    for (std::size_t i = 0; i < cluster->keys.size(); ++i) {
-      const std::string& role = cluster->keys[i];
-      const std::vector<Json>& entries = cluster->items[i].items;
-      const bool strings =
-          std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Kind::string); });
-      if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
-        fail(IdentityErrc::tf_malformed, "has the unknown role " + quoted("cluster", role) + "; correct it");
-      }
-      if (!cluster->items[i].is(Json::Kind::array) || !strings) {
-        fail(IdentityErrc::tf_malformed,
-             "has under " + quoted("cluster", role) + " what is not a list of HOST:PORT; correct it");
-      }
-      alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
-    }
-    if (alone > 1) {
-      fail(IdentityErrc::tf_malformed, "has " + std::to_string(alone) + " chiefs; leave one, as chief or as master");
-    }
-  }
-
-  ClusterTask find_task(const Json& cluster, const Json* task) const {
-    if (is_missing(task)) {
-      fail(IdentityErrc::tf_no_task, "has a cluster but no task; set task to {\"type\": ROLE, \"index\": N}");
-    }
-    const Json* const type = task->find("type");
-    const Json* const index = task->find("index");
-    if (!task->is(Json::Kind::object) || (!is_missing(type) && !type->is(Json::Kind::string))) {
-      fail(IdentityErrc::tf_malformed, "has a task that is not {\"type\": ROLE, \"index\": N}; correct it");
-    }
-    if (is_missing(type) || is_missing(index)) {
-      fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
-    }
-    if (is_one_of(type->text, roles_.unranked)) {
-      fail(IdentityErrc::tf_not_trainer, "says this is task '" + type->text + "'; only " + trainers() +
-                                             " take part in training: start another program for it");
-    }
-    if (!is_one_of(type->text, roles_.ranked)) {
-      fail(IdentityErrc::tf_malformed,
-           "has a task of the unknown " + quoted("type", type->text) + "; set one of " + trainers());
-    }
-    return place(cluster, *type, *index);
-  }
-
-  ClusterTask place(const Json& cluster, const Json& type, const Json& index) const {
-    ClusterTask task;
-    for (const std::string_view role : roles_.ranked) {
-      const Json* const entries = cluster.find(role);
-      const std::size_t count = entries == nullptr ? 0 : entries->items.size();
-      if (role == type.text) {
-        const bool is_number = index.is(Json::Kind::number) || index.is(Json::Kind::string);
-        const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
-        if (!number || static_cast<std::size_t>(*number) >= count) {
-          fail(IdentityErrc::tf_bad_index, "has a task of " + quoted("type", type.text) + " and " +
-                                               quoted("index", index.text) + ", but the cluster lists " +
-                                               std::to_string(count) + " of them; set an index below that");
-        }
-        task.rank = task.entries.size() + static_cast<std::size_t>(*number);
-      }
-      for (std::size_t i = 0; i < count; ++i) {
-        task.entries.push_back(entries->items[i].text);
-      }
-    }
-    return task;
-  }
-
-  std::string trainers() const {
-    std::string list;
-    for (const std::string_view role : roles_.ranked) {
-      list.append(list.empty() ? "" : "/").append(role);
-    }
-    return list;
-  }
-
-  [[noreturn]] void fail(IdentityErrc code, const std::string& problem) const {
-    throw IdentityError(code, quoted(roles_.variable, value_) + " " + problem);
-  }
-
-  const ClusterRoles& roles_;
-  std::string_view value_;
-};
-
-}  // namespace detail
-
-/// Whether the variable says anything: no cluster, or an empty one, is as good as unset. What cannot be read is there.
-inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
-  const std::optional<std::string> value = variables.text(roles.variable);
-  const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
-  if (!document || !document->is(Json::Kind::object) || document->find("sparseCluster") != nullptr) {
-    return value.has_value();
-  }
-  return !detail::is_missing(document->find("cluster"));
-}
-
-/// @throws IdentityError: tf-malformed, tf-no-task, tf-not-trainer, tf-bad-index
-inline ClusterTask read_cluster(const ClusterRoles& roles, const Variables& variables) {
-  return detail::ClusterReader(roles, *variables.text(roles.variable)).read();
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/completion.hpp
-
-/// @file
-/// What every source does with the facts it read: complete them on one node, and check them.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-inline constexpr const char* loopback_address = "127.0.0.1";
-
-/// One node = local size equals world size, or node count is 1, or world size is 1.
-inline bool on_one_node(const ProcessIdentity& who) noexcept {
-  return who.world_size == 1 || who.node_count == 1 || who.local_world_size == who.world_size;
-}
-
-/// On one node: node rank 0 of 1, and a missing local size is the world size. A world size of 1 also gives local rank
-/// 0. What it sets follows from certain facts, so sources call it before they guess.
-inline void complete_one_node(ProcessIdentity& who) {
-  if (!on_one_node(who)) {
-    return;
-  }
-  who.node_rank = 0;
-  who.node_count = 1;
-  if (!who.local_world_size) {
-    who.local_world_size = who.world_size;
-  }
-  if (who.world_size == 1 && !who.local_rank) {
-    who.local_rank = 0;
-  }
-}
-
-namespace detail {
-/// `index` < `bound`, where both are known; no bound is 0.
-inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
-                        std::optional<int> bound, const std::string& stated) {
-  if (!index && bound == 0) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
-  }
-  if (index && bound && *index >= *bound) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
-                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
-  }
-}
-}  // namespace detail
-
-/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
-/// @param stated the variables it was read from, as Variables::stated() gives them
-inline void check_ranges(const ProcessIdentity& who, const std::string& stated) {
-  detail::check_below("rank", who.rank, "world size", who.world_size, stated);
-  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, stated);
-  detail::check_below("node rank", who.node_rank, "node count", who.node_count, stated);
-  if (who.local_world_size && *who.local_world_size > who.world_size) {
-    throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
-                                                             " is above world size " + std::to_string(who.world_size) +
-                                                             " (" + stated + "); set both for the same job");
-  }
-}
-
-/// The value of `variable`, else the loopback address on one node.
-/// @throws IdentityError (no-master-addr), which says what to set.
-inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
-                                           const ProcessIdentity& who) {
-  if (const std::optional<std::string> given = variables.text(variable)) {
-    return *given;
-  }
-  if (on_one_node(who)) {
-    return loopback_address;
-  }
-  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
-                                                        " does not say that all " + std::to_string(who.world_size) +
-                                                        " processes run on one node; set " + variable +
-                                                        " on every process to the host of rank 0");
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/description.hpp
-
-/// @file
-/// An identity as one line for people.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// "local rank 1 of 2"; a part that is not known is learnt, one that is a guess is confirmed.
-inline std::string part_of_whole(const ProcessIdentity& who, std::string_view name, const std::optional<int>& part,
-                                 const std::optional<int>& whole, bool guessed) {
-  std::string text(name);
-  if (!part) {
-    return text + " learnt after connecting";
-  }
-  text +=
-      " " + std::to_string(*part) + (whole ? " of " + std::to_string(*whole) : " of a number learnt after connecting");
-  return text + (guessed && who.world_size > 1 ? " (a guess, confirmed after connecting)" : "");
-}
-
-inline std::string joined(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) {
-    list += (list.empty() ? "" : ", ") + text;
-  }
-  return list;
-}
-
-}  // namespace detail
-
-/// "identity from torch: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm", then the
-/// warnings.
-inline std::string to_string(const ProcessIdentity& who) {
-  std::string line =
-      "identity from " + who.launcher + ": rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size);
-  line += ", " + detail::part_of_whole(who, "local rank", who.local_rank, who.local_world_size,
-                                       who.is_provisional("local_rank") || who.is_provisional("local_world_size"));
-  line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,
-                                       who.is_provisional("node_rank") || who.is_provisional("node_count"));
-  constexpr std::size_t longest_name = 253;  // DNS has no longer ones
-  const std::string address = excerpt(who.master_addr.value_or("an address not known yet"), longest_name);
-  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
-  line += ", store at " + (brackets ? "[" + address + "]" : address);
-  line += who.master_port ? ":" + std::to_string(*who.master_port) : "";
-  line += who.is_provisional("master_addr") ? " (a guess)" : "";
-  line += who.attempt > 0 ? ", attempt " + std::to_string(who.attempt) : "";
-  line += who.ignored.empty() ? "" : "; ignored: " + detail::joined(who.ignored);
-  for (const std::string& warning : who.warnings) {
-    line += "; " + warning;
-  }
-  return line;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/environment.hpp
 
 /// @file
@@ -8287,1783 +6753,6 @@ inline Environment snapshot_environment() {
     }
   }
   return environment;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/host_port.hpp
-
-/// @file
-/// "host", "host:port" and "[IPv6 address]:port", taken apart.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// An entry of a list of hosts.
-struct HostPort {
-  std::string host;  ///< without brackets; nothing says that it can be resolved
-  std::optional<int> port;
-};
-
-/// `entry` as it stands in the value of `variable`.
-/// @throws IdentityError: ambiguous-address for an IPv6 address that is not [address]:port, bad-port, and `malformed`
-/// for what is no host at all.
-inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
-  const auto fail = [&](IdentityErrc code, const char* problem) {
-    throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
-  };
-  const bool bracketed = !entry.empty() && entry.front() == '[';
-  const auto colons = std::count(entry.begin(), entry.end(), ':');
-  const std::size_t bracket = entry.find("]:");
-  if (bracketed ? bracket == std::string_view::npos : colons > 1) {
-    fail(IdentityErrc::ambiguous_address, "may be an IPv6 address with or without a port; write it as [address]:port");
-  }
-  const std::size_t colon = bracketed ? bracket + 1 : entry.find(':');
-  const std::string_view host = bracketed ? entry.substr(1, bracket - 1) : entry.substr(0, colon);
-  const bool is_address = bracketed && std::count(host.begin(), host.end(), ':') > 1;
-  if (host.empty() || bracketed != is_address ||
-      !(bracketed ? std::all_of(host.begin(), host.end(), is_host_byte)
-                  : std::all_of(host.begin(), host.end(), is_host_name_byte))) {
-    fail(malformed, "names no host; write it as host:port");
-  }
-  HostPort parts{std::string(host), std::nullopt};
-  if (colon != std::string_view::npos) {
-    parts.port = parse_port(entry.substr(colon + 1));
-    if (!parts.port) {
-      fail(IdentityErrc::bad_port, "has no port from 1 to 65535 behind its colon; write it as host:port");
-    }
-  }
-  return parts;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/cluster_identity.hpp
-
-/// @file
-/// The identity of one entry in a list of a cluster's processes.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// MASTER_ADDR has no say where a list names every process's host.
-inline void ignore_master_addr(const Variables& variables, ProcessIdentity& who) {
-  const std::optional<std::string> address = variables.text("MASTER_ADDR");
-  if (address && address != who.master_addr) {
-    who.ignored.push_back(quoted("MASTER_ADDR", *address));
-  }
-}
-
-/// Hosts, in the order in which they are first seen, are the nodes: a guess, as one machine may have several names.
-/// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
-inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
-                                           const char* variable) {
-  struct Node {
-    int rank = 0;
-    int entries = 0;
-  };
-  ProcessIdentity who;
-  who.launcher = launcher;
-  who.rank = static_cast<int>(task.rank);
-  who.world_size = static_cast<int>(task.entries.size());
-  std::map<std::string, Node, std::less<>> nodes;
-  std::string own_host;
-  for (std::size_t i = 0; i < task.entries.size(); ++i) {
-    const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
-    Node& node = nodes.try_emplace(entry.host, Node{static_cast<int>(nodes.size()), 0}).first->second;
-    if (i == task.rank) {
-      own_host = entry.host;
-      who.local_rank = node.entries;
-      who.node_rank = node.rank;
-    }
-    ++node.entries;
-    if (i == 0) {
-      who.master_addr = entry.host;
-      who.master_port = entry.port;
-    }
-  }
-  who.local_world_size = nodes[own_host].entries;
-  who.node_count = static_cast<int>(nodes.size());
-  if (who.world_size == 1) {
-    who.master_addr = loopback_address;
-  } else {
-    who.provisional = {"local_rank", "local_world_size", "node_rank", "node_count"};
-  }
-  const std::optional<int> port = variables.port("MASTER_PORT");
-  who.master_port = port ? port : who.master_port.value_or(default_master_port);
-  ignore_master_addr(variables, who);
-  return who;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/incomplete.hpp
-
-/// @file
-/// Environments that say half of what is needed, and the sentences that help.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Called where no source counts. @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size.
-inline void check_incomplete(const Variables& variables) {
-  const std::optional<std::string> nodes = variables.text("PET_NNODES");
-  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
-  if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
-    throw IdentityError(IdentityErrc::node_level_env,
-                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
-                            " describes a node, not a process; start the program through the per-node launcher "
-                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
-  }
-  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
-  if (pmix_rank && !variables.has("WORLD_SIZE")) {
-    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
-                                                     " is set but no variable gives the number of processes; set "
-                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
-  }
-  const std::optional<int> size = variables.integer("WORLD_SIZE");
-  const std::optional<std::string> rank = variables.text("RANK");
-  if (size && *size > 1 && !rank) {
-    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
-                                                   " is set but RANK is not; set RANK to 0.." +
-                                                   std::to_string(*size - 1) + ", another on each process");
-  }
-  if (rank && !size) {
-    throw IdentityError(
-        IdentityErrc::no_world_size,
-        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/launcher_variables.hpp
-
-/// @file
-/// The four variables that most launchers set for each process, under names of their own.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Their names.
-struct LauncherVariables {
-  const char* rank;
-  const char* world_size;
-  const char* local_rank;
-  const char* local_world_size;
-
-  bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
-
-  std::string stated(const Variables& variables) const {
-    return variables.stated({rank, world_size, local_rank, local_world_size});
-  }
-
-  /// The four facts, unchecked. @throws IdentityError (bad-integer)
-  ProcessIdentity read(const Variables& variables, const char* launcher) const {
-    ProcessIdentity who;
-    who.launcher = launcher;
-    who.rank = *variables.integer(rank);
-    who.world_size = *variables.integer(world_size);
-    who.local_rank = variables.integer(local_rank);
-    who.local_world_size = variables.integer(local_world_size);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/local_rank_argument.hpp
-
-/// @file
-/// The argument that torch.distributed.launch adds to a program: --local_rank=N, in all its spellings.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A program's argv, the program's name included.
-using Arguments = std::span<const char* const>;
-
-namespace detail {
-inline bool is_local_rank_flag(std::string_view text) noexcept {
-  return text == "--local_rank" || text == "--local-rank";
-}
-}  // namespace detail
-
-/// N of --local_rank=N, --local-rank=N, or either with a separate value; nothing after "--" is looked at.
-/// @throws IdentityError (bad-integer; conflict-local-rank where it is given twice with different values).
-inline std::optional<int> local_rank_argument(Arguments arguments) {
-  std::optional<int> found;
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    if (argument == "--") {
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::string_view flag = argument.substr(0, equals);
-    if (!detail::is_local_rank_flag(flag)) {
-      continue;
-    }
-    std::string_view value;
-    if (equals != std::string_view::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size()) {
-      value = arguments[++i];
-    }
-    const std::optional<int> number = parse_integer(value);
-    if (!number) {
-      throw IdentityError(IdentityErrc::bad_integer, "the argument " + quoted(flag, value) +
-                                                         " is not a non-negative integer; give it as --local_rank=N");
-    }
-    if (found && *found != *number) {
-      throw IdentityError(IdentityErrc::conflict_local_rank, "the argument --local_rank is given twice, as " +
-                                                                 std::to_string(*found) + " and " +
-                                                                 std::to_string(*number) + "; give it once");
-    }
-    found = number;
-  }
-  return found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/node_facts.hpp
-
-/// @file
-/// What a per-node launcher wants to know, and its flags as variables beside the environment's.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
-struct NodeFlags {
-  std::optional<std::string> node_count;      ///< --nnodes
-  std::optional<std::string> node_rank;       ///< --node-rank
-  std::optional<std::string> master_addr;     ///< --master-addr
-  std::optional<std::string> master_port;     ///< --master-port
-  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
-};
-
-/// Which node of its job a launcher is on, and where the launchers meet.
-struct NodeIdentity {
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
-  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
-  std::string launcher;
-  std::vector<std::string> provisional;
-  std::vector<std::string> warnings;
-
-  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
-};
-
-/// Rank and count as one source has them. A source that also knows where node 0 is says so, for several nodes.
-struct NodeFacts {
-  int node_rank = 0;
-  int node_count = 1;
-  std::optional<std::string> master_addr;
-  std::optional<int> master_port;
-  bool master_is_guess = false;
-  std::string launcher;
-  std::vector<std::string> warnings;
-};
-
-/// `environment` with the flags in it under their own names, so that they are read, and named in sentences, like
-/// variables.
-inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
-  Environment joined = environment;
-  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
-    joined.erase(flag);
-    if (value) {
-      joined[flag] = *value;
-    }
-  };
-  put("--nnodes", flags.node_count);
-  put("--node-rank", flags.node_rank);
-  put("--master-addr", flags.master_addr);
-  put("--master-port", flags.master_port);
-  put("--nproc-per-node", flags.nproc_per_node);
-  return joined;
-}
-
-/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
-inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
-  const std::optional<std::string> value = variables.text(variable);
-  if (value && value->find(':') != std::string::npos) {
-    throw IdentityError(IdentityErrc::elastic_range,
-                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
-  }
-  return variables.count(variable);
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/orte_uri.hpp
-
-/// @file
-/// The contact address of an Open MPI 4 daemon: "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct OrteUri {
-  std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
-  std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
-  std::string host;          ///< the first address that other hosts can use; empty where there is none
-};
-
-namespace detail {
-
-inline bool is_loopback(std::string_view address) noexcept {
-  return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
-}
-
-/// The addresses of "tcp://A,B:port" or "tcp6://[A,B]:port": the first that is not a loopback one, or nothing.
-inline std::string reachable_host(std::string_view contact) {
-  const std::size_t begin = contact.find("://");
-  const std::size_t end = contact.rfind(':');
-  if (contact.substr(0, 3) != "tcp" || begin == std::string_view::npos || end <= begin) {
-    return {};
-  }
-  std::string_view hosts = contact.substr(begin + 3, end - begin - 3);
-  if (!hosts.empty() && hosts.front() == '[' && hosts.back() == ']') {
-    hosts = hosts.substr(1, hosts.size() - 2);
-  }
-  while (!hosts.empty()) {
-    const std::size_t comma = std::min(hosts.find(','), hosts.size());
-    const std::string_view host = hosts.substr(0, comma);
-    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
-      return std::string(host);
-    }
-    hosts.remove_prefix(std::min(comma + 1, hosts.size()));
-  }
-  return {};
-}
-
-}  // namespace detail
-
-/// Nothing for what does not begin "JOB.DAEMON": a daemon's address is a hint, never required.
-inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
-  const std::size_t semicolon = std::min(uri.find(';'), uri.size());
-  const std::string_view name = uri.substr(0, semicolon);
-  const std::size_t dot = std::min(name.find('.'), name.size());
-  const std::optional<std::uint64_t> job = parse_wide_integer(name.substr(0, dot));
-  const std::optional<std::uint64_t> daemon = parse_wide_integer(name.substr(std::min(dot + 1, name.size())));
-  if (!job || !daemon) {
-    return std::nullopt;
-  }
-  OrteUri parsed{*job, *daemon, {}};
-  std::string_view contacts = uri.substr(semicolon);
-  while (!contacts.empty() && parsed.host.empty()) {
-    contacts.remove_prefix(1);
-    const std::size_t end = std::min(contacts.find(';'), contacts.size());
-    parsed.host = detail::reachable_host(contacts.substr(0, end));
-    contacts.remove_prefix(end);
-  }
-  return parsed;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/job_port.hpp
-
-/// @file
-/// The port of the store where nobody gives one: computed from a number that all of the job's processes see.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Which of Slurm's numbers belong to the job: a step's own, or the allocation's for an MPI inside it, or none.
-enum class SlurmNumbers : std::uint8_t { none, allocation, step };
-
-namespace detail {
-
-/// N of PMIX_NAMESPACE="...-N@M", as PRRTE writes it; Slurm's and Open MPI 4's have another form.
-inline std::optional<std::uint64_t> prrte_job(std::string_view name) {
-  const std::size_t at = name.rfind('@');
-  const std::size_t dash = name.substr(0, at).rfind('-');
-  if (at == std::string_view::npos || dash == std::string_view::npos || !parse_wide_integer(name.substr(at + 1))) {
-    return std::nullopt;
-  }
-  return parse_wide_integer(name.substr(dash + 1, at - dash - 1));
-}
-
-inline std::optional<std::uint64_t> job_number(const Variables& variables, SlurmNumbers slurm) {
-  if (const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""))) {
-    return hnp->job >> 16;
-  }
-  if (const auto job = prrte_job(variables.text("PMIX_NAMESPACE").value_or(""))) {
-    return job;
-  }
-  if (slurm != SlurmNumbers::none) {
-    if (const std::optional<std::uint64_t> job = variables.wide_integer("SLURM_JOB_ID")) {
-      constexpr std::uint64_t between_steps = 257;
-      const std::uint64_t step = variables.wide_integer("SLURM_STEP_ID").value_or(0);
-      return *job + (slurm == SlurmNumbers::step ? between_steps * step : 0);
-    }
-  }
-  return variables.wide_integer("LSB_JOBID");
-}
-
-}  // namespace detail
-
-/// MASTER_PORT, else one above Linux's ephemeral range, so that two jobs on a machine seldom meet, else the default.
-/// @throws IdentityError: bad-port, bad-integer
-inline int job_port(const Variables& variables, SlurmNumbers slurm) {
-  constexpr std::uint64_t first = 61440;
-  constexpr std::uint64_t count = 4096;
-  if (const std::optional<int> given = variables.port("MASTER_PORT")) {
-    return *given;
-  }
-  const std::optional<std::uint64_t> job = detail::job_number(variables, slurm);
-  return job ? static_cast<int>(first + *job % count) : default_master_port;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/place.hpp
-
-/// @file
-/// Rank and world size as some launcher states them, for comparing launchers.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A rank among its job's.
-struct Place {
-  int rank = 0;
-  int world_size = 1;
-
-  friend bool operator==(const Place&, const Place&) = default;
-};
-
-/// Nothing unless both variables are numbers: for comparing with a launcher that is not asked for more.
-inline std::optional<Place> stated_place(const Variables& variables, std::string_view rank, std::string_view size) {
-  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
-  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
-  return stated_rank && stated_size ? std::optional(Place{*stated_rank, *stated_size}) : std::nullopt;
-}
-
-/// Both for the same job, in which they would be two ranks.
-inline bool conflict(const Place& a, const Place& b) noexcept {
-  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/slurm_hostlist.hpp
-
-/// @file
-/// Slurm's compressed host lists, for example "node[001-003,007],gpu-a": all of one is checked, its first host is
-/// given.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-inline bool is_digit(char byte) noexcept {
-  return byte >= '0' && byte <= '9';
-}
-
-/// Reads a list from its beginning to its end; each step takes what its name says or throws.
-class HostListReader {
- public:
-  HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
-
-  std::string first_host() {
-    std::string first = host();
-    while (at_ != list_.size()) {
-      take(',', "a comma between hosts");
-      host();
-    }
-    return first;
-  }
-
- private:
-  /// One entry, with any number of brackets in it. @returns the first of the hosts it stands for
-  std::string host() {
-    std::string name;
-    while (at_ != list_.size() && peek() != ',') {
-      if (peek() == '[') {
-        name += ranges();
-      } else if (is_host_name_byte(peek())) {
-        name += list_[at_++];
-      } else {
-        fail("a byte that no host's name has");
-      }
-    }
-    if (name.empty()) {
-      fail("an empty name");
-    }
-    return name;
-  }
-
-  std::string ranges() {
-    take('[', "a '['");
-    std::string first = range();
-    while (peek() == ',') {
-      ++at_;
-      range();
-    }
-    take(']', "a ']'");
-    return first;
-  }
-
-  /// "7", or "001-003". @returns its first number, with its zeros
-  std::string range() {
-    const std::string_view low = digits();
-    if (peek() == '-') {
-      ++at_;
-      if (is_less(digits(), low)) {
-        fail("a range that runs backwards");
-      }
-    }
-    return std::string(low);
-  }
-
-  std::string_view digits() {
-    const std::size_t begin = at_;
-    while (is_digit(peek())) {
-      ++at_;
-    }
-    if (at_ == begin) {
-      fail("no number where one belongs");
-    }
-    return list_.substr(begin, at_ - begin);
-  }
-
-  /// Numbers of any length, leading zeros or not.
-  static bool is_less(std::string_view a, std::string_view b) noexcept {
-    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
-    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  }
-
-  char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
-
-  void take(char wanted, const char* what) {
-    if (peek() != wanted || at_ == list_.size()) {
-      fail((std::string("not ") + what).c_str());
-    }
-    ++at_;
-  }
-
-  [[noreturn]] void fail(const char* what) const {
-    throw IdentityError(IdentityErrc::bad_hostlist, quoted(variable_, list_) + " is not a Slurm host list: at byte " +
-                                                        std::to_string(at_) + " there is " + what +
-                                                        "; correct it, or set MASTER_ADDR to the host of rank 0");
-  }
-
-  std::string_view variable_;
-  std::string_view list_;
-  std::size_t at_ = 0;
-};
-
-}  // namespace detail
-
-/// The first host that `list`, the value of `variable`, stands for. Lists are not sorted; zero padding is kept.
-/// @throws IdentityError (bad-hostlist) for anything that is not one, its end included.
-inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list).first_host();
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/master.hpp
-
-/// @file
-/// Where rank 0 is, for launchers that do not say it outright: MPI's, and those like them.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// Azure ML's names for the host of rank 0, and its port, which is not the one in AZ_BATCH_MASTER_NODE.
-inline bool find_azure_master(const Variables& variables, ProcessIdentity& who) {
-  constexpr int azure_port = 6105;
-  const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
-  const std::optional<std::string> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
-  const bool one_node = on_one_node(who);
-  if (one_node ? !batch && !mpi : !batch) {
-    return false;
-  }
-  who.master_addr = one_node ? mpi.value_or(loopback_address)
-                             : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
-  who.master_port = variables.port("MASTER_PORT").value_or(azure_port);
-  return true;
-}
-
-/// Open MPI 4 tells everybody where mpirun runs, which usually is where rank 0 runs: a guess. Only rank 0 can tell:
-/// its own daemon is mpirun itself, or it is not there.
-/// @throws IdentityError (no-master-addr) on rank 0 where it is not.
-inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& who) {
-  const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
-  const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
-  if (!mpirun || mpirun->host.empty()) {
-    return false;
-  }
-  const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
-  const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
-  if (who.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set, and mpirun ran on " + mpirun->host +
-                            ", which is not the node of rank 0 (" + quoted("OMPI_MCA_orte_hnp_uri", uri) +
-                            " is another daemon than " + quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri) +
-                            "); pass mpirun -x MASTER_ADDR=HOST, the host of rank 0");
-  }
-  who.master_addr = mpirun->host;
-  return true;
-}
-
-}  // namespace detail
-
-/// How much of the environment an MPI-like source may ask for its master.
-struct MasterHints {
-  bool slurm_allocation = false;  ///< its processes are placed in the order of the allocation's nodes
-  bool open_mpi = false;
-  const char* how = "";  ///< how its users pass a variable to every process, for the sentence
-};
-
-/// Sets master_addr and master_port; a guess is named in `provisional`.
-/// @param stated the variables that `who` was read from, as Variables::stated() gives them
-/// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
-inline void find_master(const Variables& variables, const MasterHints& hints, const std::string& stated,
-                        ProcessIdentity& who) {
-  who.master_addr = variables.text("MASTER_ADDR");
-  if (!who.master_addr && hints.open_mpi && detail::find_azure_master(variables, who)) {
-    return;
-  }
-  who.master_port = job_port(variables, hints.slurm_allocation ? SlurmNumbers::allocation : SlurmNumbers::none);
-  if (who.master_addr) {
-    return;
-  }
-  if (on_one_node(who)) {
-    who.master_addr = loopback_address;
-    return;
-  }
-  const std::optional<std::string> nodes = variables.text("SLURM_JOB_NODELIST");
-  if (hints.slurm_allocation && nodes) {
-    who.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
-  } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, who)) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        who.launcher + ": MASTER_ADDR is not set, and the host of rank 0 is not in the environment (" +
-                            stated + "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
-  }
-  who.provisional.emplace_back("master_addr");
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/slurm_tasks_per_node.hpp
-
-/// @file
-/// Slurm's counts of tasks on each node, for example "2(x3),1".
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-struct TasksOnNodes {
-  int tasks = 0;
-  int nodes = 1;
-};
-
-/// "2(x3)" or "1"; nothing for anything else.
-inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) {
-  TasksOnNodes parsed;
-  const std::size_t bracket = entry.find('(');
-  if (bracket != std::string_view::npos) {
-    std::string_view repeat = entry.substr(bracket);
-    if (repeat.size() < 4 || repeat.substr(0, 2) != "(x" || repeat.back() != ')') {
-      return std::nullopt;
-    }
-    repeat.remove_prefix(2);
-    repeat.remove_suffix(1);
-    parsed.nodes = parse_integer(repeat).value_or(0);
-  }
-  parsed.tasks = parse_integer(entry.substr(0, bracket)).value_or(0);
-  return parsed.tasks > 0 && parsed.nodes > 0 ? std::optional(parsed) : std::nullopt;
-}
-
-}  // namespace detail
-
-/// How many tasks run on the node number `node`, by `list`, the value of `variable`. All of the list is checked.
-/// @throws IdentityError (bad-tasks-per-node) for a list that is not one, or that ends before that node.
-inline int slurm_tasks_on_node(std::string_view variable, std::string_view list, int node) {
-  std::optional<int> found;
-  long long nodes = 0;
-  std::size_t begin = 0;
-  while (begin <= list.size()) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
-    if (!entry) {
-      throw IdentityError(
-          IdentityErrc::bad_tasks_per_node,
-          quoted(variable, list) + " is not a list of task counts such as 2(x3),1; correct it or unset it");
-    }
-    nodes += entry->nodes;
-    if (!found && node < nodes) {
-      found = entry->tasks;
-    }
-    begin = end + 1;
-  }
-  if (!found) {
-    throw IdentityError(IdentityErrc::bad_tasks_per_node,
-                        quoted(variable, list) + " counts the tasks of " + std::to_string(nodes) +
-                            " nodes, but SLURM_NODEID='" + std::to_string(node) +
-                            "' is beyond them; correct one of them, or unset " + std::string(variable));
-  }
-  return *found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/slurm_step.hpp
-
-/// @file
-/// What a Slurm step says about one of its tasks.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// The variable that gives a step's world size: SLURM_NTASKS is the allocation's, and only stands in for the step's.
-inline const char* slurm_size_variable(const Variables& variables) {
-  return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-}
-
-/// Whether this is a task of a step that srun started. The numbers 4294967290 to 4294967293 stand for steps that start
-/// none (interactive, batch, extern, pending), and a batch script has SLURM_PROCID=0 without any step.
-inline bool in_slurm_step(const Variables& variables) {
-  constexpr std::uint64_t first_special = 4294967290;
-  constexpr std::uint64_t last_special = 4294967293;
-  if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID") ||
-      !variables.has(slurm_size_variable(variables))) {
-    return false;
-  }
-  const std::uint64_t step = parse_wide_integer(*variables.text("SLURM_STEP_ID")).value_or(0);
-  return step < first_special || step > last_special;
-}
-
-/// Rank and world size of a step's task.
-inline std::optional<Place> slurm_step_place(const Variables& variables) {
-  return in_slurm_step(variables) ? stated_place(variables, "SLURM_PROCID", slurm_size_variable(variables))
-                                  : std::nullopt;
-}
-
-/// How many tasks of the step run on this node; nothing where Slurm does not say.
-/// @throws IdentityError: bad-tasks-per-node, bad-integer
-inline std::optional<int> slurm_local_size(const Variables& variables) {
-  const std::optional<std::string> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
-  const std::optional<int> node = variables.integer("SLURM_NODEID");
-  if (list && node) {
-    return slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node);
-  }
-  const std::optional<std::string> ranks = variables.text("SLURM_GTIDS");
-  if (!ranks) {
-    return std::nullopt;
-  }
-  const bool is_list =
-      std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
-  if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
-    throw IdentityError(IdentityErrc::bad_integer, quoted("SLURM_GTIDS", *ranks) +
-                                                       " is not a list of task numbers such as 4,5; correct it or "
-                                                       "unset it");
-  }
-  return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
-}
-
-/// Fills what `who` lacks: local rank and size, node rank and count. @throws as slurm_local_size
-inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& who) {
-  who.local_rank = who.local_rank ? who.local_rank : variables.integer("SLURM_LOCALID");
-  who.node_rank = who.node_rank ? who.node_rank : variables.integer("SLURM_NODEID");
-  who.node_count = who.node_count ? who.node_count : variables.count("SLURM_STEP_NUM_NODES");
-  who.local_world_size = who.local_world_size ? who.local_world_size : slurm_local_size(variables);
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/dtrain.hpp
-
-/// @file
-/// Source [dtrain]: the variables that the per-node launcher writes for its workers, taken whole.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct DtrainSource {
-  static constexpr const char* name = "dtrain";
-
-  static bool present(const Variables& variables) {
-    return variables.has("DTRAIN_RANK") && variables.has("DTRAIN_WORLD_SIZE");
-  }
-
-  /// Nothing else is consulted: a worker inherits whatever its launcher was started with.
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("DTRAIN_RANK");
-    who.world_size = *variables.integer("DTRAIN_WORLD_SIZE");
-    who.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
-    who.local_world_size = variables.integer("DTRAIN_LOCAL_WORLD_SIZE");
-    who.node_rank = variables.integer("DTRAIN_NODE_RANK");
-    who.node_count = variables.count("DTRAIN_NODE_COUNT");
-    who.attempt = variables.integer("DTRAIN_ATTEMPT").value_or(0);
-    complete_one_node(who);
-    check_ranges(who, variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "DTRAIN_LOCAL_RANK",
-                                        "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"}));
-    who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);
-    who.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/flux.hpp
-
-/// @file
-/// Source [flux]: a task of a Flux job.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Flux sets PMI_RANK too, and srun may have started its brokers: only these variables have the task's local facts.
-struct FluxSource {
-  static constexpr const char* name = "flux";
-
-  static bool present(const Variables& variables) {
-    return variables.has("FLUX_TASK_RANK") && variables.has("FLUX_JOB_SIZE");
-  }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("FLUX_TASK_RANK");
-    who.world_size = *variables.integer("FLUX_JOB_SIZE");
-    who.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
-    who.node_count = variables.count("FLUX_JOB_NNODES");
-    const std::string stated =
-        variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
-    complete_one_node(who);
-    check_ranges(who, stated);
-    find_master(variables, MasterHints{}, stated, who);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/horovod.hpp
-
-/// @file
-/// Source [horovod]: horovodrun with its own (Gloo) start of processes.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// HOROVOD_CROSS_RANK counts only the hosts that have this local rank, so on uneven hosts it is not the node's rank.
-struct HorovodSource {
-  static constexpr const char* name = "horovod";
-  static constexpr LauncherVariables names{"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who = names.read(variables, name);
-    complete_one_node(who);
-    check_ranges(who, names.stated(variables));
-    find_master(variables, MasterHints{}, names.stated(variables), who);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/jsrun.hpp
-
-/// @file
-/// Source [jsrun]: IBM's launcher for LSF.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct JsrunSource {
-  static constexpr const char* name = "jsrun";
-  static constexpr LauncherVariables names{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
-                                           "JSM_NAMESPACE_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who = names.read(variables, name);
-    complete_one_node(who);
-    check_ranges(who, names.stated(variables));
-    find_master(variables, MasterHints{}, names.stated(variables), who);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/kubernetes.hpp
-
-/// @file
-/// Source [k8s]: a pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct KubernetesSource {
-  static constexpr const char* name = "k8s";
-
-  /// An index without a size is not a distributed job.
-  static bool present(const Variables& variables) {
-    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") && variables.has("WORLD_SIZE") &&
-           variables.text("WORLD_SIZE") != "1";
-  }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("JOB_COMPLETION_INDEX");
-    who.world_size = *variables.integer("WORLD_SIZE");
-    complete_one_node(who);
-    check_ranges(who, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
-    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
-    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/mvapich.hpp
-
-/// @file
-/// Source [mvapich]: MVAPICH2's mpirun_rsh.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct MvapichSource {
-  static constexpr const char* name = "mvapich";
-  static constexpr LauncherVariables names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-                                           "MV2_COMM_WORLD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who = names.read(variables, name);
-    complete_one_node(who);
-    check_ranges(who, names.stated(variables));
-    find_master(variables, MasterHints{.slurm_allocation = true}, names.stated(variables), who);
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/openmpi.hpp
-
-/// @file
-/// Source [openmpi]: a process that Open MPI's mpirun started.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// OMPI_COMM_WORLD_NODE_RANK is this process's rank among those on its node, never the node's; OMPI_UNIVERSE_SIZE
-/// counts slots; OMPI_MCA_* settings alone are no launch.
-struct OpenMpiSource {
-  static constexpr const char* name = "openmpi";
-  static constexpr LauncherVariables names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who = names.read(variables, name);
-    who.node_count = variables.count("OMPI_MCA_orte_num_nodes");
-    who.node_count = who.node_count ? who.node_count : variables.count("AZUREML_NODE_COUNT");
-    const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
-                                                 "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
-    complete_one_node(who);
-    check_ranges(who, stated);
-    find_master(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"}, stated,
-                who);
-    guess_node_rank(who);
-    return who;
-  }
-
- private:
-  /// Right where mpirun filled node after node with equally many; nothing says that it did.
-  static void guess_node_rank(ProcessIdentity& who) {
-    const long long local_size = who.local_world_size.value_or(0);
-    if (who.node_rank || !who.node_count || local_size == 0 || local_size * *who.node_count != who.world_size ||
-        who.local_rank != static_cast<int>(who.rank % local_size)) {
-      return;
-    }
-    who.node_rank = static_cast<int>(who.rank / local_size);
-    who.provisional.emplace_back("node_rank");
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/pmi.hpp
-
-/// @file
-/// Source [pmi]: a process that MPICH's, Intel MPI's or Cray PALS' mpiexec started.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct PmiSource {
-  static constexpr const char* name = "pmi";
-
-  static bool present(const Variables& variables) { return variables.has("PMI_RANK") && variables.has("PMI_SIZE"); }
-
-  /// Slurm serves PMI itself, and then has the local facts too.
-  static bool yields_to_slurm(const Variables& variables) {
-    const std::optional<Place> step = slurm_step_place(variables);
-    return step && step == stated_place(variables, "PMI_RANK", "PMI_SIZE");
-  }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("PMI_RANK");
-    who.world_size = *variables.integer("PMI_SIZE");
-    who.local_rank = first_of(variables, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID");
-    who.local_world_size = first_of(variables, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE");
-    who.node_rank = variables.integer("PALS_NODEID");
-    const std::string stated =
-        variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
-                          "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
-    complete_one_node(who);
-    check_ranges(who, stated);
-    find_master(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated, who);
-    return who;
-  }
-
- private:
-  static std::optional<int> first_of(const Variables& variables, const char* a, const char* b, const char* c) {
-    return variables.has(a) ? variables.integer(a) : variables.has(b) ? variables.integer(b) : variables.integer(c);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/sagemaker.hpp
-
-/// @file
-/// Source [sagemaker]: SM_HOSTS and SM_CURRENT_HOST of a SageMaker training job, one rank on each host.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SageMakerSource {
-  static constexpr const char* name = "sagemaker";
-
-  static bool present(const Variables& variables) {
-    return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
-  }
-
-  /// The rank is the place in the list, which is sorted as text: algo-10 comes before algo-2.
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    constexpr int sagemaker_port = 7777;
-    const std::string list = *variables.text("SM_HOSTS");
-    const std::string own = *variables.text("SM_CURRENT_HOST");
-    const std::vector<std::string> hosts = parse_hosts(list);
-    const auto found = std::find(hosts.begin(), hosts.end(), own);
-    if (found == hosts.end()) {
-      throw IdentityError(IdentityErrc::sm_host, quoted("SM_CURRENT_HOST", own) + " is not in " +
-                                                     quoted("SM_HOSTS", list) +
-                                                     "; set SM_CURRENT_HOST to one of the list");
-    }
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = static_cast<int>(found - hosts.begin());
-    who.world_size = static_cast<int>(hosts.size());
-    who.local_rank = 0;
-    who.local_world_size = 1;
-    who.node_rank = who.rank;
-    who.node_count = who.world_size;
-    who.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
-    who.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
-    ignore_master_addr(variables, who);
-    return who;
-  }
-
- private:
-  /// @throws IdentityError (sm-host) for what is not a JSON list of different names of hosts.
-  static std::vector<std::string> parse_hosts(const std::string& list) {
-    const std::optional<Json> parsed = parse_json(list);
-    std::vector<std::string> hosts;
-    if (parsed && parsed->is(Json::Kind::array)) {
-      for (const Json& host : parsed->items) {
-        const bool is_name =
-            host.is(Json::Kind::string) && !host.text.empty() &&
-            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-        if (!is_name) {
-          fail(list, "is not a JSON list of host names");
-        }
-        hosts.push_back(host.text);
-      }
-    }
-    if (hosts.empty()) {
-      fail(list, "is not a JSON list of host names");
-    }
-    std::vector<std::string> sorted = hosts;
-    std::sort(sorted.begin(), sorted.end());
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      fail(list, "names a host twice");
-    }
-    return hosts;
-  }
-
-  [[noreturn]] static void fail(const std::string& list, const char* problem) {
-    throw IdentityError(IdentityErrc::sm_host, quoted("SM_HOSTS", list) + " " + problem +
-                                                   "; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it");
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/single.hpp
-
-/// @file
-/// Source [single]: rank 0 of 1, where nothing says otherwise.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SingleSource {
-  static constexpr const char* name = "single";
-
-  static bool present(const Variables&) { return true; }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    complete_one_node(who);
-    who.master_addr = loopback_address;
-    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
-    const std::optional<int> tasks = parse_integer(variables.text("SLURM_NTASKS").value_or(""));
-    if (variables.has("SLURM_JOB_ID") && tasks && *tasks > 1) {
-      who.warnings.push_back("Slurm job of " + std::to_string(*tasks) +
-                             " tasks, not started with srun: this is one process; start the program with srun for all");
-    }
-    if (variables.has("SM_HOSTS") && !variables.has("SM_CURRENT_HOST")) {
-      who.warnings.push_back(
-          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
-          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
-    }
-    return who;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/slurm.hpp
-
-/// @file
-/// Source [slurm]: a task of a step that srun started.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SlurmSource {
-  static constexpr const char* name = "slurm";
-
-  static bool present(const Variables& variables) { return in_slurm_step(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("SLURM_PROCID");
-    who.world_size = *variables.integer(slurm_size_variable(variables));
-    variables.wide_integer("SLURM_STEP_ID");
-    who.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
-    fill_from_slurm_step(variables, who);
-    complete_one_node(who);
-    check_ranges(who, stated(variables));
-    who.master_addr = variables.text("MASTER_ADDR");
-    if (!who.master_addr) {
-      who.master_addr = on_one_node(who) ? loopback_address : first_host(variables);
-    }
-    who.master_port = job_port(variables, SlurmNumbers::step);
-    return who;
-  }
-
-  static std::string stated(const Variables& variables) {
-    return variables.stated({"SLURM_PROCID", slurm_size_variable(variables), "SLURM_LOCALID", "SLURM_NODEID",
-                             "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"});
-  }
-
- private:
-  /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
-  /// where srun runs: never the master.
-  static std::string first_host(const Variables& variables) {
-    const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
-    const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");
-    const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
-    if (nodes && !placed_by_hand) {
-      return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
-    }
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        (placed_by_hand ? "MASTER_ADDR is not set, and with " +
-                                              quoted("SLURM_DISTRIBUTION", distribution) + " (srun -m arbitrary)"
-                                        : "MASTER_ADDR is not set, and without SLURM_STEP_NODELIST") +
-                            " the node of task 0 cannot be read from the environment (" + stated(variables) +
-                            "); set MASTER_ADDR on every task to the host of task 0");
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/tf_config.hpp
-
-/// @file
-/// Source [tf_config]: TF_CONFIG, as TensorFlow's jobs, Kubeflow and Vertex AI set it.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Ranks are the chief (or master), then the workers; parameter servers and evaluators are none.
-struct TfConfigSource {
-  static constexpr const char* name = "tf_config";
-  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
-  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
-  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
-  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
-
-  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/torch.hpp
-
-/// @file
-/// Source [torch]: RANK and WORLD_SIZE, as torchrun, DeepSpeed, Azure ML, Kubeflow, Ray and hand-written scripts set
-/// them.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Elastic (TORCHELASTIC_RUN_ID is set): torchrun made the environment for this process, and it is trusted. Else it may
-/// have been exported before the processes were started, and what started them is asked.
-struct TorchSource {
-  static constexpr const char* name = "torch";
-
-  static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("RANK");
-    who.world_size = *variables.integer("WORLD_SIZE");
-    who.job = variables.text("TORCHELASTIC_RUN_ID");
-    const bool elastic = who.job.has_value();
-    who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
-    if (!elastic) {
-      check_conflicts(variables, who);
-    }
-    const std::optional<int> argument = local_rank_argument(arguments);
-    read_local(variables, argument, elastic, who);
-    read_node(variables, elastic, who);
-    if (!elastic) {
-      fill_gaps(variables, who);
-    }
-    complete_one_node(who);
-    guess_local_size(variables, who);
-    check_ranges(who, stated(variables, argument));
-    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
-    who.master_port = read_port(variables);
-    return who;
-  }
-
-  /// torchrun listens on MASTER_PORT itself (bind gives EADDRINUSE) when its agent store is in use: the next one, then.
-  static int read_port(const Variables& variables) {
-    constexpr int last = 65535;
-    constexpr int first_above_ephemeral = 61440;
-    const int port = variables.port("MASTER_PORT").value_or(default_master_port);
-    if (variables.text("TORCHELASTIC_USE_AGENT_STORE") != "True") {
-      return port;
-    }
-    return port == last ? first_above_ephemeral : port + 1;
-  }
-
- private:
-  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0: all would be rank 0.
-  static void check_conflicts(const Variables& variables, const ProcessIdentity& who) {
-    check_conflict(variables, who, "SLURM_PROCID", slurm_step_place(variables));
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    check_conflict(variables, who, mpi.rank, stated_place(variables, mpi.rank, mpi.world_size));
-    check_conflict(variables, who, "PMI_RANK", stated_place(variables, "PMI_RANK", "PMI_SIZE"));
-  }
-
-  static void check_conflict(const Variables& variables, const ProcessIdentity& who, const char* variable,
-                             const std::optional<Place>& other) {
-    if (other && conflict(*other, Place{who.rank, who.world_size})) {
-      throw IdentityError(IdentityErrc::conflict_rank,
-                          variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
-                              std::to_string(who.world_size) +
-                              " processes; was RANK exported before the processes were started? Unset RANK, or set "
-                              "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
-    }
-  }
-
-  static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
-                         ProcessIdentity& who) {
-    const std::optional<int> variable = variables.integer("LOCAL_RANK");
-    if (variable && argument && *variable != *argument) {
-      throw IdentityError(IdentityErrc::conflict_local_rank,
-                          "LOCAL_RANK=" + std::to_string(*variable) +
-                              " but the argument --local_rank=" + std::to_string(*argument) + "; unset one of them");
-    }
-    who.local_rank = variable ? variable : argument;
-    who.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
-    if (!who.local_world_size && variables.has("CROSS_SIZE")) {
-      who.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
-    }
-    if (!who.local_rank && !elastic) {
-      read_pod(variables, who);
-    }
-  }
-
-  /// Kubeflow's RANK is the pod's while its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
-  static void read_pod(const Variables& variables, ProcessIdentity& who) {
-    const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
-    if (!processes) {
-      return;
-    }
-    if (*processes != "1") {
-      throw IdentityError(IdentityErrc::node_level_env,
-                          "RANK=" + std::to_string(who.rank) + " of WORLD_SIZE=" + std::to_string(who.world_size) +
-                              " with " + quoted("PET_NPROC_PER_NODE", *processes) +
-                              " describes a node, not a process; start the program through the per-node launcher "
-                              "(dtrain::launch::PerNode), or set LOCAL_RANK for every process");
-    }
-    who.local_rank = 0;
-    who.local_world_size = 1;
-    who.node_rank = who.rank;
-    who.node_count = who.world_size;
-  }
-
-  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& who) {
-    const auto fill = [&variables](std::optional<int>& field, const char* variable) {
-      if (!field) {
-        field = variables.integer(variable);
-      }
-    };
-    if (elastic) {
-      fill(who.node_rank, "GROUP_RANK");
-      fill(who.node_count, "GROUP_WORLD_SIZE");
-    }
-    fill(who.node_rank, "NODE_RANK");
-    if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
-      fill(who.node_rank, "CROSS_RANK");
-      fill(who.node_count, "CROSS_SIZE");
-    }
-    fill(who.node_count, "AZUREML_NODE_COUNT");
-  }
-
-  /// From a launcher that says the same rank and world size.
-  static void fill_gaps(const Variables& variables, ProcessIdentity& who) {
-    const Place own{who.rank, who.world_size};
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    if (slurm_step_place(variables) == own) {
-      fill_from_slurm_step(variables, who);
-    }
-    if (stated_place(variables, mpi.rank, mpi.world_size) == own) {
-      who.local_rank = who.local_rank ? who.local_rank : variables.integer(mpi.local_rank);
-      who.local_world_size = who.local_world_size ? who.local_world_size : variables.integer(mpi.local_world_size);
-    }
-  }
-
-  /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
-  static void guess_local_size(const Variables& variables, ProcessIdentity& who) {
-    const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
-    if (!who.local_world_size && nodes && who.world_size % *nodes == 0) {
-      who.local_world_size = who.world_size / *nodes;
-      who.provisional.emplace_back("local_world_size");
-    }
-  }
-
-  static std::string stated(const Variables& variables, const std::optional<int>& argument) {
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    return variables.stated({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK",
-                             "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
-                             "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
-                             mpi.local_rank, mpi.local_world_size}) +
-           (argument ? ", the argument --local_rank=" + std::to_string(*argument) : "");
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/vertex.hpp
-
-/// @file
-/// Source [vertex]: CLUSTER_SPEC, which Vertex AI sets for its custom jobs.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Ranks are worker pool 0, then worker pool 1; pools 2 and 3 are for parameter servers and evaluators.
-struct VertexSource {
-  static constexpr const char* name = "vertex";
-  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
-  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
-  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
-
-  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/resolve.hpp
-
-/// @file
-/// The order of the sources, and the pure function that turns an environment into a ProcessIdentity.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A launcher's traces: its name, whether they give both rank and world size, and what they say.
-struct Source {
-  std::string_view name;
-  bool (*present)(const Variables&);
-  ProcessIdentity (*read)(const Variables&, Arguments);
-};
-
-template <class S>
-constexpr Source source_of() noexcept {
-  return {S::name, &S::present, &S::read};
-}
-
-/// The first that is present wins. What starts processes comes before what only describes a cluster: mpirun may run
-/// inside one. The last always is present.
-inline constexpr std::array<Source, 14> sources{
-    source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
-    source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
-    source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
-    source_of<TfConfigSource>(),   source_of<VertexSource>(), source_of<SageMakerSource>(),
-    source_of<KubernetesSource>(), source_of<SingleSource>(),
-};
-
-namespace detail {
-
-/// @param there the names of what could be forced, each followed by ", "
-[[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
-  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
-                                                          " names no launcher whose variables are set; there are: " +
-                                                          there + "none; set one of them, or unset it");
-}
-
-inline std::string names_of_present(const Variables& variables) {
-  std::string names;
-  for (const Source& source : sources) {
-    names += source.present(variables) ? std::string(source.name) + ", " : "";
-  }
-  return names;
-}
-
-/// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
-inline const Source& forced_source(const Variables& variables, const std::string& wanted) {
-  if (wanted == "none") {
-    return sources.back();
-  }
-  for (const Source& source : sources) {
-    if (source.name == wanted && source.present(variables)) {
-      return source;
-    }
-  }
-  refuse_launcher(wanted, names_of_present(variables));
-}
-
-inline const Source& first_source(const Variables& variables) {
-  for (const Source& source : sources) {
-    const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
-    if (source.name != SingleSource::name && !yields && source.present(variables)) {
-      return source;
-    }
-  }
-  check_incomplete(variables);
-  return sources.back();
-}
-
-/// Whether a launcher's variables, as far as they can be read, say the same as `who`.
-inline bool agrees(const Source& source, const Variables& variables, Arguments arguments, const ProcessIdentity& who) {
-  try {
-    const ProcessIdentity other = source.read(variables, arguments);
-    return other.rank == who.rank && other.world_size == who.world_size;
-  } catch (const IdentityError&) {
-    return false;
-  }
-}
-
-/// Names what is set but was not followed, for the line that people read. Beside [dtrain] nothing is looked at.
-inline void note_ignored(const Source& chosen, const Variables& variables, Arguments arguments, ProcessIdentity& who) {
-  for (const Source& source : sources) {
-    if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
-        source.present(variables) && !agrees(source, variables, arguments, who)) {
-      who.ignored.emplace_back(source.name);
-    }
-  }
-  const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
-  if (half) {
-    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
-  }
-}
-
-}  // namespace detail
-
-/// Who the process with this environment and these arguments is. Pure: the same values give the same answer, whatever
-/// the real environment.
-/// @throws IdentityError where the environment contradicts itself or says only half.
-inline ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {}) {
-  const Variables variables(environment);
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
-  const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
-  ProcessIdentity who = source.read(variables, arguments);
-  detail::note_ignored(source, variables, arguments, who);
-  return who;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/node_sources.hpp
-
-/// @file
-/// Where a per-node launcher's place can come from, in order: pairs that name nodes, then one launcher on each node
-/// under mpirun or srun, then whatever describes a process, which is the node here.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A pair of variables that names a node.
-struct NodePair {
-  std::string_view launcher;
-  const char* rank;
-  const char* count;
-};
-
-inline constexpr std::array<NodePair, 4> node_pairs{{
-    {"node", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"},
-    {"pet", "PET_NODE_RANK", "PET_NNODES"},
-    {"node", "NODE_RANK", "AZUREML_NODE_COUNT"},
-    {"node", "NODE_RANK", "NNODES"},
-}};
-
-namespace detail {
-
-/// The first pair that is whole, a flag standing in for either half, and has the wanted name.
-inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
-  for (const NodePair& pair : node_pairs) {
-    const bool has_rank = variables.has(pair.rank);
-    const bool has_count = variables.has(pair.count);
-    const bool whole = (has_rank || variables.has("--node-rank")) && (has_count || variables.has("--nnodes"));
-    if ((wanted && *wanted != pair.launcher) || !whole) {
-      continue;
-    }
-    NodeFacts node;
-    node.launcher = pair.launcher;
-    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag is put over it
-    node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
-    return node;
-  }
-  return std::nullopt;
-}
-
-/// A process's identity taken for the node's.
-inline NodeFacts node_of(const ProcessIdentity& who) {
-  NodeFacts node;
-  node.launcher = who.launcher;
-  node.node_rank = who.rank;
-  node.node_count = who.world_size;
-  node.master_addr = who.master_addr;
-  node.master_port = who.master_port;
-  node.master_is_guess = who.is_provisional("master_addr");
-  return node;
-}
-
-[[noreturn]] inline void refuse_many(const std::string& launcher, const std::string& stated,
-                                     const std::string& remedy) {
-  throw IdentityError(IdentityErrc::many_launchers,
-                      launcher + " started several launchers on one node (" + stated +
-                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy +
-                          "; a program that is started once for each rank has launch::PerProcess in its policy");
-}
-
-inline NodeFacts read_mpirun_node(const Variables& variables) {
-  const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
-  if (local_size.value_or(1) > 1) {
-    refuse_many("mpirun", OpenMpiSource::names.stated(variables),
-                "mpirun -npernode 1 (Azure ML: process_count_per_node=1)");
-  }
-  return node_of(OpenMpiSource::read(variables, {}));
-}
-
-/// One task on each node, on all of them, or every launcher says that there are many.
-inline NodeFacts read_srun_node(const Variables& variables) {
-  const ProcessIdentity who = SlurmSource::read(variables, {});
-  const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
-  if (who.local_world_size.value_or(1) > 1 || (nodes && *nodes < who.world_size)) {
-    refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
-  }
-  NodeFacts node = node_of(who);
-  node.node_rank = who.node_rank.value_or(who.rank);
-  node.node_count = nodes.value_or(who.world_size);
-  return node;
-}
-
-/// A launcher in a batch script sees the allocation's nodes but runs once.
-inline std::vector<std::string> allocation_warnings(const Variables& variables) {
-  const std::optional<int> nodes = parse_integer(variables.text("SLURM_JOB_NUM_NODES").value_or(""));
-  if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
-    return {};
-  }
-  return {"Slurm job of " + std::to_string(*nodes) +
-          " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
-}
-
-/// @throws IdentityError (unknown-launcher) where DTRAIN_LAUNCHER names a pair that is not whole.
-inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
-  if (wanted != "node" && wanted != "pet") {
-    return;
-  }
-  std::string there;
-  for (const NodePair& pair : node_pairs) {
-    const bool whole = variables.has(pair.rank) && variables.has(pair.count);
-    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
-  }
-  refuse_launcher(*wanted, there + names_of_present(variables));
-}
-
-/// What names the number of nodes but not this one's rank.
-/// @throws IdentityError: no-rank, elastic-range
-inline void check_lonely_count(const Variables& variables) {
-  for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
-                                    std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
-    const std::optional<int> nodes = read_node_count(variables, count);
-    if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
-      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) +
-                                                     " says how many nodes there are, but not " +
-                                                     "which of them this is; set " + rank + " to 0.." +
-                                                     std::to_string(*nodes - 1) + ", another on each node");
-    }
-  }
-}
-
-}  // namespace detail
-
-/// This node's place by its environment; flags are not looked at, but for the master that they give.
-/// @throws IdentityError where the environment contradicts itself or says only half.
-inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
-  if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
-    return *pair;
-  }
-  if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
-    return detail::read_mpirun_node(variables);
-  }
-  if (SlurmSource::present(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
-    return detail::read_srun_node(variables);
-  }
-  detail::check_wanted_pair(variables, wanted);
-  Environment process = environment;
-  process.erase("PET_NNODES");  // what describes a node is right here
-  process.erase("PET_NPROC_PER_NODE");
-  const ProcessIdentity who = process_identity(process);
-  NodeFacts node = detail::node_of(who);
-  if (who.launcher != SingleSource::name) {
-    node.warnings = who.warnings;
-  } else if (!wanted) {
-    detail::check_lonely_count(variables);
-    node.warnings = detail::allocation_warnings(variables);
-  }
-  return node;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/node_identity.hpp
-
-/// @file
-/// Which node a per-node launcher runs on, among how many: a pure function of flags and environment.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// Rank and count, flags first. Whole flags make the environment's place of no interest.
-inline NodeFacts place_of_node(const Environment& joined, const Variables& variables) {
-  const std::optional<int> rank = variables.integer("--node-rank");
-  const std::optional<int> count = read_node_count(variables, "--nnodes");
-  NodeFacts node;
-  node.launcher = "node";
-  if (!(rank && count) && count != 1) {
-    Environment with_master = joined;  // a master that is given is never guessed, nor missed
-    for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
-      if (const std::optional<std::string> address = variables.text(given)) {
-        with_master["MASTER_ADDR"] = *address;
-      }
-    }
-    node = node_facts(with_master, Variables(with_master));
-  }
-  node.node_rank = rank.value_or(node.node_rank);
-  node.node_count = count.value_or(node.node_count);
-  return node;
-}
-
-/// The address where launchers meet: given, else this node, else what the source found.
-inline void find_node_master(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
-  const bool one_node = node.node_count == 1;
-  std::optional<std::string> address;
-  for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
-    address = address ? address : variables.text(variable);
-  }
-  if (!address && !one_node && !facts.master_addr) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
-                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
-  }
-  node.master_addr = address ? *address : one_node ? loopback_address : *facts.master_addr;
-  if (!address && !one_node && facts.master_is_guess) {
-    node.provisional.emplace_back("master_addr");
-  }
-  for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
-    node.master_port = node.master_port ? node.master_port : variables.port(variable);
-  }
-  const std::optional<int> port = variables.port("MASTER_PORT");
-  if (!node.master_port && (port || !one_node)) {
-    node.master_port = facts.master_port ? facts.master_port : port.value_or(default_master_port);
-  }
-}
-
-/// An integer or "auto". @throws IdentityError (bad-integer)
-inline std::optional<std::string> read_nproc_per_node(const Variables& variables) {
-  std::optional<std::string> found;
-  for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
-    const std::optional<std::string> value = found ? std::nullopt : variables.text(variable);
-    if (value && *value != "auto") {
-      variables.count(variable);
-    }
-    found = found ? found : value;
-  }
-  return found;
-}
-
-}  // namespace detail
-
-/// Which node the launcher with these flags and this environment is. Pure.
-/// @throws IdentityError where they contradict themselves or say only half.
-inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
-  const Environment joined = with_flags(environment, flags);
-  const Variables variables(joined);
-  const NodeFacts facts = detail::place_of_node(joined, variables);
-  NodeIdentity node;
-  node.node_rank = facts.node_rank;
-  node.node_count = facts.node_count;
-  node.launcher = facts.launcher;
-  node.warnings = facts.warnings;
-  if (node.node_rank >= node.node_count) {
-    throw IdentityError(
-        IdentityErrc::rank_out_of_range,
-        "node rank " + std::to_string(node.node_rank) + " is not below node count " + std::to_string(node.node_count) +
-            " (" +
-            variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
-                              "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
-            "); set both (--node-rank, --nnodes), counting from 0");
-  }
-  detail::find_node_master(variables, facts, node);
-  node.nproc_per_node = detail::read_nproc_per_node(variables);
-  return node;
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -10604,108 +7293,6 @@ struct Limits {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/host_identity.hpp
-
-/// @file
-/// Which host a process runs on, told by what two containers on one machine do not share.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Which machine a rank runs on, as the ranks compare it.
-struct HostIdentity {
-  std::string id;    ///< equal on two ranks exactly where they share a host
-  std::string name;  ///< for messages only: names repeat, and differ between views of one machine
-};
-
-/// The identity that follows from its two parts: what makes it testable without several machines.
-inline std::string host_id_of(std::string_view boot_id, std::string_view network_namespace) {
-  const std::size_t end = boot_id.find_last_not_of(" \t\r\n");
-  std::string id(boot_id.substr(0, end == std::string_view::npos ? 0 : end + 1));
-  id.append("/net:").append(network_namespace);
-  return id;
-}
-
-namespace detail {
-
-/// The first bytes of a small file of the kernel's; empty where it cannot be read.
-inline std::string read_small_file(const char* path) {
-  int fd = -1;
-  do {
-    fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) {
-    return {};
-  }
-  char text[128];
-  ssize_t count = -1;
-  do {
-    count = ::read(fd, text, sizeof text);
-  } while (count < 0 && errno == EINTR);
-  static_cast<void>(::close(fd));  // read only: nothing can be lost
-  return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
-}
-
-}  // namespace detail
-
-/// The boot id, which all containers and namespaces of a machine share, with the inode of the network namespace, which
-/// two containers do not. Where the system tells neither, the host's name stands in.
-/// @param override_id DTRAIN_HOST_ID, where it is set: taken as it is; the caller reads the environment
-/// @throws Error (posix) if the system does not tell its name; Error (invalid_argument) for an override that is too
-/// long
-inline HostIdentity host_identity(const std::optional<std::string>& override_id = std::nullopt) {
-  struct ::utsname system {};
-  if (::uname(&system) != 0) {
-    throw errno_error("asking for the name of this host");
-  }
-  HostIdentity host;
-  host.name = static_cast<const char*>(system.nodename);
-  host.name.resize(std::min(host.name.size(), max_name_bytes));
-  if (override_id && !override_id->empty()) {
-    if (override_id->size() > max_name_bytes) {
-      throw Error(Errc::invalid_argument, "DTRAIN_HOST_ID has " + std::to_string(override_id->size()) +
-                                              " characters; at most " + std::to_string(max_name_bytes) +
-                                              " are allowed");
-    }
-    host.id = *override_id;
-    return host;
-  }
-  const std::string boot_id = detail::read_small_file("/proc/sys/kernel/random/boot_id");
-  struct ::stat space {};
-  const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
-  host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
-                       has_namespace ? std::to_string(space.st_ino) : "name:" + host.name);
-  return host;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/link.hpp
-
-/// @file
-/// A connection between a rank and its store with its frames, at a place that does not move.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-struct Link {
-  /// @param bound of the frames that are read at first
-  explicit Link(net::Connection connected, std::size_t bound = max_frame_bytes)
-      : connection(std::move(connected)), reader(connection, bound), writer(connection, max_frame_bytes) {}
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
-
-  /// Lets the system notice a host or a path that is gone: probes while nothing is sent, a bound while something is.
-  void watch(std::chrono::milliseconds liveness) {
-    connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-    connection.set_user_timeout(liveness);
-  }
-
-  net::Connection connection;
-  net::FrameReader reader;
-  net::FrameWriter writer;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/membership.hpp
 
 /// @file
@@ -10739,218 +7326,6 @@ struct Membership {
   /// What causes name, and what the job's failure is compared with.
   int rank_in_job() const noexcept { return job_rank.value_or(rank); }
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/node_groups.hpp
-
-/// @file
-/// From what all ranks said of themselves to who each is among the others: a pure function.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What a rank knows of itself when it joins. What its launcher stated as certain is checked; what is open or a guess
-/// of the launcher is left empty and learnt.
-struct RankFacts {
-  int rank = 0;
-  std::string host_id;
-  std::string host;  ///< its name, for messages
-  std::optional<int> local_rank;
-  std::optional<int> local_world_size;
-  std::optional<int> node_rank;
-  std::optional<int> node_count;
-  std::string agreed;  ///< what must be the same on all ranks: lines "name=value" (agreed_terms.hpp)
-};
-
-namespace detail {
-
-/// The sentence about one stated value that is wrong; nothing where it is right or was not stated.
-inline std::optional<std::string> stated_wrong(const RankFacts& facts, std::string_view name, std::optional<int> stated,
-                                               int computed, std::string_view why) {
-  if (!stated || *stated == computed) {
-    return std::nullopt;
-  }
-  std::string text = "rank " + std::to_string(facts.rank) + " on host " + facts.host + " was told ";
-  text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
-  text.append(std::to_string(computed)).append(": ").append(why);
-  return text + "; correct the variable or flag that states it, or leave it out";
-}
-
-}  // namespace detail
-
-/// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
-/// @param ranks one entry for each rank, in order
-/// @param job the name of the job that every rank gets
-/// @returns a Membership for each rank, or the first disagreement between what a rank stated and what is so
-inline std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankFacts>& ranks,
-                                                                    const std::string& job) {
-  std::unordered_map<std::string_view, std::size_t> node_of_host;
-  std::vector<std::vector<int>> nodes;
-  std::vector<Membership> members(ranks.size());
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
-    if (node == nodes.size()) {
-      nodes.emplace_back();
-    }
-    members[i].local_rank = static_cast<int>(nodes[node].size());
-    members[i].node_rank = static_cast<int>(node);
-    nodes[node].push_back(ranks[i].rank);
-  }
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const RankFacts& facts = ranks[i];
-    Membership& member = members[i];
-    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
-    member.rank = facts.rank;
-    member.world_size = static_cast<int>(ranks.size());
-    member.local_world_size = static_cast<int>(own_node.size());
-    member.node_count = static_cast<int>(nodes.size());
-    member.host = facts.host;
-    member.job = job;
-    if (nodes.size() > 1) {
-      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
-      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
-    }
-    const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
-                                                    : std::to_string(own_node.size()) + " ranks share its host";
-    const std::string hosts = "the ranks run on " + std::to_string(nodes.size()) +
-                              (nodes.size() == 1 ? " host" : " hosts") + ", numbered in the order of their first ranks";
-    std::optional<std::string> wrong =
-        detail::stated_wrong(facts, "local_world_size", facts.local_world_size, member.local_world_size, shared);
-    if (!wrong) {
-      wrong = detail::stated_wrong(facts, "local_rank", facts.local_rank, member.local_rank,
-                                   shared + ", and their local ranks follow their ranks");
-    }
-    if (!wrong) {
-      wrong = detail::stated_wrong(facts, "node_count", facts.node_count, member.node_count, hosts);
-    }
-    if (!wrong) {
-      wrong = detail::stated_wrong(facts, "node_rank", facts.node_rank, member.node_rank, hosts);
-    }
-    if (wrong) {
-      return Cause{CauseKind::disagreement, facts.rank, facts.host, *std::move(wrong)};
-    }
-  }
-  return members;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/outbox.hpp
-
-/// @file
-/// The frames of one direction of a session, kept until the other side has them: a pure queue.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-using Frame = std::vector<std::byte>;
-
-/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept for a peer that lost its
-/// connection, as far as the bound goes: who misses more cannot go on.
-class Outbox {
- public:
-  /// @param most bytes that may wait
-  /// @param kept bytes that are kept after they were taken
-  Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
-
-  /// False, with nothing appended, where more than the bound would wait: the peer does not read.
-  [[nodiscard]] bool push(Frame frame) {
-    if (waiting_bytes_ + frame.size() > most_) {
-      return false;
-    }
-    waiting_bytes_ += frame.size();
-    frames_.push_back(std::move(frame));
-    return true;
-  }
-
-  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
-  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
-
-  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre has_waiting()
-  const Frame& take() {
-    drop_beyond_kept();
-    const Frame& frame = frames_[taken_++];
-    waiting_bytes_ -= frame.size();
-    taken_bytes_ += frame.size();
-    return frame;
-  }
-
-  /// The peer has the first `count` frames. False for a count that cannot be: it was never sent so many.
-  bool acknowledge(std::uint64_t count) noexcept {
-    if (count > first_ + taken_) {
-      return false;
-    }
-    while (first_ < count) {
-      drop_first();
-    }
-    return true;
-  }
-
-  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what is no longer
-  /// kept, or claims what was never sent.
-  bool rewind(std::uint64_t count) noexcept {
-    if (count < first_ || !acknowledge(count)) {
-      return false;
-    }
-    waiting_bytes_ += std::exchange(taken_bytes_, 0);
-    taken_ = 0;
-    return true;
-  }
-
- private:
-  void drop_first() noexcept {
-    taken_bytes_ -= frames_.front().size();
-    frames_.pop_front();
-    --taken_;
-    ++first_;
-  }
-
-  void drop_beyond_kept() noexcept {
-    while (taken_bytes_ > kept_) {
-      drop_first();
-    }
-  }
-
-  std::size_t most_;
-  std::size_t kept_;
-  std::deque<Frame> frames_;  ///< those that were taken, then those that wait
-  std::size_t taken_ = 0;
-  std::uint64_t first_ = 0;  ///< the number of frames_.front()
-  std::size_t taken_bytes_ = 0;
-  std::size_t waiting_bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/party_barrier.hpp
-
-/// @file
-/// A barrier for some of a job's ranks, made of a store's other operations.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Counts who comes; the last of a round opens its gate, and takes away that of the round before, which all have
-/// passed. At most four messages there and back for the last, two for any other. A rank is in a barrier of one name
-/// once at a time, and one that timed out counts as having come. @param store a handle whose prefix only the parties
-/// use
-template <class Store>
-async::Task<void> party_barrier(Store store, std::string name, std::int64_t parties, Deadline deadline) {
-  const std::string prefix = "barrier/" + name + "/";
-  async::Task<std::int64_t> arriving = store.add(prefix + "arrived", 1, deadline);
-  const std::int64_t arrived = co_await std::move(arriving);
-  const std::int64_t round = (arrived - 1) / parties;
-  const std::string gate = prefix + std::to_string(round);
-  if (arrived % parties != 0) {
-    async::Task<void> waiting = store.wait(std::vector<std::string>{gate}, deadline);
-    co_await std::move(waiting);
-    co_return;
-  }
-  async::Task<void> opening = store.set(gate, "", deadline);
-  co_await std::move(opening);
-  if (round > 0) {
-    async::Task<bool> erasing = store.erase(prefix + std::to_string(round - 1), deadline);
-    static_cast<void>(co_await std::move(erasing));
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -11084,2070 +7459,6 @@ struct Response {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/key_waits.hpp
-
-/// @file
-/// Who waits for which keys: a pure state machine.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Names a request that awaits its answer: the session, and the number that the session gave the request.
-struct RequestKey {
-  std::uint64_t session = 0;
-  std::uint64_t request = 0;
-
-  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
-};
-
-/// A wait ends when all its keys exist at once: one that vanishes meanwhile is waited for again. Which keys exist is
-/// the caller's to say: `exists(key)`, and appeared() and vanished() at each change.
-class KeyWaits {
- public:
-  using Instant = Deadline::Clock::time_point;
-
-  /// A wait that ended because all its keys exist.
-  struct Released {
-    RequestKey who;
-    Operation operation = Operation::wait;
-    std::vector<std::string> keys;
-  };
-
-  /// A wait that was taken back.
-  struct GivenUp {
-    std::vector<std::string> missing;  ///< each once, in the order of asking
-    std::size_t keys = 0;              ///< how many different ones were waited for
-    Instant since;
-  };
-
-  /// Registers a wait, unless all keys exist: then there is nothing to wait for, and it is false.
-  /// @param keys at least one; the same one several times counts once
-  template <class Exists>
-  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists) {
-    bool all = true;
-    for (const std::string& key : keys) {
-      all = all && exists(key);
-    }
-    if (all) {
-      return false;
-    }
-    Wait& wait = waits_[who];
-    for (const std::string& key : keys) {
-      if (waiters_[key].insert(who).second) {
-        ++wait.different;
-        wait.missing += exists(key) ? 0 : 1;
-      }
-    }
-    keys_of_[who.session] += keys.size();
-    wait.operation = operation;
-    wait.keys = std::move(keys);
-    wait.since = now;
-    return true;
-  }
-
-  /// A key came to be: the waits that lacked only it end, in the order of sessions and requests.
-  void appeared(const std::string& key, std::vector<Released>& released) {
-    const auto place = waiters_.find(key);
-    if (place == waiters_.end()) {
-      return;
-    }
-    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
-    for (const RequestKey who : waiters) {
-      const auto found = waits_.find(who);
-      if (--found->second.missing == 0) {
-        released.push_back({who, found->second.operation, found->second.keys});
-        end(found);
-      }
-    }
-  }
-
-  /// A key was erased.
-  void vanished(const std::string& key) {
-    const auto place = waiters_.find(key);
-    if (place != waiters_.end()) {
-      for (const RequestKey who : place->second) {
-        ++waits_.at(who).missing;
-      }
-    }
-  }
-
-  /// Takes a wait back; nothing if there is no such (any more).
-  template <class Exists>
-  std::optional<GivenUp> cancel(RequestKey who, const Exists& exists) {
-    const auto found = waits_.find(who);
-    if (found == waits_.end()) {
-      return std::nullopt;
-    }
-    GivenUp result{{}, found->second.different, found->second.since};
-    std::set<std::string> seen;
-    for (const std::string& key : found->second.keys) {
-      if (!exists(key) && seen.insert(key).second) {
-        result.missing.push_back(key);
-      }
-    }
-    end(found);
-    return result;
-  }
-
-  /// Takes back all waits of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
-      end(it++);
-    }
-  }
-
-  /// How many keys the waits of a session have in all, those included that exist by now, and each as often as it was
-  /// named: what they take in memory.
-  std::size_t keys_of(std::uint64_t session) const {
-    const auto found = keys_of_.find(session);
-    return found == keys_of_.end() ? 0 : found->second;
-  }
-
-  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
-  template <class Exists>
-  std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
-    const auto found = waits_.lower_bound({session, 0});
-    if (found == waits_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    for (const std::string& key : found->second.keys) {
-      if (!exists(key)) {
-        return key;
-      }
-    }
-    return std::nullopt;
-  }
-
-  std::size_t size() const noexcept { return waits_.size(); }
-
- private:
-  struct Wait {
-    Operation operation = Operation::wait;
-    std::vector<std::string> keys;
-    std::size_t different = 0;
-    std::size_t missing = 0;  ///< how many of the different ones do not exist
-    Instant since;
-  };
-
-  void end(std::map<RequestKey, Wait>::iterator wait) {
-    const RequestKey who = wait->first;
-    for (const std::string& key : wait->second.keys) {
-      const auto place = waiters_.find(key);
-      if (place != waiters_.end() && place->second.erase(who) > 0 && place->second.empty()) {
-        waiters_.erase(place);
-      }
-    }
-    const auto count = keys_of_.find(who.session);
-    count->second -= wait->second.keys.size();
-    if (count->second == 0) {
-      keys_of_.erase(count);
-    }
-    waits_.erase(wait);
-  }
-
-  std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, who waits for it among others
-  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/barriers.hpp
-
-/// @file
-/// Who has arrived at which barrier: a pure state machine.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Every rank passes each barrier once in a round. A completed barrier is forgotten, so that the next arrival at its
-/// name opens the next round, and names that are no longer used cost nothing.
-class Barriers {
- public:
-  using Instant = KeyWaits::Instant;
-
-  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there };
-
-  /// A barrier that somebody gave up: who came, and who did not.
-  struct Unfinished {
-    std::string name;
-    std::vector<int> arrived;  ///< with the one who gives up now
-    std::vector<int> missing;
-    std::vector<int> gave_up;  ///< those who had arrived and gave up before; the round goes on without them
-    Instant since;             ///< when the first one arrived
-  };
-
-  explicit Barriers(int world_size) : world_size_(world_size) {}
-
-  /// @param released gets every request of the round when the last rank arrives, this one included
-  Arrival arrive(const std::string& name, int rank, RequestKey who, Instant now, std::vector<RequestKey>& released) {
-    const auto [place, is_new] = rounds_.try_emplace(name);
-    Round& round = place->second;
-    if (is_new) {
-      round.since = now;
-    }
-    if (!round.arrived.emplace(rank, who).second) {
-      return Arrival::already_there;
-    }
-    round.gave_up.erase(rank);
-    if (round.arrived.size() < static_cast<std::size_t>(world_size_)) {
-      places_.emplace(who, Place{name, rank});
-      return Arrival::waiting;
-    }
-    for (const auto& [arrived_rank, request] : round.arrived) {
-      released.push_back(request);
-      places_.erase(request);
-    }
-    rounds_.erase(place);
-    return Arrival::completed;
-  }
-
-  /// Takes an arrival back; nothing if there is no such (any more).
-  std::optional<Unfinished> cancel(RequestKey who) {
-    const auto found = places_.find(who);
-    if (found == places_.end()) {
-      return std::nullopt;
-    }
-    const Round& round = rounds_.at(found->second.name);
-    Unfinished result{found->second.name, {}, {}, {round.gave_up.begin(), round.gave_up.end()}, round.since};
-    for (int rank = 0; rank < world_size_; ++rank) {
-      if (round.arrived.contains(rank)) {
-        result.arrived.push_back(rank);
-      } else if (!round.gave_up.contains(rank)) {
-        result.missing.push_back(rank);
-      }
-    }
-    take_back(found);
-    return result;
-  }
-
-  /// The barrier that a session waits in; nothing if in none.
-  std::optional<std::string> waited_by(std::uint64_t session) const {
-    const auto found = places_.lower_bound({session, 0});
-    if (found == places_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    return found->second.name;
-  }
-
-  /// Takes back all arrivals of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = places_.lower_bound({session, 0}); it != places_.end() && it->first.session == session;) {
-      take_back(it++);
-    }
-  }
-
-  /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
-  std::vector<std::pair<RequestKey, std::string>> clear() {
-    std::vector<std::pair<RequestKey, std::string>> all;
-    for (auto& [who, place] : places_) {
-      all.emplace_back(who, std::move(place.name));
-    }
-    places_.clear();
-    rounds_.clear();
-    return all;
-  }
-
-  std::size_t size() const noexcept { return rounds_.size(); }
-
- private:
-  struct Round {
-    Instant since;
-    std::map<int, RequestKey> arrived;
-    std::set<int> gave_up;
-  };
-  /// Where a request waits.
-  struct Place {
-    std::string name;
-    int rank = 0;
-  };
-
-  /// A round that nobody waits in is forgotten.
-  void take_back(std::map<RequestKey, Place>::iterator place) {
-    const auto round = rounds_.find(place->second.name);
-    round->second.arrived.erase(place->second.rank);
-    round->second.gave_up.insert(place->second.rank);
-    if (round->second.arrived.empty()) {
-      rounds_.erase(round);
-    }
-    places_.erase(place);
-  }
-
-  int world_size_;
-  std::map<std::string, Round> rounds_;
-  std::map<RequestKey, Place> places_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/key_space.hpp
-
-/// @file
-/// The keys and values of a job: a pure state machine.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Every change is whole or, with the sentence of a refusal, none. Those that add keys give whose waits they end.
-class KeySpace {
- public:
-  using Refusal = std::optional<std::string>;
-  using Released = KeyWaits::Released;
-
-  /// What add came to, or append's length in bytes.
-  struct Count {
-    std::int64_t value = 0;
-    Refusal refusal;
-  };
-
-  explicit KeySpace(const Limits& limits) : limits_(limits) {}
-
-  const std::string* find(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : &found->second;
-  }
-
-  /// Sets or replaces a value and releases those who waited for the key.
-  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
-    const std::string* old = find(key);
-    Refusal refusal =
-        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
-    if (!refusal) {
-      store(key, std::move(value), released);
-    }
-    return refusal;
-  }
-
-  /// As so many sets in this order; of a key that is there twice the last value counts. @pre as many values as keys
-  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
-                   std::vector<Released>& released) {
-    std::map<std::string, std::size_t> last;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      last[keys[i]] = i;
-    }
-    std::size_t added = 0;
-    std::size_t freed = 0;
-    std::size_t taken = 0;
-    for (const auto& [key, place] : last) {
-      const std::string* old = find(key);
-      added += old == nullptr ? 1 : 0;
-      freed += old == nullptr ? 0 : key.size() + old->size();
-      taken += key.size() + values[place].size();
-    }
-    Refusal refusal = refuse(added, freed, taken);
-    if (!refusal) {
-      for (const auto& [key, place] : last) {
-        store(key, std::move(values[place]), released);
-      }
-    }
-    return refusal;
-  }
-
-  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
-  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
-    std::int64_t present = 0;
-    if (const std::string* text = find(key)) {
-      const char* end = text->data() + text->size();
-      const auto [stop, error] = std::from_chars(text->data(), end, present);
-      if (error != std::errc() || stop != end) {
-        return {0, "it holds no integer; add works on keys that add alone has written"};
-      }
-    }
-    Count sum;
-    if (__builtin_add_overflow(present, delta, &sum.value)) {
-      return {0, "the sum does not fit into 64 bits"};
-    }
-    sum.refusal = set(key, std::to_string(sum.value), released);
-    return sum;
-  }
-
-  /// Appends to the value; a missing key counts as empty.
-  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
-    const std::string* old = find(key);
-    if (old == nullptr) {
-      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
-    }
-    const std::size_t length = old->size() + text.size();
-    if (length > max_value_bytes) {
-      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
-                     std::to_string(max_value_bytes) + " are possible"};
-    }
-    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
-    if (!count.refusal) {
-      values_.at(key) += text;
-      bytes_ += text.size();
-    }
-    return count;
-  }
-
-  /// Removes the key; who waits for it goes on waiting. @returns whether it existed
-  bool erase(const std::string& key) {
-    const auto found = values_.find(key);
-    if (found == values_.end()) {
-      return false;
-    }
-    bytes_ -= key.size() + found->second.size();
-    values_.erase(found);
-    waits_.vanished(key);
-    return true;
-  }
-
-  /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
-  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now) {
-    return waits_.add(who, operation, std::move(keys), now, Exists{values_});
-  }
-
-  /// Takes a wait back; nothing if there is no such (any more).
-  std::optional<KeyWaits::GivenUp> cancel(RequestKey who) { return waits_.cancel(who, Exists{values_}); }
-
-  /// Takes back all waits of a session.
-  void forget(std::uint64_t session) { waits_.forget(session); }
-
-  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
-  std::optional<std::string> lacked_by(std::uint64_t session) const {
-    return waits_.lacked_by(session, Exists{values_});
-  }
-
-  const KeyWaits& waits() const noexcept { return waits_; }
-  std::size_t size() const noexcept { return values_.size(); }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  using Values = std::unordered_map<std::string, std::string>;
-
-  /// For KeyWaits.
-  struct Exists {
-    bool operator()(const std::string& key) const { return values.contains(key); }
-    const Values& values;
-  };
-
-  /// Why the store cannot take `added` more keys, and `taken` bytes in the place of `freed` ones.
-  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
-    if (values_.size() + added > limits_.keys && added > 0) {
-      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
-             std::to_string(limits_.keys) + "; erase keys or use them again";
-    }
-    if (bytes_ - freed + taken > limits_.store_bytes) {
-      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
-    }
-    return std::nullopt;
-  }
-
-  void store(const std::string& key, std::string value, std::vector<Released>& released) {
-    const auto [place, is_new] = values_.try_emplace(key);
-    bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
-    place->second = std::move(value);
-    if (is_new) {
-      waits_.appeared(key, released);
-    }
-  }
-
-  Limits limits_;
-  std::size_t bytes_ = 0;
-  Values values_;
-  KeyWaits waits_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/message.hpp
-
-/// @file
-/// The messages between a rank and the store of its job; this comment is the description of the protocol.
-///
-/// Both sides of a TCP connection send frames (net/frame.hpp: a length, then that many bytes); the first byte of a
-/// frame is its MessageKind, the rest its fields in the order of the structs, integers little-endian, strings as a
-/// 32-bit length and their bytes. Every length is bounded (limits.hpp), and a frame with bytes left over is malformed.
-///
-///   rank                                 store
-///   Hello                        ->              who, of which attempt, with a secret or without; a nonce
-///                                <-      Challenge   a nonce, and whether a secret is asked for
-///   Join, with a proof           ->              within the handshake deadline
-///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
-///
-/// From here on, a session: its frames are numbered on each side by counting them, Heartbeats left out.
-///
-///                                <-      Welcome once all ranks have joined: who this rank is
-///                                 or     Failure the job's first cause
-///   Request (id)                 ->
-///                                <-      Response (id)   in any order; get, wait and barrier answer when they can
-///   Cancel (id)                  ->              its deadline passed: answered by the Response, whichever it became
-///   Report (cause)               ->
-///                                <-      Failure         to every rank, once: the first cause of the job
-///   Leave                        ->
-///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
-///                                                the store's as the answer to it
-///
-/// Who hears nothing for the liveness time takes the other for lost. A connection that breaks without Leave is made
-/// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
-/// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
-///
-/// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
-/// connections that say nothing closes the oldest. After a failure every request is answered Status::failed. What every
-/// version keeps: the kind, magic, protocol and version of a Hello, and all of Refused; so two versions can tell each
-/// other apart. The proofs are described in transcript.hpp.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// @name What a Hello begins with
-/// @{
-inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 2;
-/// @}
-
-/// What begins a frame. Numbers are never given to another meaning.
-enum class MessageKind : std::uint8_t {
-  hello = 1,
-  welcome = 2,
-  refused = 3,
-  failure = 4,
-  request = 5,
-  response = 6,
-  cancel = 7,
-  report = 8,
-  leave = 9,
-  left = 10,
-  accepted = 11,
-  challenge = 12,
-  join = 13,
-  resume = 14,
-  heartbeat = 15,
-};
-
-/// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
-enum class Role : std::uint8_t { rank = 1, launcher = 2 };
-
-/// Random bytes, new for each handshake.
-using Nonce = std::array<std::byte, 16>;
-
-/// An HMAC-SHA256; zeros where there is no secret.
-using Proof = std::array<std::byte, 32>;
-
-/// @name At the door
-/// @{
-struct Hello {
-  std::string version;  ///< of dtrain; the same on all ranks of a job
-  Role role = Role::rank;
-  std::uint64_t generation = 0;  ///< the attempt, counted from 0 by the launcher
-  Nonce nonce{};
-  bool has_secret = false;
-};
-
-struct Challenge {
-  Nonce nonce{};
-  bool asks_secret = false;
-};
-
-struct Join {
-  RankFacts facts;
-  int world_size = 1;
-  std::string job;                ///< what the launcher calls the job; empty where it does not
-  std::int64_t process = 0;       ///< its process id, for messages
-  std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
-  Proof proof{};
-};
-
-/// Names a session to the store that gave it out; nobody else can guess the key.
-struct Ticket {
-  std::uint64_t session = 0;
-  Nonce key{};
-};
-
-struct Resume {
-  Ticket ticket;
-  std::uint64_t received = 0;  ///< frames of the session
-  Proof proof{};
-};
-
-/// The rank sits in its place and waits for the others, or goes on with its session.
-struct Accepted {
-  Ticket ticket;
-  std::uint64_t received = 0;  ///< frames of the session; 0 where it begins
-  std::uint32_t heartbeat_ms = 0;
-  std::uint32_t liveness_ms = 0;
-  std::uint32_t grace_ms = 0;  ///< how long the store waits for a Resume
-  Proof proof{};
-};
-
-struct Refused {
-  std::string sentence;
-  bool other_job = false;  ///< the store is another job's: this rank's own may be elsewhere
-};
-/// @}
-
-/// @name In a session
-/// @{
-struct Heartbeat {
-  std::uint64_t received = 0;  ///< frames of the session: they need not be kept for a Resume any more
-};
-
-struct Welcome {
-  Membership membership;
-};
-
-/// The first cause, to a rank; the same fields as a Report, which goes to the store.
-struct Failure {
-  Cause cause;
-};
-
-struct Report {
-  Cause cause;
-};
-
-struct Leave {};
-struct Left {};
-/// @}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/fields.hpp
-
-/// @file
-/// FieldWriter and FieldReader: one description of a message's fields serves both directions.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Appends fields; a text that is too long for the other side is cut.
-class FieldWriter {
- public:
-  void number(std::uint16_t value) { out_.u16(value); }
-  void number(std::uint32_t value) { out_.u32(value); }
-  void number(std::uint64_t value) { out_.u64(value); }
-  void number(std::int64_t value) { out_.i64(value); }
-
-  /// An integer that is one of first..last.
-  void number(int value, int, int) { out_.u32(static_cast<std::uint32_t>(value)); }
-  void number(const std::optional<int>& value, int, int) { out_.u32(static_cast<std::uint32_t>(value.value_or(-1))); }
-
-  template <class E>
-  void choice(E value, E, E) {
-    out_.u8(static_cast<std::uint8_t>(value));
-  }
-  void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
-  void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
-  void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
-    out_.u32(static_cast<std::uint32_t>(values.size()));
-    for (const std::string& value : values) {
-      text(value, longest);
-    }
-  }
-  void flag(bool value) { out_.u8(value ? 1 : 0); }
-  template <std::size_t N>
-  void bytes(const std::array<std::byte, N>& value) {
-    out_.raw(value);
-  }
-
-  std::vector<std::byte> take() { return out_.take(); }
-  std::span<const std::byte> view() const noexcept { return out_.view(); }
-  void clear() noexcept { out_.clear(); }
-
- private:
-  net::ByteWriter out_;
-};
-
-/// Reads fields from bytes that nobody vouches for; after the first one that cannot be, finished() is false for good.
-class FieldReader {
- public:
-  explicit FieldReader(std::span<const std::byte> bytes) : in_(bytes) {}
-
-  void number(std::uint16_t& value) { value = in_.u16(); }
-  void number(std::uint32_t& value) { value = in_.u32(); }
-  void number(std::uint64_t& value) { value = in_.u64(); }
-  void number(std::int64_t& value) { value = in_.i64(); }
-
-  void number(int& value, int first, int last) {
-    const auto found = static_cast<std::int32_t>(in_.u32());
-    require(found >= first && found <= last);
-    value = in_.ok() ? found : first;
-  }
-  void number(std::optional<int>& value, int first, int last) {
-    const auto found = static_cast<std::int32_t>(in_.u32());
-    require(found == -1 || (found >= first && found <= last));
-    value = in_.ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
-  }
-
-  template <class E>
-  void choice(E& value, E first, E last) {
-    const std::uint8_t found = in_.u8();
-    require(found >= static_cast<std::uint8_t>(first) && found <= static_cast<std::uint8_t>(last));
-    value = in_.ok() ? static_cast<E>(found) : first;
-  }
-
-  /// A name or a sentence, for people: printable, whatever the peer sent.
-  void text(std::string& value, std::size_t longest) {
-    value = printable(in_.string(longest));
-    value.resize(cut(value, longest).size());
-  }
-
-  /// Any bytes: a key or a value. In a sentence they are in_quotes() or printable().
-  void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
-
-  /// At least one text and at most `most`. What is allocated follows what is there, not what is announced.
-  void raw_texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
-    const std::uint32_t count = in_.u32();
-    require(count >= 1 && count <= most);
-    for (std::uint32_t i = 0; i < count && in_.ok(); ++i) {
-      values.push_back(in_.string(longest));
-    }
-  }
-  void flag(bool& value) {
-    const std::uint8_t found = in_.u8();
-    require(found <= 1);
-    value = in_.ok() && found == 1;
-  }
-  template <std::size_t N>
-  void bytes(std::array<std::byte, N>& value) {
-    const std::span<const std::byte> found = in_.raw(N);
-    std::copy(found.begin(), found.end(), value.begin());
-  }
-
-  bool ok() const noexcept { return in_.ok(); }
-  bool finished() const noexcept { return in_.finished(); }
-
- private:
-  void require(bool holds) {
-    if (!holds) {
-      in_.fail();
-    }
-  }
-
-  net::ByteReader in_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/door_fields.hpp
-
-/// @file
-/// The fields of the messages at the door, for the codec.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-inline constexpr int max_int = std::numeric_limits<int>::max();
-
-/// @name The kind of each message, and its fields in their order on the wire. A proof comes last (transcript.hpp).
-/// @{
-inline constexpr MessageKind kind_of(const Challenge*) {
-  return MessageKind::challenge;
-}
-inline constexpr MessageKind kind_of(const Join*) {
-  return MessageKind::join;
-}
-inline constexpr MessageKind kind_of(const Resume*) {
-  return MessageKind::resume;
-}
-inline constexpr MessageKind kind_of(const Accepted*) {
-  return MessageKind::accepted;
-}
-inline constexpr MessageKind kind_of(const Refused*) {
-  return MessageKind::refused;
-}
-
-/// What follows the kind, magic, protocol and version of a Hello.
-template <class Fields>
-void fields(Fields& of, Hello& message) {
-  of.choice(message.role, Role::rank, Role::launcher);
-  of.number(message.generation);
-  of.bytes(message.nonce);
-  of.flag(message.has_secret);
-}
-
-template <class Fields>
-void fields(Fields& of, Challenge& message) {
-  of.bytes(message.nonce);
-  of.flag(message.asks_secret);
-}
-
-template <class Fields>
-void fields(Fields& of, Join& message) {
-  of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
-  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
-  of.text(message.facts.host_id, max_name_bytes);
-  of.text(message.facts.host, max_name_bytes);
-  of.number(message.facts.local_rank, 0, max_int);
-  of.number(message.facts.local_world_size, 0, max_int);
-  of.number(message.facts.node_rank, 0, max_int);
-  of.number(message.facts.node_count, 0, max_int);
-  of.raw_text(message.facts.agreed, max_agreed_bytes);
-  of.text(message.job, max_name_bytes);
-  of.number(message.process);
-  of.number(message.patience_ms);
-  of.bytes(message.proof);
-}
-
-template <class Fields>
-void fields(Fields& of, Ticket& ticket) {
-  of.number(ticket.session);
-  of.bytes(ticket.key);
-}
-
-template <class Fields>
-void fields(Fields& of, Resume& message) {
-  fields(of, message.ticket);
-  of.number(message.received);
-  of.bytes(message.proof);
-}
-
-template <class Fields>
-void fields(Fields& of, Accepted& message) {
-  fields(of, message.ticket);
-  of.number(message.received);
-  of.number(message.heartbeat_ms);
-  of.number(message.liveness_ms);
-  of.number(message.grace_ms);
-  of.bytes(message.proof);
-}
-
-template <class Fields>
-void fields(Fields& of, Refused& message) {
-  of.text(message.sentence, max_sentence_bytes);
-  of.flag(message.other_job);
-}
-/// @}
-
-}  // namespace detail
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/request_bounds.hpp
-
-/// @file
-/// What a rank may ask of the store at all, checked before anything is sent.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What a request is doing, for the beginning of sentences: "setting key 'a' and 2 more". @pre it has a key
-inline std::string doing_of(const Request& request) {
-  const char* verb = "";
-  switch (request.operation) {
-    case Operation::set: verb = "setting key "; break;
-    case Operation::get: verb = "waiting for key "; break;
-    case Operation::try_get: verb = "looking for key "; break;
-    case Operation::add: verb = "adding to key "; break;
-    case Operation::wait: verb = "waiting for key "; break;
-    case Operation::barrier: verb = "waiting in barrier "; break;
-    case Operation::compare_set: verb = "comparing and setting key "; break;
-    case Operation::erase: verb = "erasing key "; break;
-    case Operation::append: verb = "appending to key "; break;
-    case Operation::set_many: verb = "setting key "; break;
-    case Operation::get_many: verb = "waiting for key "; break;
-  }
-  return verb + in_quotes(request.keys.front()) +
-         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
-}
-
-/// @throws Error (invalid_argument) for what is too long or too much, with the bound
-inline void require_bounded(const Request& request, const std::string& doing) {
-  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
-    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
-  };
-  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
-  if (request.keys.size() > max_keys_of_a_wait) {
-    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_of_a_wait, " are possible at once");
-  }
-  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
-  for (const std::string& key : request.keys) {
-    sum += key.size();
-    if (key.size() > max_key_bytes) {
-      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
-    }
-  }
-  for (const std::string& value : request.values) {
-    sum += value.size();
-    if (value.size() > max_value_bytes) {
-      refuse("a value has " + bytes(value.size()), max_value_bytes);
-    }
-  }
-  if (request.value.size() > max_value_bytes) {
-    refuse("the value has " + bytes(request.value.size()), max_value_bytes);
-  }
-  if (sum > max_batch_bytes) {
-    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/request_fields.hpp
-
-/// @file
-/// The fields of requests and their answers, in their order on the wire: for codec.hpp.
-
-namespace DTRAIN_NAMESPACE::rendezvous::detail {
-
-inline constexpr MessageKind kind_of(const Request*) {
-  return MessageKind::request;
-}
-inline constexpr MessageKind kind_of(const Response*) {
-  return MessageKind::response;
-}
-inline constexpr MessageKind kind_of(const Cancel*) {
-  return MessageKind::cancel;
-}
-
-/// Exactly `count` values. @pre when writing, there are so many
-template <class Fields>
-void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
-  values.resize(count);
-  for (std::string& value : values) {
-    of.raw_text(value, max_value_bytes);
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Request& message) {
-  of.number(message.id);
-  of.choice(message.operation, Operation::set, Operation::get_many);
-  of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
-  switch (message.operation) {
-    case Operation::compare_set: {
-      int expects_one = message.expected ? 1 : 0;
-      of.number(expects_one, 0, 1);
-      if (expects_one == 1) {
-        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
-      }
-      of.raw_text(message.value, max_value_bytes);
-      break;
-    }
-    case Operation::set:
-    case Operation::append: of.raw_text(message.value, max_value_bytes); break;
-    case Operation::add: of.number(message.number); break;
-    case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
-    default: break;
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Response& message) {
-  of.number(message.id);
-  of.choice(message.status, Status::ok, Status::failed);
-  of.raw_text(message.text, max_value_bytes);
-  of.number(message.number);
-  int count = static_cast<int>(message.values.size());
-  of.number(count, 0, static_cast<int>(max_keys_of_a_wait));
-  values_of(of, message.values, static_cast<std::size_t>(count));
-}
-
-template <class Fields>
-void fields(Fields& of, Cancel& message) {
-  of.number(message.id);
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous::detail
-
-// ---- dtrain/rendezvous/seats.hpp
-
-/// @file
-/// The places of a job, one for each rank: who may sit down, who sits, who has got up. Pure.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Names a connection of the server's; never used twice.
-using SessionId = std::uint64_t;
-
-/// Who has taken the place of each rank, and what became of it.
-class Seats {
- public:
-  enum class State : std::uint8_t { empty = 1, joined, left, lost };
-
-  struct Seat {
-    State state = State::empty;
-    SessionId session = 0;
-    RankFacts facts;
-    std::int64_t process = 0;
-
-    std::string who() const {
-      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
-             ")";
-    }
-  };
-
-  /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
-  Seats(int world_size, std::string owner) : owner_(std::move(owner)), seats_(static_cast<std::size_t>(world_size)) {}
-
-  int world_size() const noexcept { return static_cast<int>(seats_.size()); }
-  const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
-
-  /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
-  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed, as with different
-  /// world sizes or terms.
-  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Join& join) {
-    const int rank = join.facts.rank;
-    if (join.world_size != world_size()) {
-      const std::string text = "rank " + std::to_string(rank) + " on host " + join.facts.host +
-                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
-                               " that it has " + std::to_string(world_size());
-      if (complete()) {
-        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
-      }
-      return Cause{CauseKind::disagreement, rank, join.facts.host, text + "; start all ranks with one world size"};
-    }
-    if (rank < 0 || rank >= world_size()) {
-      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
-                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
-    }
-    Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    if (seat.state != State::empty) {
-      const char* state = seat.state == State::joined ? ""
-                          : seat.state == State::left ? ", which has left"
-                                                      : ", which was lost";
-      return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
-                     "; give each process its own rank"};
-    }
-    if (taken_ == 0) {
-      agreed_ = join.facts.agreed;
-      agreed_by_ = "rank " + std::to_string(rank) + " on host " + join.facts.host;
-    } else if (const auto difference = first_difference(join.facts.agreed, agreed_)) {
-      return Cause{CauseKind::disagreement, rank, join.facts.host,
-                   "rank " + std::to_string(rank) + " on host " + join.facts.host + " has " + difference->first + ", " +
-                       agreed_by_ + " has " + difference->second +
-                       "; start all ranks with the same program and settings"};
-    }
-    seat = Seat{State::joined, session, join.facts, join.process};
-    seat.facts.agreed.clear();  // ten thousand copies of one text
-    ++taken_;
-    ++present_;
-    return std::monostate{};
-  }
-
-  /// The seat that the very process which says this sits in already; null where there is no such.
-  const Seat* seat_of(const Join& join) const noexcept {
-    const int rank = join.facts.rank;
-    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
-      return nullptr;
-    }
-    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    const bool same = seat.facts.host_id == join.facts.host_id && seat.process == join.process;
-    return seat.state == State::joined && same ? &seat : nullptr;
-  }
-
-  /// A rank that sits gets up. @param how left or lost
-  void rise(int rank, State how) {
-    seats_[static_cast<std::size_t>(rank)].state = how;
-    --present_;
-    left_ += how == State::left ? 1 : 0;
-  }
-
-  /// Whether every rank has sat down at some time.
-  bool complete() const noexcept { return taken_ == seats_.size(); }
-
-  /// How many sit now.
-  std::size_t present() const noexcept { return present_; }
-
-  bool anyone_left() const noexcept { return left_ > 0; }
-
-  /// The ranks in a state, ascending.
-  std::vector<int> in(State state) const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      if (at(rank).state == state) {
-        ranks.push_back(rank);
-      }
-    }
-    return ranks;
-  }
-
-  /// What all said of themselves, in order of rank.
-  std::vector<RankFacts> facts() const {
-    std::vector<RankFacts> all;
-    all.reserve(seats_.size());
-    for (const Seat& seat : seats_) {
-      all.push_back(seat.facts);
-    }
-    return all;
-  }
-
- private:
-  std::string owner_;
-  std::string agreed_;     ///< what the first to sit down said
-  std::string agreed_by_;  ///< who that was
-  std::vector<Seat> seats_;
-  std::size_t taken_ = 0;
-  std::size_t present_ = 0;
-  std::size_t left_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/effect.hpp
-
-/// @file
-/// What may be said to and by a rank that has joined, and what a Job wants its server to do.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What a session is to be sent.
-using ToRank = std::variant<Welcome, Failure, Response, Left>;
-
-/// What a rank may send in its session.
-using FromRank = std::variant<Request, Cancel, Report, Leave>;
-
-/// @name Effects: what the server is to do, in order.
-/// @{
-struct Send {
-  SessionId session = 0;
-  ToRank message;
-};
-/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
-[[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
-  return {session, std::move(message)};
-}
-/// Close the session once what was sent to it is out.
-struct CloseAfterSending {
-  SessionId session = 0;
-};
-/// A rank has taken its place.
-struct Joined {
-  int rank = 0;
-  std::string host;
-};
-/// A rank is done.
-struct HasLeft {
-  int rank = 0;
-};
-/// The job has its first cause.
-struct HasFailed {
-  Cause cause;
-};
-using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
-/// @}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/codec.hpp
-
-/// @file
-/// The messages of a session to the bytes of a frame and back.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-/// @name The kind of each message, and its fields in their order on the wire.
-/// @{
-inline constexpr MessageKind kind_of(const Heartbeat*) {
-  return MessageKind::heartbeat;
-}
-inline constexpr MessageKind kind_of(const Welcome*) {
-  return MessageKind::welcome;
-}
-inline constexpr MessageKind kind_of(const Failure*) {
-  return MessageKind::failure;
-}
-inline constexpr MessageKind kind_of(const Report*) {
-  return MessageKind::report;
-}
-inline constexpr MessageKind kind_of(const Leave*) {
-  return MessageKind::leave;
-}
-inline constexpr MessageKind kind_of(const Left*) {
-  return MessageKind::left;
-}
-
-template <class Fields>
-void fields(Fields& of, Heartbeat& message) {
-  of.number(message.received);
-}
-
-template <class Fields>
-void fields(Fields& of, Welcome& message) {
-  of.number(message.membership.rank, 0, max_world_size);
-  of.number(message.membership.world_size, 1, max_world_size);
-  of.number(message.membership.local_rank, 0, max_world_size);
-  of.number(message.membership.local_world_size, 1, max_world_size);
-  of.number(message.membership.node_rank, 0, max_world_size);
-  of.number(message.membership.node_count, 1, max_world_size);
-  of.text(message.membership.host, max_name_bytes);
-  of.text(message.membership.job, max_name_bytes);
-  of.number(message.membership.other_host_rank, -1, max_world_size);
-  of.text(message.membership.other_host, max_name_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Cause& cause) {
-  of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
-  of.number(cause.rank, -1, max_int);
-  of.text(cause.host, max_name_bytes);
-  of.text(cause.text, max_sentence_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Failure& message) {
-  fields(of, message.cause);
-}
-
-template <class Fields>
-void fields(Fields& of, Report& message) {
-  fields(of, message.cause);
-}
-
-template <class Fields>
-void fields(Fields&, Leave&) {}
-
-template <class Fields>
-void fields(Fields&, Left&) {}
-/// @}
-
-template <class Message, class Any>
-std::optional<Any> decode_as(FieldReader& reader) {
-  Message message;
-  fields(reader, message);
-  std::optional<Any> decoded;
-  if (reader.finished()) {
-    decoded.emplace(std::move(message));
-  }
-  return decoded;
-}
-
-}  // namespace detail
-
-/// The frame of a message, in the memory of `writer`, which is used again.
-template <class Message>
-std::span<const std::byte> encode(Message message, FieldWriter& writer) {
-  writer.clear();
-  const MessageKind kind = detail::kind_of(&message);
-  writer.choice(kind, kind, kind);
-  detail::fields(writer, message);
-  return writer.view();
-}
-
-/// The frame of a message. @pre keys and values within their bounds: they would be cut
-template <class Message>
-Frame encode(Message message) {
-  FieldWriter writer;
-  static_cast<void>(encode(std::move(message), writer));
-  return writer.take();
-}
-
-inline Frame encode(ToRank message) {
-  return std::visit([](auto& each) { return encode(std::move(each)); }, message);
-}
-
-/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
-inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
-  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
-  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
-}
-
-/// What a store sent in a session; nothing if it does not follow the protocol.
-inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
-    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
-    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// What a rank sent in a session; nothing if it does not follow the protocol.
-inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
-    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
-    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
-    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
-    default: return std::nullopt;
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/door_codec.hpp
-
-/// @file
-/// The messages at the door, before a session begins, to the bytes of a frame and back.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What a rank may say after its Hello.
-using Knock = std::variant<Join, Resume>;
-
-/// What a store may say at the door.
-using DoorAnswer = std::variant<Challenge, Accepted, Refused, Failure>;
-
-/// @param protocol another than this version's only in tests
-inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
-  FieldWriter writer;
-  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
-  writer.number(protocol_magic);
-  writer.number(protocol);
-  writer.text(message.version, max_name_bytes);
-  detail::fields(writer, message);
-  return writer.take();
-}
-
-/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
-/// @param version the store's version of dtrain
-inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
-                                                                const std::string& version) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  std::uint32_t magic = 0;
-  std::uint16_t protocol = 0;
-  Hello hello;
-  reader.choice(kind, MessageKind::hello, MessageKind::hello);
-  reader.number(magic);
-  reader.number(protocol);
-  reader.text(hello.version, max_name_bytes);
-  if (!reader.ok() || magic != protocol_magic) {
-    return std::nullopt;
-  }
-  if (protocol != protocol_version || hello.version != version) {
-    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
-                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
-                   "); run one build on all ranks"};
-  }
-  detail::fields(reader, hello);
-  if (!reader.finished()) {
-    return std::nullopt;
-  }
-  return hello;
-}
-
-/// What a rank said after its Hello; nothing if it does not follow the protocol.
-inline std::optional<Knock> decode_knock(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::join: return detail::decode_as<Join, Knock>(reader);
-    case MessageKind::resume: return detail::decode_as<Resume, Knock>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// What a store said at the door; nothing if it does not follow the protocol.
-inline std::optional<DoorAnswer> decode_door_answer(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::challenge: return detail::decode_as<Challenge, DoorAnswer>(reader);
-    case MessageKind::accepted: return detail::decode_as<Accepted, DoorAnswer>(reader);
-    case MessageKind::refused: return detail::decode_as<Refused, DoorAnswer>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, DoorAnswer>(reader);
-    default: return std::nullopt;
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/line.hpp
-
-/// @file
-/// rendezvous::Line: one side of a session, which outlives the connections that carry it.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Bounds of one end of a session.
-struct LineOptions {
-  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
-  std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
-  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
-};
-
-/// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
-/// loop outlives it. Threads: the loop's. Its handlers may close it.
-class Line : public std::enable_shared_from_this<Line> {
- public:
-  struct Handlers {
-    /// A frame of the session has come. False where it does not follow the protocol: the connection ends.
-    std::function<bool(std::span<const std::byte>)> on_frame;
-    /// The connection has ended, and no other is attached. @param how a clause
-    std::function<void(const std::string& how)> on_end;
-  };
-
-  Line(async::EventLoop& loop, const LineOptions& options, Handlers handlers)
-      : loop_(loop),
-        options_(options),
-        handlers_(std::move(handlers)),
-        outbox_(options.outgoing_bytes, kept_bytes),
-        to_write_(loop),
-        taken_(loop),
-        last_heard_(Deadline::Clock::now()) {}
-  Line(const Line&) = delete;
-  Line& operator=(const Line&) = delete;
-  ~Line() = default;
-
-  /// Goes on over this connection, instead of any that it has. What the link's writer holds already goes first.
-  /// @param has how many frames the peer has. False where it cannot go on from there: then nothing is changed
-  bool attach(std::unique_ptr<Link> link, std::uint64_t has) {
-    if (!outbox_.rewind(has)) {
-      return false;
-    }
-    detach();
-    link_ = std::move(link);
-    last_heard_ = Deadline::Clock::now();
-    reading_ = loop_.spawn(run(shared_from_this(), &Line::read_all));
-    writing_ = loop_.spawn(run(shared_from_this(), &Line::write_all));
-    return true;
-  }
-
-  bool attached() const noexcept { return link_ != nullptr; }
-
-  /// False where the peer leaves too much unread.
-  [[nodiscard]] bool send(Frame frame) {
-    to_write_.set();
-    return outbox_.push(std::move(frame));
-  }
-
-  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
-  /// under way that the peer hears anyway.
-  void beat() {
-    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
-        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
-      unacknowledged_bytes_ = 0;
-      to_write_.set();
-    }
-  }
-
-  /// Ends the connection once everything is sent. Without one, nothing is sent any more.
-  void close_after_sending() {
-    closing_ = true;
-    to_write_.set();
-  }
-
-  /// Ends everything; no handler is called any more.
-  void close() noexcept {
-    handlers_ = {};
-    detach();
-  }
-
-  std::uint64_t received() const noexcept { return received_; }
-  Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
-  void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
-  std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
-
- private:
-  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
-  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
-  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
-  static constexpr std::chrono::milliseconds linger{1000};
-
-  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
-
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
-
-  bool lacks_room() const noexcept {
-    return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
-  }
-
-  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
-  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
-  async::Task<void> room() {
-    while (lacks_room()) {
-      is_crowded_ = true;
-      co_await taken_.wait(a_day());
-    }
-    is_crowded_ = false;
-  }
-
-  /// Ends both directions and the connection.
-  void detach() noexcept {
-    reading_.cancel();
-    writing_.cancel();
-    link_.reset();
-    taken_.set();
-  }
-
-  /// Runs one direction. Its end, or its exception, is the end of the connection.
-  static async::Task<void> run(std::shared_ptr<Line> self, async::Task<std::string> (Line::*direction)(Link&)) {
-    const Link* const link = self->link_.get();
-    std::string how;
-    try {
-      how = co_await ((*self).*direction)(*self->link_);
-    } catch (const std::exception& error) {
-      how = error.what();
-    }
-    if (self->link_.get() == link) {
-      self->detach();
-      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
-      if (on_end) {
-        on_end(how);
-      }
-    }
-  }
-
-  async::Task<std::string> read_all(Link& link) {
-    net::FrameResult frame;
-    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
-    for (;;) {
-      if (lacks_room()) {
-        co_await room();
-      }
-      if (!link.reader.try_read_frame(frame)) {
-        co_await link.connection.readable(a_day());
-        continue;
-      }
-      if (!frame.ok()) {
-        co_return frame.reason;
-      }
-      last_heard_ = Deadline::Clock::now();
-      const bool understood = hear(frame.payload);
-      if (link_.get() != &link) {
-        co_return std::string();
-      }
-      if (!understood) {
-        co_return "it sent bytes that do not follow the protocol";
-      }
-    }
-  }
-
-  bool hear(std::span<const std::byte> frame) {
-    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
-      if (options_.is_store) {
-        beat();
-      }
-      return outbox_.acknowledge(*has);
-    }
-    ++received_;
-    unacknowledged_bytes_ += frame.size();
-    if (unacknowledged_bytes_ > acknowledged_every) {
-      beat();
-    }
-    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
-    return !on_frame || on_frame(frame);
-  }
-
-  async::Task<std::string> write_all(Link& link) {
-    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
-    for (;;) {
-      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
-        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
-      }
-      if (link.writer.queued_bytes() > 0) {
-        net::IoResult result = link.writer.try_flush();
-        if (result.status == net::IoStatus::timed_out) {
-          const std::size_t at_once = result.bytes;
-          result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
-          result.bytes += at_once;
-        }
-        taken_.set();
-        if (result.status == net::IoStatus::closed) {
-          co_return result.reason();
-        }
-        const Deadline::Clock::time_point now = Deadline::Clock::now();
-        if (result.bytes > 0) {
-          last_taken = now;
-          last_heard_ = is_crowded_ ? now : last_heard_;
-        } else if (now - last_taken >= options_.send) {
-          co_return "it took nothing for " + seconds_text(options_.send);
-        }
-      } else if (closing_) {
-        link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
-        co_await loop_.sleep_for(linger);
-        co_return "it was told to close";
-      } else {
-        co_await to_write_.wait(a_day());
-        last_taken = Deadline::Clock::now();
-      }
-    }
-  }
-
-  async::EventLoop& loop_;
-  LineOptions options_;
-  Handlers handlers_;
-  Outbox outbox_;
-  std::unique_ptr<Link> link_;
-  async::AutoResetEvent to_write_;
-  async::AutoResetEvent taken_;
-  Deadline::Clock::time_point last_heard_;
-  std::uint64_t received_ = 0;
-  std::size_t unacknowledged_bytes_ = 0;
-  FieldWriter heartbeat_;
-  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
-  bool closing_ = false;
-  async::Spawned reading_;
-  async::Spawned writing_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/request_desk.hpp
-
-/// @file
-/// Where the requests of a job's ranks are served: a pure state machine, requests in, answers out.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Every request gets one answer, unless its session ends first. Threads: one. Bounded by its Limits.
-class RequestDesk {
- public:
-  /// @param effects gets the answers. Lifetime: outlives the desk
-  RequestDesk(int world_size, const Limits& limits, std::vector<Effect>& effects)
-      : limits_(limits), world_size_(world_size), effects_(effects), keys_(limits), barriers_(world_size) {}
-  RequestDesk(const RequestDesk&) = delete;
-  RequestDesk& operator=(const RequestDesk&) = delete;
-  ~RequestDesk() = default;
-
-  using Instant = KeyWaits::Instant;
-
-  const KeySpace& keys() const noexcept { return keys_; }
-
-  /// A session may ask from now on, as this rank.
-  void open(SessionId session, int rank) { clients_.emplace(session, Client{rank, {}}); }
-
-  /// Nobody waits for the session's answers any more.
-  void close(SessionId session) {
-    keys_.forget(session);
-    barriers_.forget(session);
-    clients_.erase(session);
-  }
-
-  /// Ends every request without an answer: the job has failed, and its ranks were told so.
-  void fail() {
-    for (auto& [session, client] : clients_) {
-      keys_.forget(session);
-      client.pending.clear();
-    }
-    barriers_.clear();
-  }
-
-  /// This rank has left the job: no barrier can complete any more.
-  void refuse_barriers(int left) {
-    left_.insert(left);
-    const auto waiting = barriers_.clear();
-    const std::string why = waiting.empty() ? std::string() : cannot_complete();
-    for (const auto& [who, name] : waiting) {
-      answer(who, Status::refused, why);
-    }
-  }
-
-  /// What a rank is doing, as far as its requests tell.
-  std::string doing(SessionId session) const {
-    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier " + in_quotes(*barrier);
-    }
-    const std::optional<std::string> key = keys_.lacked_by(session);
-    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
-  }
-
-  /// @pre the session is open, and the request came out of decode_from_rank
-  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
-    const RequestKey who{session, request.id};
-    Client& client = clients_.at(session);
-    if (client.pending.size() >= limits_.pending_requests) {
-      return answer(who, Status::refused,
-                    "this rank has " + std::to_string(client.pending.size()) +
-                        " requests without an answer, the limit; await some first");
-    }
-    if (!client.pending.insert(request.id).second) {
-      return;  // an id that is used twice: its first use will be answered
-    }
-    serve(who, client.rank, request, now);
-  }
-
-  /// The rank gives a request up; one that was answered meanwhile stays so.
-  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
-    const RequestKey who{session, cancel.id};
-    if (const std::optional<KeyWaits::GivenUp> wait = keys_.cancel(who)) {
-      answer(who, Status::gave_up, sentence(*wait, now));
-    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(who)) {
-      answer(who, Status::gave_up, sentence(*barrier, now));
-    }
-  }
-
- private:
-  struct Client {
-    int rank = 0;
-    std::set<std::uint64_t> pending;  ///< requests without an answer
-  };
-
-  static std::string sentence(const KeyWaits::GivenUp& wait, Instant now) {
-    std::string text;
-    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
-    }
-    if (wait.keys > 1) {
-      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
-    }
-    return "no rank set " + text + " in the " + seconds_text(now - wait.since) + " since this rank began to wait";
-  }
-
-  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
-    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(world_size_) +
-                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
-                       seconds_text(now - barrier.since) + " ago)";
-    if (!barrier.missing.empty()) {
-      text += "; " + rank_list(barrier.missing) + " did not come";
-    }
-    if (!barrier.gave_up.empty()) {
-      text += "; " + rank_list(barrier.gave_up) + " came and gave up";
-    }
-    return text;
-  }
-
-  void answer(Response response, SessionId session) {
-    const auto found = clients_.find(session);
-    if (found != clients_.end()) {
-      found->second.pending.erase(response.id);
-      effects_.emplace_back(send_to(session, std::move(response)));
-    }
-  }
-  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
-    answer(Response{who.request, status, std::move(text), number}, who.session);
-  }
-  void answer(RequestKey who, const KeySpace::Refusal& refusal, std::int64_t number = 0) {
-    answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
-  }
-
-  void serve(RequestKey who, int rank, Request& request, Instant now) {
-    std::vector<KeyWaits::Released> released;
-    const std::string& key = request.keys.front();
-    switch (request.operation) {
-      case Operation::set: answer(who, keys_.set(key, std::move(request.value), released)); break;
-      case Operation::set_many: answer(who, keys_.set_many(request.keys, std::move(request.values), released)); break;
-      case Operation::add: count(who, keys_.add(key, request.number, released)); break;
-      case Operation::append: count(who, keys_.append(key, request.value, released)); break;
-      case Operation::compare_set: compare_set(who, request, released); break;
-      case Operation::erase: answer(who, keys_.erase(key) ? Status::ok : Status::missing); break;
-      case Operation::try_get: {
-        const std::string* value = keys_.find(key);
-        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
-        break;
-      }
-      case Operation::get:
-      case Operation::wait:
-      case Operation::get_many: wait(who, request, now); break;
-      case Operation::barrier: arrive(who, rank, key, now); break;
-    }
-    release(released);
-  }
-
-  void count(RequestKey who, const KeySpace::Count& count) { answer(who, count.refusal, count.value); }
-
-  void compare_set(RequestKey who, Request& request, std::vector<KeyWaits::Released>& released) {
-    const std::string& key = request.keys.front();
-    const std::string* value = keys_.find(key);
-    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
-    if (as_expected) {
-      answer(who, keys_.set(key, std::move(request.value), released), 1);
-    } else {
-      answer(who, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
-    }
-  }
-
-  void wait(RequestKey who, Request& request, Instant now) {
-    if (keys_.waits().keys_of(who.session) + request.keys.size() > limits_.waited_keys) {
-      return answer(who, Status::refused,
-                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
-    }
-    if (!keys_.wait(who, request.operation, request.keys, now)) {
-      answer(found(KeyWaits::Released{who, request.operation, std::move(request.keys)}), who.session);
-    }
-  }
-
-  /// The answer to a wait whose keys all exist.
-  Response found(const KeyWaits::Released& wait) const {
-    Response response;
-    response.id = wait.who.request;
-    if (wait.operation == Operation::get) {
-      response.text = *keys_.find(wait.keys.front());
-    } else if (wait.operation == Operation::get_many) {
-      std::size_t bytes = 0;
-      for (const std::string& key : wait.keys) {
-        bytes += keys_.find(key)->size();
-      }
-      if (bytes > max_batch_bytes) {
-        return Response{wait.who.request, Status::refused,
-                        "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
-                            std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
-                            " are given at once; ask for fewer keys",
-                        0};
-      }
-      for (const std::string& key : wait.keys) {
-        response.values.push_back(*keys_.find(key));
-      }
-    }
-    return response;
-  }
-
-  /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
-  void release(const std::vector<KeyWaits::Released>& released) {
-    std::map<SessionId, std::size_t> bytes;
-    for (const KeyWaits::Released& each : released) {
-      Response response = found(each);
-      std::size_t& sum = bytes[each.who.session];
-      sum += response.text.size();
-      for (const std::string& value : response.values) {
-        sum += value.size();
-      }
-      if (sum > limits_.outgoing_bytes / 2) {
-        response = Response{each.who.request, Status::refused,
-                            "the answers that this rank waits for at once have more than " +
-                                std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once",
-                            0};
-      }
-      answer(std::move(response), each.who.session);
-    }
-  }
-
-  void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
-    if (!left_.empty()) {
-      return answer(who, Status::refused, cannot_complete());
-    }
-    std::vector<RequestKey> released;
-    if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
-      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
-    }
-    for (const RequestKey each : released) {
-      answer(each, Status::ok);
-    }
-  }
-
-  std::string cannot_complete() const {
-    return "it cannot complete: " + rank_list(std::vector<int>(left_.begin(), left_.end())) + " left the job";
-  }
-
-  Limits limits_;
-  int world_size_;
-  std::vector<Effect>& effects_;
-  KeySpace keys_;
-  Barriers barriers_;
-  std::set<int> left_;  ///< the ranks without which no barrier can complete any more
-  std::map<SessionId, Client> clients_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/job.hpp
-
-/// @file
-/// What the store knows of its job, as a state machine without sockets and clocks: messages in, effects out.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Who sits where, the formation, the first cause and leaving; what the ranks ask is for the RequestDesk.
-/// Threads: one. Bounded by its Limits whatever it is told.
-class Job {
- public:
-  /// @param id the name of the job that every rank gets
-  Job(int world_size, std::string owner, std::string id, const Limits& limits)
-      : id_(std::move(id)), seats_(world_size, std::move(owner)), desk_(world_size, limits, effects_) {}
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-  ~Job() = default;
-
-  /// The effects since the last call.
-  std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
-
-  const std::optional<Cause>& cause() const noexcept { return cause_; }
-  bool formed() const noexcept { return formed_; }
-  const Seats& seats() const noexcept { return seats_; }
-  const KeySpace& keys() const noexcept { return desk_.keys(); }
-
-  /// Nobody is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
-  bool over() const noexcept { return (formed_ || cause_) && seats_.present() == 0; }
-
-  bool has_joined(SessionId session) const { return ranks_.contains(session); }
-
-  /// What became of somebody who wants to join: a session that has joined, or why not.
-  using Verdict = std::variant<std::monostate, Refused, Failure>;
-
-  /// Somebody who has shown that it may wants to join. @pre the session is new
-  Verdict join(SessionId session, const Join& join) {
-    if (cause_) {
-      return Failure{*cause_};
-    }
-    auto verdict = seats_.sit(session, join);
-    if (const Refused* refused = std::get_if<Refused>(&verdict)) {
-      note_refusal(refused->sentence);
-      return *refused;
-    }
-    if (const Cause* cause = std::get_if<Cause>(&verdict)) {
-      post(*cause);
-      return Failure{*cause};
-    }
-    ranks_.emplace(session, join.facts.rank);
-    desk_.open(session, join.facts.rank);
-    effects_.emplace_back(Joined{join.facts.rank, join.facts.host});
-    if (seats_.complete()) {
-      form();
-    }
-    return std::monostate{};
-  }
-
-  /// Somebody was refused. The sentence is kept for those who wait in vain for the rank it might have been.
-  void note_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
-
-  /// A rank sent a message in its session.
-  void receive(SessionId session, FromRank message) {
-    std::visit([&](auto& each) { on(session, each); }, message);
-  }
-
-  /// A session is gone. @returns the loss, for post, if it had joined and not left
-  std::optional<Cause> closed(SessionId session, const std::string& how) {
-    const auto found = ranks_.find(session);
-    if (found == ranks_.end()) {
-      return std::nullopt;
-    }
-    const int rank = found->second;
-    const std::string doing = formed_ ? desk_.doing(session) : "while the ranks were joining";
-    const Cause cause{CauseKind::lost, rank, seats_.at(rank).facts.host, how + " " + doing};
-    remove(session, Seats::State::lost);
-    return cause;
-  }
-
-  /// The first cause wins; it goes to every rank at once.
-  void post(const Cause& cause) {
-    if (cause_) {
-      return;
-    }
-    cause_ = cause;
-    effects_.emplace_back(HasFailed{cause});
-    for (const auto& [session, rank] : ranks_) {
-      send(session, Failure{cause});
-    }
-    desk_.fail();
-  }
-
-  /// Who has not joined yet.
-  std::string missing() const { return rank_list(seats_.in(Seats::State::empty)); }
-
-  /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
-  void formation_late(const std::string& patience) {
-    if (formed_ || cause_) {
-      return;
-    }
-    std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
-                       std::to_string(seats_.world_size()) + " joined, " + missing() +
-                       " did not; see whether they run and know the address of the store";
-    if (!last_refusal_.empty()) {
-      text += " (a process was refused: " + last_refusal_ + ")";
-    }
-    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
-  }
-
- private:
-  void send(SessionId session, ToRank message) { effects_.emplace_back(send_to(session, std::move(message))); }
-  void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
-
-  void form() {
-    auto formed = form_membership(seats_.facts(), id_);
-    if (const Cause* cause = std::get_if<Cause>(&formed)) {
-      return post(*cause);
-    }
-    formed_ = true;
-    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
-      const SessionId session = seats_.at(membership.rank).session;
-      send(session, Welcome{std::move(membership)});
-    }
-  }
-
-  void remove(SessionId session, Seats::State how) {
-    seats_.rise(ranks_.at(session), how);
-    desk_.close(session);
-    ranks_.erase(session);
-  }
-
-  void on(SessionId session, Request& request) {
-    if (cause_) {
-      return send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
-    }
-    if (!formed_) {
-      return send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
-    }
-    desk_.receive(session, request);
-  }
-
-  void on(SessionId session, const Cancel& cancel) { desk_.receive(session, cancel); }
-
-  void on(SessionId, const Report& report) { post(report.cause); }
-
-  void on(SessionId session, const Leave&) {
-    const int rank = ranks_.at(session);
-    const std::string host = seats_.at(rank).facts.host;
-    send(session, Left{});
-    close(session);
-    remove(session, Seats::State::left);
-    effects_.emplace_back(HasLeft{rank});
-    if (!formed_) {
-      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
-    }
-    desk_.refuse_barriers(rank);
-  }
-
-  std::string id_;
-  Seats seats_;
-  std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
-  std::optional<Cause> cause_;
-  bool formed_ = false;
-  std::string last_refusal_;
-  std::vector<Effect> effects_;
-  RequestDesk desk_;  ///< answers into effects_
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/formation_watch.hpp
-
-/// @file
-/// Waits until all ranks have joined, says whom it waits for, and ends the job when that takes too long.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lifetime: the loop and the job outlive it. Threads: the loop's.
-class FormationWatch {
- public:
-  /// @param ended is called when it has failed the job
-  FormationWatch(async::EventLoop& loop, Job& job, Deadline deadline, std::function<void()> ended)
-      : job_(&job),
-        began_(Deadline::Clock::now()),
-        deadline_(deadline),
-        ended_(std::move(ended)),
-        changed_(loop),
-        watching_(loop.spawn(watch())) {}
-  FormationWatch(const FormationWatch&) = delete;
-  FormationWatch& operator=(const FormationWatch&) = delete;
-
-  /// A rank has joined. One that waits less long than the store ends the formation for all: without it there is no job.
-  void joined(std::uint64_t patience_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    if (patience_ms < static_cast<std::uint64_t>(left.count())) {
-      deadline_ = Deadline::after(std::chrono::milliseconds(patience_ms));
-    }
-    changed_.set();
-  }
-
- private:
-  /// How long users wait without a word; then as often again.
-  static constexpr std::chrono::seconds patience{10};
-
-  async::Task<void> watch() {
-    Deadline notice = Deadline::after(patience);
-    while (!job_->formed() && !job_->cause()) {
-      co_await changed_.wait(earlier(notice, deadline_));
-      const std::string so_far = seconds_text(Deadline::Clock::now() - began_);
-      if (deadline_.passed()) {
-        job_->formation_late(so_far);
-        ended_();
-      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, "the job's store waits for " + job_->missing() + ", " + so_far + " so far");
-        notice = Deadline::after(patience);
-      }
-    }
-  }
-
-  Job* job_;
-  Deadline::Clock::time_point began_;
-  Deadline deadline_;
-  std::function<void()> ended_;
-  async::AutoResetEvent changed_;
-  async::Spawned watching_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/secret.hpp
 
 /// @file
@@ -13189,1548 +7500,15 @@ class Secret {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/job_options.hpp
-
-/// @file
-/// What a store is to know of a job before anybody joins.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// One job of a server's.
-struct JobOptions {
-  Role role = Role::rank;
-  int world_size = 1;
-  std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
-  std::string job{};             ///< what the launcher calls it; empty: every name is let in
-  /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
-  std::string owner = "the store";
-  Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
-
-  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
-  /// @{
-  std::function<void(const Cause&)> on_failure{};
-  std::function<void(int rank, const std::string& host)> on_joined{};
-  std::function<void(int rank)> on_left{};
-  /// @}
-};
-
-/// What all jobs of a server share.
-struct ServerOptions {
-  std::optional<Secret> secret{};  ///< that everybody has to know
-  Limits limits{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/served_job.hpp
-
-/// @file
-/// rendezvous::ServedJob: a job with the sessions of its ranks.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Does what its Job wants done, and notices who is gone: whose session has had no connection for the grace, or has
-/// said nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at once.
-/// Threads: the loop's.
-class ServedJob {
- public:
-  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
-  ServedJob(async::EventLoop& loop, JobOptions options, const Limits& limits)
-      : loop_(loop),
-        options_(checked(std::move(options))),
-        limits_(limits),
-        job_(options_.world_size, options_.owner, random_job_id(), limits_),
-        over_(loop),
-        formation_(loop, job_, options_.formation, [this] { apply(); }),
-        listening_(loop_.spawn(watch_silence())) {}
-  ServedJob(const ServedJob&) = delete;
-  ServedJob& operator=(const ServedJob&) = delete;
-  ~ServedJob() = default;
-
-  const JobOptions& options() const noexcept { return options_; }
-
-  /// Posts a failure that the store's own process noticed. The first cause of the job wins and goes to every rank.
-  void post_failure(const Cause& cause) {
-    job_.post(cause);
-    apply();
-  }
-
-  /// The job's first cause; nothing while it is well.
-  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
-
-  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
-  async::Task<bool> all_left(Deadline deadline) {
-    const async::Ready ready = co_await over_.wait(deadline);
-    co_return ready == async::Ready::ready;
-  }
-
-  std::size_t sessions() const noexcept { return members_.size(); }
-
-  /// @name For the server's door
-  /// @{
-  /// Somebody who may wants to join, or to go on. After Accepted, carry() with the same session.
-  std::variant<Accepted, Refused, Failure> admit(const Join& join) {
-    const Seats::Seat* seat = job_.seats().seat_of(join);
-    const Member* former = seat == nullptr ? nullptr : members_.at(seat->session).get();
-    if (former != nullptr && !former->line->attached() && former->line->received() == 0) {
-      return accept(seat->session, *former);  // its connection broke before it had heard that it is in
-    }
-    const SessionId id = ++last_id_;
-    auto member = std::make_unique<Member>(Nonce(random_bytes<16>()), line_of(id));
-    Member& added = *members_.emplace(id, std::move(member)).first->second;
-    const Job::Verdict verdict = job_.join(id, join);
-    if (std::holds_alternative<std::monostate>(verdict)) {
-      formation_.joined(join.patience_ms);
-      const Accepted accepted = accept(id, added);
-      apply();
-      return accepted;
-    }
-    members_.erase(id);
-    apply();
-    const Refused* refused = std::get_if<Refused>(&verdict);
-    return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(verdict);
-  }
-  std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
-    const auto found = members_.find(resume.ticket.session);
-    if (found == members_.end() || found->second->key != resume.ticket.key) {
-      if (job_.cause()) {
-        return Failure{*job_.cause()};
-      }
-      return Refused{"this session is over: it was without a connection for too long, or it never was"};
-    }
-    return accept(found->first, *found->second);
-  }
-  /// The session goes on over this connection. @param has how many frames the rank has
-  void carry(SessionId id, std::unique_ptr<Link> link, std::uint64_t has) {
-    const auto found = members_.find(id);
-    if (found == members_.end()) {
-      return;
-    }
-    link->reader.raise_bound(max_frame_bytes);
-    link->watch(limits_.liveness);
-    if (found->second->line->attach(std::move(link), has)) {
-      found->second->waiting.cancel();
-    } else {
-      gone(id, "it missed more than is kept for it");
-    }
-  }
-  void note_refusal(std::string sentence) { job_.note_refusal(std::move(sentence)); }
-  /// @}
-
- private:
-  struct Member {
-    Member(Nonce secret_key, std::shared_ptr<Line> conversation) : key(secret_key), line(std::move(conversation)) {}
-    Member(const Member&) = delete;
-    Member& operator=(const Member&) = delete;
-    ~Member() { line->close(); }
-
-    Nonce key;
-    std::shared_ptr<Line> line;
-    async::Spawned waiting;  ///< for a new connection
-  };
-
-  static JobOptions checked(JobOptions options) {
-    if (options.world_size < 1 || options.world_size > max_world_size) {
-      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
-                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
-    }
-    return options;
-  }
-
-  std::shared_ptr<Line> line_of(SessionId id) {
-    Line::Handlers handlers;
-    handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
-    handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    const LineOptions line{limits_.outgoing_bytes, limits_.send, true};
-    return std::make_shared<Line>(loop_, line, std::move(handlers));
-  }
-
-  /// Fewer heartbeats a rank where there are many ranks: ten thousand of them say 10,000 a second.
-  std::chrono::milliseconds heartbeat() const {
-    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
-    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
-  }
-
-  Accepted accept(SessionId id, const Member& member) const {
-    Accepted accepted;
-    accepted.ticket = Ticket{id, member.key};
-    accepted.received = member.line->received();
-    accepted.heartbeat_ms = on_the_wire(heartbeat());
-    accepted.liveness_ms = on_the_wire(limits_.liveness);
-    accepted.grace_ms = on_the_wire(limits_.grace);
-    return accepted;
-  }
-  static std::uint32_t on_the_wire(std::chrono::milliseconds time) noexcept {
-    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
-  }
-
-  bool hear(SessionId id, std::span<const std::byte> frame) {
-    if (!job_.has_joined(id)) {
-      return true;  // it has left: what it still says is read only so that its end is seen
-    }
-    std::optional<FromRank> message = decode_from_rank(frame);
-    if (!message) {
-      return false;
-    }
-    job_.receive(id, *std::move(message));
-    apply();
-    return true;
-  }
-
-  /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
-  void disconnected(SessionId id, const std::string& how) {
-    const std::string text = "its connection ended without leave(ok) (" + how + ")";
-    const auto found = members_.find(id);
-    if (found == members_.end()) {
-      return;
-    }
-    const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.grace.count() > 0;
-    if (may_come_back) {
-      found->second->waiting = loop_.spawn(wait_for(id, text));
-    } else {
-      gone(id, text);
-    }
-  }
-
-  async::Task<void> wait_for(SessionId id, std::string how) {
-    co_await loop_.sleep_for(limits_.grace);
-    gone(id, how);
-  }
-
-  /// A session is over.
-  void gone(SessionId id, const std::string& how) {
-    const std::optional<Cause> loss = job_.closed(id, how);
-    members_.erase(id);
-    if (loss) {
-      job_.post(*loss);
-    }
-    apply();
-  }
-
-  /// Where the store's own process was stopped meanwhile, nobody is blamed for it.
-  async::Task<void> watch_silence() {
-    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(step);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      const bool was_stopped = now - before > step + limits_.liveness / 2;
-      std::vector<SessionId> silent;
-      for (auto& [id, member] : members_) {
-        if (was_stopped) {
-          member->line->forgive_silence();
-        } else if (member->line->attached() && now - member->line->last_heard() > limits_.liveness) {
-          silent.push_back(id);
-        }
-      }
-      for (const SessionId id : silent) {
-        gone(id, "it has said nothing for " + seconds_text(limits_.liveness) +
-                     " (it is stopped, or its host or the way to it is gone)");
-      }
-    }
-  }
-
-  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
-  void apply() {
-    if (std::exchange(applying_, true)) {
-      return;
-    }
-    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
-    std::vector<SessionId> unread;
-    for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
-      for (Effect& effect : effects) {
-        std::visit([&](auto& each) { perform(each, unread); }, effect);
-      }
-    }
-    applying_ = false;
-    if (job_.over()) {
-      over_.set();
-    }
-    for (const SessionId id : unread) {
-      gone(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
-    }
-  }
-
-  void perform(Send& send, std::vector<SessionId>& unread) {
-    const auto found = members_.find(send.session);
-    if (found != members_.end() && !found->second->line->send(encode(std::move(send.message)))) {
-      unread.push_back(send.session);
-    }
-  }
-  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
-    const auto found = members_.find(close.session);
-    if (found != members_.end()) {
-      found->second->line->close_after_sending();
-    }
-  }
-  void perform(const Joined& joined, std::vector<SessionId>&) {
-    if (options_.on_joined) {
-      options_.on_joined(joined.rank, joined.host);
-    }
-  }
-  void perform(const HasLeft& left, std::vector<SessionId>&) {
-    if (options_.on_left) {
-      options_.on_left(left.rank);
-    }
-  }
-  void perform(const HasFailed& failed, std::vector<SessionId>&) {
-    if (options_.on_failure) {
-      options_.on_failure(failed.cause);
-    }
-  }
-
-  async::EventLoop& loop_;
-  JobOptions options_;
-  Limits limits_;
-  Job job_;
-  async::Event over_;
-  bool applying_ = false;
-  SessionId last_id_ = 0;
-  std::map<SessionId, std::unique_ptr<Member>> members_;
-  FormationWatch formation_;  ///< the tasks come last: they are gone before what they use
-  async::Spawned listening_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/transcript.hpp
-
-/// @file
-/// What was said at the door, and the proofs of the secret over it.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Whose proof it is. Each has a label of its own, so neither can be sent back as the other.
-enum class Prover : std::uint8_t { rank, store };
-
-/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
-/// of a label and the SHA-256 of these frames up to the place of the proof itself, which ends its frame. It is bound to
-/// both nonces, so that none can be replayed; to the protocol's and dtrain's version, the role and the generation,
-/// which are in the Hello; and to everything else that its frame says. The store's covers the rank's. Pure.
-class Transcript {
- public:
-  void add(std::span<const std::byte> frame) noexcept { append(said_, frame); }
-
-  /// The proof for a frame whose proof is not filled in yet, without adding it.
-  Proof proof_for(Prover prover, const Secret& secret, std::span<const std::byte> frame) const noexcept {
-    Sha256 said = said_;
-    append(said, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
-    constexpr std::string_view rank_label = "dtrain: a rank's proof";
-    constexpr std::string_view store_label = "dtrain: the store's proof";
-    const std::string_view label = prover == Prover::rank ? rank_label : store_label;
-    return HmacSha256(secret.bytes()).update(label).update(said.digest()).digest();
-  }
-
-  /// Whether a received frame ends with the right proof.
-  bool is_proved(Prover prover, const Secret& secret, std::span<const std::byte> frame) const noexcept {
-    if (frame.size() < sizeof(Proof)) {
-      return false;
-    }
-    Proof given{};
-    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
-    return equal_in_constant_time(given, proof_for(prover, secret, frame));
-  }
-
- private:
-  static void append(Sha256& said, std::span<const std::byte> frame) noexcept {
-    std::array<std::byte, 8> length{};
-    for (std::size_t i = 0; i < length.size(); ++i) {
-      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
-    }
-    said.update(length).update(frame);
-  }
-
-  Sha256 said_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/unjoined_bound.hpp
-
-/// @file
-/// How many connections that have not joined a server keeps open.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
-inline std::size_t unjoined_bound(std::size_t wanted) noexcept {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
-    return wanted;
-  }
-  return std::min(wanted, std::max(static_cast<std::size_t>(files.rlim_cur / 2), std::size_t{1}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/version_text.hpp
-
-/// @file
-/// The version as ranks and stores tell it each other.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// "0.1.0"
-inline std::string version_text() {
-  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/knock.hpp
-
-/// @file
-/// A rank's half of what is said at the door of a store.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Where a store is, and how to get in.
-struct Address {
-  std::string host;
-  std::uint16_t port = 0;
-  std::uint16_t ports = 1;  ///< at which of so many ports from there on the store may be
-  Role role = Role::rank;
-  std::uint64_t generation = 0;
-  std::optional<Secret> secret{};
-
-  std::string text() const { return host + ":" + std::to_string(port); }
-};
-
-/// The store closed, or the deadline passed, before it had said whether it lets this rank in.
-struct NoAnswer {
-  std::string reason;
-  bool timed_out = false;
-};
-
-using KnockResult = std::variant<Accepted, Refused, Failure, NoAnswer>;
-
-namespace detail {
-
-inline Error no_store_error(const std::string& doing) {
-  return Error(Errc::protocol,
-               doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
-}
-
-inline NoAnswer no_answer(const net::FrameResult& frame) {
-  return {frame.reason, frame.status == net::FrameStatus::timed_out};
-}
-
-}  // namespace detail
-
-/// @param call its proof is filled in here
-/// @param doing begins the sentences: "joining the job at a:1 as rank 2"
-/// @param deadline of hearing anything
-/// @param settled of the answer to `call`: a store that took it may act on it
-/// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
-/// none where this rank has one: it may be somebody else
-inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,
-                                      Deadline deadline, Deadline settled) {
-  Transcript transcript;
-  const Frame hello =
-      encode(Hello{version_text(), address.role, address.generation, random_bytes<16>(), address.secret.has_value()});
-  transcript.add(hello);
-  const net::IoResult greeted = co_await link.writer.write_frame(hello, deadline);
-  if (!greeted.ok()) {
-    co_return NoAnswer{greeted.reason(), greeted.status == net::IoStatus::timed_out};
-  }
-  const net::FrameResult first = co_await link.reader.read_frame(deadline);
-  if (!first.ok()) {
-    co_return detail::no_answer(first);
-  }
-  std::optional<DoorAnswer> answer = decode_door_answer(first.payload);
-  if (answer && std::holds_alternative<Refused>(*answer)) {
-    co_return std::get<Refused>(*std::move(answer));
-  }
-  const Challenge* challenge = answer ? std::get_if<Challenge>(&*answer) : nullptr;
-  if (challenge == nullptr) {
-    throw detail::no_store_error(doing);
-  }
-  if (address.secret && !challenge->asks_secret) {
-    throw Error(Errc::refused, doing +
-                                   ": this process has the job's secret, and the store asks for none: it is another "
-                                   "job's, or nobody gave it the secret; check MASTER_ADDR and MASTER_PORT, and "
-                                   "DTRAIN_SECRET on rank 0");
-  }
-  transcript.add(first.payload);
-  Frame frame = std::visit([](auto& each) { return encode(each); }, call);
-  if (address.secret) {
-    const Proof proof = transcript.proof_for(Prover::rank, *address.secret, frame);
-    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
-  }
-  transcript.add(frame);
-  const net::IoResult called = co_await link.writer.write_frame(frame, settled);
-  if (!called.ok()) {
-    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
-  }
-  const net::FrameResult second = co_await link.reader.read_frame(settled);
-  if (!second.ok()) {
-    co_return detail::no_answer(second);
-  }
-  answer = decode_door_answer(second.payload);
-  if (!answer || std::holds_alternative<Challenge>(*answer)) {
-    throw detail::no_store_error(doing);
-  }
-  if (Refused* refused = std::get_if<Refused>(&*answer)) {
-    co_return std::move(*refused);
-  }
-  if (Failure* failure = std::get_if<Failure>(&*answer)) {
-    co_return std::move(*failure);
-  }
-  if (address.secret && !transcript.is_proved(Prover::store, *address.secret, second.payload)) {
-    throw Error(Errc::refused, doing +
-                                   ": what listens there does not know the job's secret; check MASTER_ADDR and "
-                                   "MASTER_PORT");
-  }
-  co_return std::get<Accepted>(*std::move(answer));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/entrance.hpp
-
-/// @file
-/// How a rank finds the store of its job and is let in.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Who wants to join.
-struct JoinRequest {
-  RankFacts facts;
-  int world_size = 1;
-  std::string job{};  ///< what the launcher calls the job
-};
-
-/// A store that has let this rank in.
-struct Entered {
-  Address address;  ///< with the port that it was found at
-  Accepted accepted;
-  std::unique_ptr<Link> link;
-};
-
-/// Tries until the store is there. Where it may be at one of several ports, what is found at one is asked whether it is
-/// this job's; who does not answer as a store of this job is passed over.
-/// Lifetime: what it is given outlives its task. Threads: the loop's.
-class Entrance {
- public:
-  Entrance(async::EventLoop& loop, Address address, const JoinRequest& request, FailureLatch& failure,
-           std::string doing, Deadline deadline)
-      : loop_(&loop),
-        address_(std::move(address)),
-        request_(&request),
-        failure_(&failure),
-        doing_(std::move(doing)),
-        deadline_(deadline) {}
-
-  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
-  async::Task<Entered> enter() {
-    const std::chrono::microseconds turn = turn_of(request_->facts.rank);
-    if (turn.count() > 0) {
-      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(turn)));
-    }
-    const std::uint16_t first = address_.port;
-    std::chrono::milliseconds delay{10};
-    for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
-      address_.port = static_cast<std::uint16_t>(first + place);
-      Entered entered;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_, deadline_) : try_place(entered);
-      const bool in = co_await std::move(attempt);
-      if (in) {
-        entered.address = address_;
-        co_return std::move(entered);
-      }
-      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
-        throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
-      }
-      if (place + 1 == address_.ports) {
-        co_await loop_->sleep_for(delay);
-        delay = std::min(2 * delay, std::chrono::milliseconds(1000));
-      }
-    }
-  }
-
- private:
-  /// How long one of several ports is tried before the next.
-  static constexpr std::chrono::milliseconds one_place{500};
-  /// And how long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
-  static constexpr std::chrono::milliseconds settling{5000};
-  /// How long users wait without a word.
-  static constexpr std::chrono::seconds silence{10};
-
-  /// How long a rank waits before it calls. More calls at once than a listener's queue holds (4096 on most systems) are
-  /// dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as fast as a store
-  /// takes them.
-  static std::chrono::microseconds turn_of(int rank) noexcept {
-    constexpr int at_once = 2000;
-    constexpr int longest = 100000;
-    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
-  }
-
-  Error timed_out(const std::string& what) const {
-    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
-  }
-
-  async::Task<bool> try_place(Entered& entered) {
-    bool in = false;
-    try {
-      const Deadline moment = earlier(deadline_, Deadline::after(one_place));
-      in = co_await try_once(entered, moment, earlier(deadline_, Deadline::after(settling)));
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && !is_elsewhere_)) {
-        throw;
-      }
-      in_vain_ = error.what();
-    }
-    co_return in;
-  }
-
-  /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
-  async::Task<bool> try_once(Entered& entered, Deadline deadline, Deadline settled) {
-    is_elsewhere_ = true;
-    net::Connection connection = co_await connect(deadline);
-    entered.link = std::make_unique<Link>(std::move(connection));
-    Knock call = make_join();
-    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline, settled);
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      is_elsewhere_ = refused->other_job;
-      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->facts.rank);
-    }
-    if (const Failure* failed = std::get_if<Failure>(&result)) {
-      failure_->set(failed->cause);
-      failure_->throw_if_failed(request_->facts.rank);
-    }
-    const NoAnswer* none = std::get_if<NoAnswer>(&result);
-    if (none != nullptr && none->timed_out) {
-      throw timed_out("the store took the connection but does not answer");
-    }
-    if (none != nullptr) {
-      in_vain_ = "what listens there closed the connection without an answer (" + none->reason + ")";
-      co_return false;
-    }
-    entered.accepted = std::get<Accepted>(result);
-    co_return true;
-  }
-
-  /// With a word to the user where it takes long.
-  async::Task<net::Connection> connect(Deadline deadline) {
-    const Deadline moment = earlier(deadline, Deadline::after(silence));
-    std::string so_far;
-    try {
-      net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, moment);
-      co_return std::move(connection);
-    } catch (const Error& error) {
-      constexpr std::chrono::milliseconds longest_delay(1100);  // it ends by so much before its deadline
-      if (moment.remaining() > longest_delay || moment.instant() == deadline.instant()) {
-        throw;
-      }
-      so_far = error.what();
-    }
-    log(LogLevel::warning, doing_ + ": still waiting; " + so_far);
-    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
-    co_return std::move(connection);
-  }
-
-  /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
-  Join make_join() const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
-    Join join;
-    join.facts = request_->facts;
-    join.world_size = request_->world_size;
-    join.job = request_->job;
-    join.process = static_cast<std::int64_t>(::getpid());
-    join.patience_ms = static_cast<std::uint64_t>(patience.count());
-    return join;
-  }
-
-  async::EventLoop* loop_;
-  Address address_;
-  const JoinRequest* request_;
-  FailureLatch* failure_;
-  std::string doing_;
-  Deadline deadline_;
-  std::string in_vain_;
-  bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/lifeline.hpp
-
-/// @file
-/// rendezvous::Lifeline: a rank's side of its session: beats, and is made good after a break.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lifetime: the loop outlives it. Threads: the loop's. Its handlers may end it.
-class Lifeline {
- public:
-  struct Handlers {
-    std::function<bool(ToRank&)> on_message;              ///< false where it is out of place
-    std::function<void(const std::string& how)> on_lost;  ///< the store is gone for good; a clause
-  };
-
-  Lifeline(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link,
-           Handlers handlers)
-      : loop_(loop),
-        address_(std::move(address)),
-        accepted_(accepted),
-        handlers_(std::move(handlers)),
-        line_(std::make_shared<Line>(loop, LineOptions{}, line_handlers())) {
-    link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    static_cast<void>(line_->attach(std::move(link), 0));  // a new line can go on from its beginning
-    beating_ = loop_.spawn(beat());
-  }
-  Lifeline(const Lifeline&) = delete;
-  Lifeline& operator=(const Lifeline&) = delete;
-  ~Lifeline() { end(); }
-
-  /// False where too much waits to be sent.
-  [[nodiscard]] bool send(Frame frame) { return line_->send(std::move(frame)); }
-  std::size_t waiting_bytes() const noexcept { return line_->waiting_bytes(); }
-
-  /// Closes the connection; no handler is called any more.
-  void end() noexcept {
-    handlers_ = {};
-    line_->close();
-    beating_.cancel();
-    resuming_.cancel();
-  }
-
- private:
-  Line::Handlers line_handlers() {
-    Line::Handlers handlers;
-    handlers.on_frame = [this](std::span<const std::byte> frame) {
-      std::optional<ToRank> message = decode_to_rank(frame);
-      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
-      return message && (!on_message || on_message(*message));
-    };
-    handlers.on_end = [this](const std::string& how) {
-      if (accepted_.grace_ms == 0) {
-        lose(how);
-      } else {
-        resuming_ = loop_.spawn(resume(how));
-      }
-    };
-    return handlers;
-  }
-
-  void lose(const std::string& how) {
-    const std::function<void(const std::string&)> on_lost = handlers_.on_lost;
-    end();
-    if (on_lost) {
-      on_lost(how);
-    }
-  }
-
-  /// Where this process itself was stopped meanwhile, the store is not blamed for it.
-  async::Task<void> beat() {
-    const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
-    const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(every);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      if (now - before > every + liveness / 2) {
-        line_->forgive_silence();
-      } else if (line_->attached() && now - line_->last_heard() > liveness) {
-        lose("it has said nothing for " + seconds_text(liveness) +
-             " (it is stopped, or its host or the way to it is gone)");
-        co_return;
-      }
-      line_->beat();
-    }
-  }
-
-  /// Makes the broken connection good within the grace. @param how it broke
-  async::Task<void> resume(std::string how) {
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.grace_ms));
-    std::string reason;
-    bool done = false;
-    try {
-      while (!done && reason.empty() && !deadline.passed()) {
-        done = co_await resume_once(reason, deadline);
-        if (!done && reason.empty()) {
-          co_await loop_.sleep_for(std::chrono::milliseconds(10));
-        }
-      }
-    } catch (const std::exception& error) {
-      reason = error.what();
-    }
-    if (!done) {
-      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
-    }
-  }
-
-  /// @param reason set where trying again is in vain
-  async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
-    net::Connection connection = co_await net::connect_with_backoff(loop_, address_.host, address_.port, deadline);
-    auto link = std::make_unique<Link>(std::move(connection));
-    Knock call = Resume{accepted_.ticket, line_->received(), {}};
-    KnockResult result =
-        co_await knock(*link, address_, std::move(call), "going on with the session", deadline, deadline);
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      reason = refused->sentence;
-    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
-      reason = failure->cause.sentence();
-      ToRank message = *failure;
-      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
-      static_cast<void>(!on_message || on_message(message));
-    }
-    const Accepted* accepted = std::get_if<Accepted>(&result);
-    if (accepted == nullptr) {
-      co_return false;
-    }
-    link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    const bool attached = line_->attach(std::move(link), accepted->received);
-    reason = attached ? "" : "the store misses more than is kept for it";
-    co_return attached;
-  }
-
-  async::EventLoop& loop_;
-  Address address_;
-  Accepted accepted_;
-  Handlers handlers_;
-  std::shared_ptr<Line> line_;
-  async::Spawned beating_;
-  async::Spawned resuming_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/exchange.hpp
-
-/// @file
-/// A rank's side of its session with the store: questions out, answers and the job's failure in.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Shared by the Session, which ends it, and the tasks that wait for answers.
-/// Lifetime: the loop outlives it. Threads: the loop's.
-class Exchange {
- public:
-  /// What a question came to: an answer, or nothing in time.
-  using Answer = std::optional<Response>;
-
-  /// @param link on which the store has accepted this rank
-  Exchange(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link, int rank,
-           std::shared_ptr<FailureLatch> failure)
-      : loop_(loop),
-        rank_(rank),
-        store_(address.text()),
-        failure_(std::move(failure)),
-        welcomed_(loop),
-        left_(loop),
-        told_(loop),
-        line_(std::make_unique<Lifeline>(loop, std::move(address), accepted, std::move(link), handlers())) {}
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
-  ~Exchange() { end("the session with the store ended"); }
-
-  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed.
-  /// @throws the job's first cause
-  async::Task<std::optional<Membership>> welcome(Deadline deadline) {
-    co_await welcomed_.wait(deadline);
-    failure_->throw_if_failed(rank_);
-    co_return std::move(membership_);
-  }
-
-  /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
-  /// store to say what was missing.
-  /// @param doing begins every sentence: "waiting for key 'a' of the store"
-  /// @throws the job's first cause; Error (closed) after leave or end; Error (limit) where too much waits to be sent
-  async::Task<Answer> ask(Request request, const std::string& doing, Deadline deadline) {
-    require_open(doing);
-    Question question(*this, request.id = ++last_id_);
-    post(encode(std::move(request)), doing);
-    async::Ready ready = co_await question.over.wait(deadline);
-    if (ready == async::Ready::timed_out) {
-      question.take_back();
-      ready = co_await question.over.wait(Deadline::after(last_word));
-    }
-    if (!question.answer || question.answer->status == Status::failed) {
-      require_open(doing);
-    }
-    co_return std::move(question.answer);
-  }
-
-  /// Says leave(ok). @returns whether the store acknowledged it by the deadline. Every other wait ends.
-  async::Task<bool> leave(Deadline deadline) {
-    if (!open()) {
-      co_return false;
-    }
-    leaving_ = true;
-    post(encode(Leave{}), "leaving the job");
-    const async::Ready ready = co_await left_.wait(deadline);
-    const bool acknowledged = ready == async::Ready::ready && acknowledged_;
-    end("this rank has left the job");
-    co_return acknowledged;
-  }
-
-  /// Tells the store. Where it does not answer with the job's first cause soon, this one is taken for it.
-  void report(const Cause& cause) {
-    if (failure_->failed()) {
-      return;
-    }
-    if (!open() || leaving_) {
-      failure_->set(cause);
-      return;
-    }
-    try {
-      post(encode(Report{cause}), "reporting a failure");
-      if (reporting_.done()) {
-        reporting_ = loop_.spawn(insist(cause));
-      }
-    } catch (const Error&) {  // too much waits to be sent: the store takes nothing
-      fail(cause);
-    }
-  }
-
-  /// Closes the connection; every wait ends with `sentence`. Without leave, the job sees a lost rank.
-  void end(std::string sentence) noexcept {
-    if (open()) {
-      end_sentence_ = std::move(sentence);
-    }
-    reporting_.cancel();
-    line_.reset();
-    wake_all();
-  }
-
-  int rank() const noexcept { return rank_; }
-  FailureLatch& failure() const noexcept { return *failure_; }
-
- private:
-  static constexpr std::chrono::milliseconds last_word{1000};
-
-  /// A request that waits, in the frame of the coroutine that asked.
-  struct Question {
-    Question(Exchange& home, std::uint64_t number) : exchange(home), id(number), over(home.loop_) {
-      exchange.questions_.emplace(id, this);
-    }
-    Question(const Question&) = delete;
-    Question& operator=(const Question&) = delete;
-    ~Question() {
-      exchange.questions_.erase(id);
-      take_back();
-    }
-
-    /// Tells the store that nobody waits any more.
-    void take_back() noexcept {
-      if (answer || taken_back || !exchange.open()) {
-        return;
-      }
-      taken_back = true;
-      try {
-        exchange.post(encode(Cancel{id}), "taking a request back");
-      } catch (...) {  // too much waits to be sent: the store keeps the request
-      }
-    }
-
-    Exchange& exchange;
-    std::uint64_t id;
-    async::Event over;
-    Answer answer;
-    bool taken_back = false;
-  };
-
-  bool open() const noexcept { return line_ != nullptr; }
-
-  Lifeline::Handlers handlers() {
-    Lifeline::Handlers handlers;
-    handlers.on_message = [this](ToRank& message) {
-      std::visit([this](auto& each) { on(each); }, message);
-      return true;
-    };
-    handlers.on_lost = [this](const std::string& how) { lose(how); };
-    return handlers;
-  }
-
-  void require_open(const std::string& doing) const {
-    failure_->throw_if_failed(rank_);
-    if (!open() || leaving_) {
-      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
-          .with_rank(rank_);
-    }
-  }
-
-  void post(Frame frame, const std::string& doing) {
-    if (!line_->send(std::move(frame))) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(line_->waiting_bytes()) +
-                                   " bytes wait to be sent to the store; await some requests first")
-          .with_rank(rank_);
-    }
-  }
-
-  void wake_all() noexcept {
-    for (const auto& [id, question] : questions_) {
-      question->over.set();
-    }
-    welcomed_.set();
-    left_.set();
-    told_.set();
-  }
-
-  async::Task<void> insist(Cause cause) {
-    const async::Ready ready = co_await told_.wait(Deadline::after(last_word));
-    if (ready == async::Ready::timed_out) {
-      fail(cause);
-    }
-  }
-
-  void on(Response& response) {
-    const auto found = questions_.find(response.id);
-    if (found != questions_.end()) {
-      found->second->answer = std::move(response);
-      found->second->over.set();
-    }
-  }
-  void on(const Failure& failure) { fail(failure.cause); }
-  void on(const Left&) {
-    acknowledged_ = true;
-    left_.set();
-  }
-  void on(Welcome& welcome) {
-    membership_ = std::move(welcome.membership);
-    welcomed_.set();
-  }
-
-  /// The job has failed: every wait ends with its cause.
-  void fail(const Cause& cause) {
-    failure_->set(cause);
-    for (const auto& [id, question] : questions_) {
-      question->over.set();
-    }
-    welcomed_.set();
-    told_.set();
-  }
-
-  /// The session ended, and this rank did not mean it.
-  void lose(const std::string& how) {
-    if (!leaving_ && !failure_->failed()) {
-      fail(Cause{CauseKind::lost,
-                 -1,
-                 {},
-                 "the store of the job at " + store_ + " went away: rank 0 or its launcher ended (" + how + ")"});
-    }
-    wake_all();
-  }
-
-  async::EventLoop& loop_;
-  int rank_;
-  std::string store_;
-  std::shared_ptr<FailureLatch> failure_;
-  async::Event welcomed_;
-  async::Event left_;
-  async::Event told_;
-  std::uint64_t last_id_ = 0;
-  std::optional<Membership> membership_;
-  std::map<std::uint64_t, Question*> questions_;
-  bool leaving_ = false;
-  bool acknowledged_ = false;
-  std::string end_sentence_;
-  async::Spawned reporting_;
-  std::unique_ptr<Lifeline> line_;  ///< null once ended
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/listen.hpp
-
-/// @file
-/// Where a store listens for the others of its job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// What the user said about it.
-struct ListenRules {
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< then who reaches the port cannot join without it
-};
-
-namespace detail {
-
-/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
-inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
-                                               const net::Endpoint& endpoint) {
-  try {
-    return net::Listener::bind(loop, endpoint);
-  } catch (const Error& error) {
-    if (error.code().value() == EADDRNOTAVAIL) {
-      return std::nullopt;
-    }
-    if (error.code().value() == EADDRINUSE) {
-      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
-                                    " is in use by another program, or by another rank 0, and the job's store is to "
-                                    "listen there; choose another with MASTER_PORT or --master-port");
-    }
-    throw;
-  }
-}
-
-/// The addresses of what DTRAIN_INTERFACE names. @throws Error (usage) where this machine has no such
-inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::uint16_t port) {
-  if (const std::optional<net::Endpoint> address = net::Endpoint::from_numeric(name, port)) {
-    return {*address};
-  }
-  std::vector<net::Endpoint> found;
-  std::string there;
-  for (const net::InterfaceAddress& each : net::interface_addresses()) {
-    if (each.interface == name) {
-      found.push_back(each.endpoint.with_port(port));
-    }
-    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
-  }
-  if (found.empty()) {
-    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
-                                 " is neither an address nor an interface of this machine with "
-                                 "one; there are: " +
-                                 there);
-  }
-  return found;
-}
-
-/// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
-/// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
-/// @throws Error (usage) where that would be every interface, for everybody
-inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const std::vector<net::Endpoint>& resolved,
-                                                const std::optional<net::Endpoint>& outward) {
-  std::vector<net::Endpoint> candidates;
-  if (outward) {
-    candidates.push_back(outward->with_port(resolved.front().port()));
-  }
-  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
-               [](const net::Endpoint& each) { return each.is_loopback(); });
-  if (candidates.empty()) {
-    throw Error(Errc::usage,
-                "the job's store is to listen at " + host +
-                    ", which is no address of this machine, and to listen at all of its addresses the job "
-                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
-                    "the same DTRAIN_SECRET for all of the job");
-  }
-  return candidates;
-}
-
-}  // namespace detail
-
-/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
-/// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
-/// address of the default route, and at the loopback address that the name means here.
-/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
-/// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
-inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
-                                                                std::uint16_t port, Deadline deadline,
-                                                                ListenRules rules) {
-  std::vector<net::Listener> listeners;
-  const auto listen = [&](const net::Endpoint& endpoint) {
-    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
-    if (listener) {
-      listeners.push_back(*std::move(listener));
-    }
-    return !listeners.empty();
-  };
-  if (rules.interface) {
-    const std::vector<net::Endpoint> named = detail::named_addresses(*rules.interface, port);
-    if (!std::any_of(named.begin(), named.end(), listen)) {
-      throw Error(Errc::usage, "DTRAIN_INTERFACE=" + *rules.interface + " is no address of this machine");
-    }
-    co_return std::move(listeners);
-  }
-  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
-  const std::vector<net::Endpoint>& resolved = resolution.endpoints;
-  if (resolved.empty()) {
-    throw net::unresolved_error(host, resolution.reason);
-  }
-  const bool loopback = net::is_written_as_loopback(host);
-  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
-    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
-  });
-  if (!found && rules.has_secret) {
-    listeners.push_back(net::Listener::bind_any(loop, port));
-  } else if (!found) {
-    const std::vector<net::Endpoint> candidates =
-        detail::behind_a_name(host, resolved, net::address_of_default_route());
-    std::for_each(candidates.begin(), candidates.end(), listen);
-  }
-  if (listeners.empty()) {
-    throw Error(Errc::usage, "the job's store is to listen at " + host +
-                                 ", which is no address of this machine; set "
-                                 "MASTER_ADDR to one that is");
-  }
-  co_return std::move(listeners);
-}
-
-/// listen_for_ranks at the first port that is free of those where `address` may be.
-inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop& loop, Address address,
-                                                                Deadline deadline, ListenRules rules) {
-  for (std::uint16_t place = 0;; ++place) {
-    const auto port = static_cast<std::uint16_t>(address.port + place);
-    try {
-      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, rules);
-      co_return std::move(listeners);
-    } catch (const Error& error) {
-      if (error.code().value() != EADDRINUSE || place + 1 >= address.ports) {
-        throw;
-      }
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server.hpp
-
-/// @file
-/// rendezvous::Server: the door of a store: who may enter, and to which job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
-/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
-class Server {
- public:
-  /// @param listeners at least one
-  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
-      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
-    options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
-    for (net::Listener& listener : listeners_) {
-      accepting_.push_back(
-          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
-    }
-  }
-  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
-      : Server(loop, one(std::move(listener)), std::move(options)) {}
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-  ~Server() = default;
-
-  /// Where it listens; the first of its addresses.
-  net::Endpoint local() const noexcept { return listeners_.front().local(); }
-
-  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
-  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
-  ServedJob& open(JobOptions options) {
-    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
-    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
-    place = std::move(job);
-    return *place;
-  }
-
-  /// How many connections have not joined: for tests and diagnosis.
-  std::size_t visitors() const noexcept { return visitors_.size(); }
-
- private:
-  /// A connection that has not joined.
-  struct Visitor {
-    std::unique_ptr<Link> link;
-    bool has_greeted = false;
-    async::Spawned task;  ///< gone before the link
-  };
-  using VisitorId = std::uint64_t;
-
-  /// What somebody said at the door.
-  struct Call {
-    Hello hello;
-    Knock knock;
-    Transcript transcript;
-  };
-
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
-
-  static std::vector<net::Listener> one(net::Listener listener) {
-    std::vector<net::Listener> listeners;
-    listeners.push_back(std::move(listener));
-    return listeners;
-  }
-
-  async::Task<void> accept_all(net::Listener& listener) {
-    for (std::size_t unheard = 1;; ++unheard) {
-      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
-      if (accepted) {
-        admit(std::move(*accepted));
-      }
-      if (unheard >= most_visitors() / 8) {  // they are heard before many others could push them out
-        co_await loop_.sleep_for(std::chrono::milliseconds(0));
-        unheard = 0;
-      }
-    }
-  }
-
-  /// Where all ranks of a large job come at once, there is room for each of them.
-  std::size_t most_visitors() const noexcept {
-    std::size_t most = options_.limits.unjoined_connections;
-    for (const auto& [role, job] : jobs_) {
-      const auto ranks = static_cast<std::size_t>(job->options().world_size);
-      most += ranks - std::min(ranks, job->sessions());
-    }
-    return most;
-  }
-
-  void admit(net::Connection connection) {
-    if (visitors_.size() >= most_visitors()) {
-      visitors_.erase(least_welcome());
-    }
-    const VisitorId id = ++last_id_;
-    try {
-      Visitor& visitor = visitors_[id];
-      visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
-      visitor.link->watch(options_.limits.liveness);
-      visitor.task = loop_.spawn(receive(id, *visitor.link));
-    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
-      visitors_.erase(id);
-    }
-  }
-
-  /// The oldest that has said nothing that makes sense, or else the oldest.
-  std::map<VisitorId, Visitor>::iterator least_welcome() {
-    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
-      if (!visitor->second.has_greeted) {
-        return visitor;
-      }
-    }
-    return visitors_.begin();
-  }
-
-  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
-  async::Task<void> receive(VisitorId id, Link& link) {
-    try {
-      const Deadline deadline = Deadline::after(options_.limits.handshake);
-      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
-      if (const Refused* refused = std::get_if<Refused>(&heard)) {
-        co_await turn_away(link, encode(*refused));
-      } else if (Call* call = std::get_if<Call>(&heard)) {
-        const std::optional<Frame> no = let_in(id, *call);
-        if (no) {
-          co_await turn_away(link, *no);
-        }
-      }
-    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
-    }
-    visitors_.erase(id);
-  }
-
-  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
-  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
-    Call call;
-    const net::FrameResult first = co_await link.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
-    if (!hello) {
-      co_return std::monostate();
-    }
-    if (Refused* refused = std::get_if<Refused>(&*hello)) {
-      co_return std::move(*refused);
-    }
-    call.hello = std::get<Hello>(std::move(*hello));
-    if (auto refused = wrong_secret(call.hello)) {
-      co_return *std::move(refused);
-    }
-    visitors_.at(id).has_greeted = true;
-    call.transcript.add(first.payload);
-    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
-    call.transcript.add(challenge);
-    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
-    if (!sent.ok()) {
-      co_return std::monostate();
-    }
-    const net::FrameResult second = co_await link.reader.read_frame(deadline);
-    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
-    if (!knock) {
-      co_return std::monostate();
-    }
-    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
-      co_return Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
-    }
-    call.transcript.add(second.payload);
-    call.knock = *std::move(knock);
-    co_return std::move(call);
-  }
-
-  std::optional<Refused> wrong_secret(const Hello& hello) const {
-    if (options_.secret && !hello.has_secret) {
-      return Refused{
-          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
-          "DTRAIN_SECRET_FILE"};
-    }
-    return std::nullopt;
-  }
-
-  /// The session takes the link over, and nothing is returned; or what to answer instead.
-  std::optional<Frame> let_in(VisitorId id, Call& call) {
-    const auto place = jobs_.find(call.hello.role);
-    if (place == jobs_.end() && call.hello.role == Role::rank) {
-      return Frame();  // not yet
-    }
-    if (place == jobs_.end()) {
-      return encode(
-          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
-                  "start this process with --nnodes=1, or correct the address"});
-    }
-    ServedJob& job = *place->second;
-    const Join* join = std::get_if<Join>(&call.knock);
-    if (call.hello.generation > job.options().generation) {
-      return Frame();  // the store itself still belongs to the former attempt
-    }
-    if (auto refused = wrong_job(call.hello, join, job.options())) {
-      job.note_refusal(refused->sentence);
-      return encode(*std::move(refused));
-    }
-    std::variant<Accepted, Refused, Failure> answer =
-        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
-    const Accepted* accepted = std::get_if<Accepted>(&answer);
-    if (accepted == nullptr) {
-      return std::visit([](auto& each) { return encode(each); }, answer);
-    }
-    Frame frame = encode(*accepted);
-    if (options_.secret) {
-      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
-      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
-    }
-    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
-    static_cast<void>(link->writer.queue(frame));  // its queue is empty
-    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
-    job.carry(accepted->ticket.session, std::move(link), has);
-    return std::nullopt;
-  }
-
-  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
-    const std::string who = join == nullptr ? "a process"
-                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
-                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
-    if (hello.generation < job.generation) {
-      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
-                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
-                     "; end what is left of the earlier attempt"};
-    }
-    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
-      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
-                         "'; give each job a port of its own (MASTER_PORT)",
-                     true};
-    }
-    return std::nullopt;
-  }
-
-  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
-  async::Task<void> turn_away(Link& link, Frame frame) {
-    if (frame.empty()) {
-      co_return;
-    }
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
-    if (!sent.ok()) {
-      co_return;
-    }
-    link.connection.shutdown_write();
-    for (bool open = true; open;) {
-      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
-      open = rest.ok();
-    }
-  }
-
-  /// The server itself cannot go on.
-  void broken(const std::exception_ptr& reason) {
-    std::string text = "an unknown exception";
-    try {
-      std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      text = error.what();
-    } catch (...) {
-    }
-    for (const auto& [role, job] : jobs_) {
-      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
-    }
-  }
-
-  async::EventLoop& loop_;
-  std::vector<net::Listener> listeners_;
-  ServerOptions options_;
-  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
-  VisitorId last_id_ = 0;
-  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
-  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/session.hpp
-
-/// @file
-/// rendezvous::Session: a rank's membership in its job, from joining to leaving.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// A rank's side of the rendezvous is built of, from below: Link (a connection with its frames), knock() and Entrance
-/// (Hello, Challenge, Join, until the store accepts), Line (numbers frames and keeps what was not acknowledged),
-/// Lifeline (attaches a new connection to a Line that lost its own), Exchange (pairs requests with answers), and this.
-///
-/// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
-/// of this rank. Threads: the loop's, destruction included.
-class Session {
- public:
-  /// Connects to the store, with patience for one that is not there yet, and waits until all ranks have joined.
-  /// @param failure gets the job's first cause, now and for the session's life
-  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); and what connecting throws
-  static async::Task<std::unique_ptr<Session>> join(async::EventLoop& loop, Address address, JoinRequest request,
-                                                    std::shared_ptr<FailureLatch> failure, Deadline deadline) {
-    const std::string store = address.text();
-    const int rank = request.facts.rank;
-    const std::string doing = "joining the job at " + store + " as " +
-                              (address.role == Role::rank ? "rank " : "node ") + std::to_string(rank);
-    Entrance entrance(loop, std::move(address), request, *failure, doing, deadline);
-    Entered entered = co_await entrance.enter();
-    const net::Endpoint own_end = entered.link->connection.local().unmapped();
-    auto exchange = std::make_shared<Exchange>(loop, std::move(entered.address), entered.accepted,
-                                               std::move(entered.link), rank, std::move(failure));
-    std::optional<Membership> membership = co_await exchange->welcome(deadline);
-    if (!membership) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
-    }
-    if (membership->rank != rank || membership->world_size != request.world_size) {
-      throw Error(Errc::protocol, doing + ": the store answered for another rank");
-    }
-    if (!own_end.is_loopback()) {
-      membership->route_address = own_end.host();
-    }
-    co_return std::unique_ptr<Session>(new Session(*std::move(membership), std::move(exchange)));
-  }
-
-  /// Who this rank is among the others.
-  const Membership& membership() const noexcept { return membership_; }
-
-  /// Says leave(ok) and closes. @returns whether the store acknowledged it by the deadline
-  async::Task<bool> leave(Deadline deadline) {
-    const bool acknowledged = co_await exchange_->leave(deadline);
-    co_return acknowledged;
-  }
-
-  /// Tells the job of a failure on this rank; the latch gets the job's first cause within about a second.
-  void report(const Cause& cause) { exchange_->report(cause); }
-
-  /// For Store, which may outlive the session.
-  const std::shared_ptr<Exchange>& exchange() const noexcept { return exchange_; }
-
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-  ~Session() { exchange_->end("the session with the store has ended"); }
-
- private:
-  Session(Membership membership, std::shared_ptr<Exchange> exchange)
-      : membership_(std::move(membership)), exchange_(std::move(exchange)) {}
-
-  Membership membership_;
-  std::shared_ptr<Exchange> exchange_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/store.hpp
 
 /// @file
 /// rendezvous::Store: the keys and barriers of a job, as a rank uses them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+class Control;
+class Exchange;
 
 /// What compare_set found and did.
 struct CompareSet {
@@ -14783,214 +7561,65 @@ class Store {
   }
 
   /// Sets or replaces a value.
-  Task<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
-    return nothing_of(ask(with_value(Operation::set, std::move(key), std::move(value)), deadline));
-  }
-  void set_blocking(const std::string& key, const std::string& value, OptionalDeadline deadline = {}) const {
-    block(set(key, value, by(deadline)), deadline, "setting a key in the store");
-  }
+  Task<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
+  void set_blocking(const std::string& key, const std::string& value, OptionalDeadline deadline = {}) const;
 
   /// Sets or replaces all of these values, or none of them. Of a key that is there twice the last value counts.
-  Task<void> set_many(std::vector<std::pair<std::string, std::string>> entries, OptionalDeadline deadline = {}) const {
-    Request request = about_many(Operation::set_many, {});
-    for (auto& [key, value] : entries) {
-      request.keys.push_back(prefix_ + key);
-      request.values.push_back(std::move(value));
-    }
-    return nothing_of(ask(std::move(request), deadline));
-  }
+  Task<void> set_many(std::vector<std::pair<std::string, std::string>> entries, OptionalDeadline deadline = {}) const;
   void set_many_blocking(const std::vector<std::pair<std::string, std::string>>& entries,
-                         OptionalDeadline deadline = {}) const {
-    block(set_many(entries, by(deadline)), deadline, "setting keys in the store");
-  }
+                         OptionalDeadline deadline = {}) const;
 
   /// Sets the key to `desired` if it has the value `expected`; nothing for `expected` means that it must not exist.
   Task<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
-                               OptionalDeadline deadline = {}) const {
-    Request request = with_value(Operation::compare_set, std::move(key), desired);
-    request.expected = std::move(expected);
-    return compared(ask(std::move(request), deadline), std::move(desired));
-  }
+                               OptionalDeadline deadline = {}) const;
   CompareSet compare_set_blocking(const std::string& key, const std::optional<std::string>& expected,
-                                  const std::string& desired, OptionalDeadline deadline = {}) const {
-    return block(compare_set(key, expected, desired, by(deadline)), deadline, "comparing a key of the store");
-  }
+                                  const std::string& desired, OptionalDeadline deadline = {}) const;
 
   /// The value; waits until some rank has set it.
-  Task<std::string> get(std::string key, OptionalDeadline deadline = {}) const {
-    return text_of(ask(about(Operation::get, std::move(key)), deadline));
-  }
-  std::string get_blocking(const std::string& key, OptionalDeadline deadline = {}) const {
-    return block(get(key, by(deadline)), deadline, "waiting for a key of the store");
-  }
+  Task<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
+  std::string get_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_of_a_wait keys.
-  Task<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
-    const std::size_t count = keys.size();
-    return values_of(ask(about_many(Operation::get_many, std::move(keys)), deadline), count);
-  }
+  Task<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
   std::vector<std::string> get_many_blocking(const std::vector<std::string>& keys,
-                                             OptionalDeadline deadline = {}) const {
-    return block(get_many(keys, by(deadline)), deadline, "waiting for keys of the store");
-  }
+                                             OptionalDeadline deadline = {}) const;
 
   /// The value, or nothing where there is none yet.
-  Task<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const {
-    return maybe_text_of(ask(about(Operation::try_get, std::move(key)), deadline));
-  }
-  std::optional<std::string> try_get_blocking(const std::string& key, OptionalDeadline deadline = {}) const {
-    return block(try_get(key, by(deadline)), deadline, "looking for a key in the store");
-  }
+  Task<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
+  std::optional<std::string> try_get_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
 
   /// Removes the key; who waits for it goes on waiting. Whether it existed.
-  Task<bool> erase(std::string key, OptionalDeadline deadline = {}) const {
-    return existed(ask(about(Operation::erase, std::move(key)), deadline));
-  }
-  bool erase_blocking(const std::string& key, OptionalDeadline deadline = {}) const {
-    return block(erase(key, by(deadline)), deadline, "erasing a key of the store");
-  }
+  Task<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
+  bool erase_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
 
   /// Adds to the decimal integer under the key (none counts as 0) and gives the sum. Each call counts once; one that
   /// timed out may have counted.
-  Task<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const {
-    Request request = about(Operation::add, std::move(key));
-    request.number = delta;
-    return number_of(ask(std::move(request), deadline));
-  }
-  std::int64_t add_blocking(const std::string& key, std::int64_t delta, OptionalDeadline deadline = {}) const {
-    return block(add(key, delta, by(deadline)), deadline, "adding to a key of the store");
-  }
+  Task<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, OptionalDeadline deadline = {}) const;
 
   /// Appends to the value (none counts as empty) and gives its new length in bytes.
-  Task<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const {
-    return number_of(ask(with_value(Operation::append, std::move(key), std::move(text)), deadline));
-  }
-  std::int64_t append_blocking(const std::string& key, const std::string& text, OptionalDeadline deadline = {}) const {
-    return block(append(key, text, by(deadline)), deadline, "appending to a key of the store");
-  }
+  Task<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
+  std::int64_t append_blocking(const std::string& key, const std::string& text, OptionalDeadline deadline = {}) const;
 
   /// Waits until all keys exist at once; at most max_keys_of_a_wait.
-  Task<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
-    return nothing_of(ask(about_many(Operation::wait, std::move(keys)), deadline));
-  }
-  void wait_blocking(const std::vector<std::string>& keys, OptionalDeadline deadline = {}) const {
-    block(wait(keys, by(deadline)), deadline, "waiting for keys of the store");
-  }
+  Task<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  void wait_blocking(const std::vector<std::string>& keys, OptionalDeadline deadline = {}) const;
 
   /// Collective: waits until every rank of the job (or all parties) has come to the barrier of this name; then the name
   /// is free for the next round. A rank is in a barrier of one name once at a time.
-  Task<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
-    if (parties_ > 0) {
-      return party_barrier(*this, std::move(name), parties_, by(deadline));
-    }
-    return nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
-  }
-  void barrier_blocking(const std::string& name, OptionalDeadline deadline = {}) const {
-    block(barrier(name, by(deadline)), deadline, "waiting in a barrier of the store");
-  }
+  Task<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
+  void barrier_blocking(const std::string& name, OptionalDeadline deadline = {}) const;
 
  private:
-  Request about(Operation operation, std::string key) const {
-    Request request;
-    request.operation = operation;
-    request.keys.push_back(prefix_ + std::move(key));
-    return request;
-  }
-  Request about_many(Operation operation, std::vector<std::string> keys) const {
-    Request request;
-    request.operation = operation;
-    for (std::string& key : keys) {
-      request.keys.push_back(prefix_ + key);
-    }
-    return request;
-  }
-  Request with_value(Operation operation, std::string key, std::string value) const {
-    Request request = about(operation, std::move(key));
-    request.value = std::move(value);
-    return request;
-  }
-
-  Deadline by(const OptionalDeadline& deadline) const { return deadline ? *deadline : Deadline::after(timeout_); }
-
-  Task<Response> ask(Request request, const OptionalDeadline& deadline) const {
-    return ask(exchange_, std::move(request), by(deadline));
-  }
-
-  /// The answer that is ok or missing. @throws everything else
-  static Task<Response> ask(std::weak_ptr<Exchange> handle, Request request, Deadline deadline) {
-    if (request.keys.empty()) {
-      co_return Response{};  // several keys, and there are none
-    }
-    const std::string doing = doing_of(request);
-    require_bounded(request, doing);
-    const std::shared_ptr<Exchange> exchange = handle.lock();
-    if (!exchange) {
-      throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
-    }
-    Exchange::Answer answer = co_await exchange->ask(std::move(request), doing, deadline);
-    if (!answer) {
-      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer")
-          .with_rank(exchange->rank());
-    }
-    if (answer->status == Status::gave_up) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; " + printable(answer->text))
-          .with_rank(exchange->rank());
-    }
-    if (answer->status != Status::ok && answer->status != Status::missing) {
-      throw Error(Errc::refused, doing + ": " + printable(answer->text)).with_rank(exchange->rank());
-    }
-    co_return *std::move(answer);
-  }
-
-  static Task<void> nothing_of(Task<Response> answer) {
-    const Response response = co_await std::move(answer);
-    static_cast<void>(response);
-  }
-  static Task<std::string> text_of(Task<Response> answer) {
-    Response response = co_await std::move(answer);
-    co_return std::move(response.text);
-  }
-  static Task<std::optional<std::string>> maybe_text_of(Task<Response> answer) {
-    Response response = co_await std::move(answer);
-    if (response.status == Status::missing) {
-      co_return std::nullopt;
-    }
-    co_return std::optional<std::string>(std::move(response.text));
-  }
-  static Task<std::vector<std::string>> values_of(Task<Response> answer, std::size_t count) {
-    Response response = co_await std::move(answer);
-    if (response.values.size() != count) {
-      throw Error(Errc::protocol, "getting " + std::to_string(count) + " keys: the store answered with " +
-                                      std::to_string(response.values.size()) + " values");
-    }
-    co_return std::move(response.values);
-  }
-  static Task<std::int64_t> number_of(Task<Response> answer) {
-    const Response response = co_await std::move(answer);
-    co_return response.number;
-  }
-  static Task<bool> existed(Task<Response> answer) {
-    const Response response = co_await std::move(answer);
-    co_return response.status == Status::ok;
-  }
-  static Task<CompareSet> compared(Task<Response> answer, std::string desired) {
-    Response response = co_await std::move(answer);
-    CompareSet result;
-    result.swapped = response.number != 0;
-    if (result.swapped) {
-      result.now = std::move(desired);
-    } else if (response.status == Status::ok) {
-      result.now = std::move(response.text);
-    }
-    co_return std::move(result);
-  }
+  Request about(Operation operation, std::string key) const;
+  Request about_many(Operation operation, std::vector<std::string> keys) const;
+  Request with_value(Operation operation, std::string key, std::string value) const;
+  Deadline by(const OptionalDeadline& deadline) const;
+  Task<Response> ask(Request request, const OptionalDeadline& deadline) const;
 
   /// The task's own deadline comes first, and has the better sentence.
   template <class T>
-  T block(Task<T> task, const OptionalDeadline& deadline, const char* doing) const {
-    const auto make = [&](async::EventLoop&) { return std::move(task); };
-    return control_->run_blocking(make, a_moment_after(by(deadline)), doing);
-  }
+  T block(Task<T> task, const OptionalDeadline& deadline, const char* doing) const;
 
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
@@ -15006,7 +7635,14 @@ class Store {
 /// @file
 /// rendezvous::Participant: a rank's whole control plane, for callers that block.
 
+namespace DTRAIN_NAMESPACE::net {
+class Listener;
+}
+
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+class Control;
+struct HostIdentity;
 
 /// Who this rank is, as far as it knows, and where its job meets.
 struct ParticipantOptions {
@@ -15043,25 +7679,13 @@ class Participant {
   /// Collective, blocking: until all ranks have joined, at most `timeout`.
   /// @throws what Session::join, listen_for_ranks and host_identity throw, with nothing left behind
   explicit Participant(const ParticipantOptions& options,
-                       std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>())
-      : failure_(std::move(failure)), control_(std::make_shared<Control>(thread_)) {
-    const HostIdentity host = host_identity(options.host_id);
-    const Deadline deadline = Deadline::after(options.timeout);
-    const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
-    try {
-      thread_.run_blocking(form, a_moment_after(deadline), "joining the job");
-    } catch (...) {
-      close();
-      throw;
-    }
-    install_reporter();
-  }
+                       std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   Participant(const Participant&) = delete;
   Participant& operator=(const Participant&) = delete;
 
   /// Without leave_blocking before it, the others see the loss of this rank. Blocking: a second at most, where this
   /// rank hosts the store, so that the others hear the cause from it.
-  ~Participant() { close(); }
+  ~Participant();
 
   const Membership& membership() const noexcept { return membership_; }
   Store store() const { return {exchange_, control_}; }
@@ -15072,133 +7696,27 @@ class Participant {
 
   /// Says leave(ok); afterwards the store can no longer be used. The host of the store stays until all have left.
   /// Blocking: until the deadline at most. @returns whether all that was done by then
-  bool leave_blocking(Deadline deadline) {
-    failure_->set_reporter({});
-    const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
-    const bool left = thread_.run_blocking(leave, a_moment_after(deadline), "leaving the job");
-    close();
-    return left;
-  }
+  bool leave_blocking(Deadline deadline);
 
  private:
-  static constexpr std::chrono::milliseconds farewell{1000};
+  struct Ends;
 
   async::Task<void> join(async::EventLoop& loop, const ParticipantOptions& options, const HostIdentity& host,
-                         Deadline deadline) {
-    JoinRequest request;
-    request.facts = RankFacts{
-        options.rank,       host.id,       host.name, options.local_rank, options.local_world_size, options.node_rank,
-        options.node_count, options.agreed};
-    request.world_size = options.world_size;
-    request.job = options.job;
-    const bool alone = options.world_size == 1 && options.host_store;
-    Address address;
-    address.host = alone ? "127.0.0.1" : options.master_host;
-    address.port = alone ? std::uint16_t{0} : options.master_port;
-    address.ports = alone ? std::uint16_t{1} : options.master_ports;
-    address.generation = options.generation;
-    address.secret = options.secret;
-    if (options.host_store) {
-      const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
-      std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
-      const net::Endpoint bound = listeners.front().local();
-      address.host = bound.is_any() ? "localhost" : bound.host();
-      address.port = bound.port();
-      address.ports = 1;
-      open_store(loop, std::move(listeners), options, host, deadline);
-    }
-    try {
-      session_ = co_await Session::join(loop, address, std::move(request), failure_, deadline);
-    } catch (const std::exception& error) {
-      if (server_) {  // the others are to hear why their store goes away
-        job_->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
-      }
-      throw;
-    }
-    membership_ = session_->membership();
-    membership_.named_address = options.interface ? net::own_address_named(*options.interface) : std::string();
-    exchange_ = session_->exchange();
-  }
-
+                         Deadline deadline);
   void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, const ParticipantOptions& options,
-                  const HostIdentity& host, Deadline formation) {
-    server_.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
-    JobOptions job;
-    job.world_size = options.world_size;
-    job.generation = options.generation;
-    job.job = options.job;
-    job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
-    job.formation = formation;
-    job_ = &server_->open(std::move(job));
-  }
-
-  async::Task<bool> leave_all(Deadline deadline) {
-    bool left = session_ != nullptr;
-    if (session_ != nullptr) {
-      left = co_await session_->leave(deadline);
-    }
-    if (server_) {
-      const bool all = co_await job_->all_left(deadline);
-      left = left && all;
-    }
-    co_return left;
-  }
-
-  /// Ends the session, and lets the others of a store that this rank hosts hear of it.
-  async::Task<void> bid_farewell() {
-    session_.reset();
-    if (server_) {
-      co_await job_->all_left(Deadline::after(farewell));
-    }
-  }
-
-  async::Task<void> drop() {
-    session_.reset();
-    server_.reset();
-    co_return;
-  }
-
-  /// A report goes to the store; once there is no session any more, nobody else is to be told.
-  void install_reporter() {
-    const std::weak_ptr<FailureLatch> latch = failure_;
-    failure_->set_reporter([control = control_, handle = exchange_, latch](const Cause& cause) {
-      const bool posted = control->post([handle, latch, cause] {
-        if (const std::shared_ptr<Exchange> exchange = handle.lock()) {
-          exchange->report(cause);
-        } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
-          own->set(cause);
-        }
-      });
-      const std::shared_ptr<FailureLatch> own = latch.lock();
-      if (!posted && own) {
-        own->set(cause);
-      }
-    });
-  }
-
-  void close() noexcept {
-    failure_->set_reporter({});
-    const auto first = [this](async::EventLoop&) { return bid_farewell(); };
-    const auto then = [this](async::EventLoop&) { return drop(); };
-    for (const bool last : {false, true}) {
-      try {
-        const Deadline deadline = a_moment_after(Deadline::after(farewell));
-        last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
-      } catch (...) {  // the loop has ended, and with it every task
-      }
-    }
-    control_->close();
-  }
+                  const HostIdentity& host, Deadline formation);
+  async::Task<bool> leave_all(Deadline deadline);
+  async::Task<void> bid_farewell();
+  async::Task<void> drop();
+  void install_reporter();
+  void close() noexcept;
 
   std::shared_ptr<FailureLatch> failure_;
   async::LoopThread thread_;
   std::shared_ptr<Control> control_;
   Membership membership_;
   std::weak_ptr<Exchange> exchange_;
-  /// The loop's thread only, until it has ended.
-  std::optional<Server> server_;
-  ServedJob* job_ = nullptr;  ///< the server's
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<Ends> ends_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -16581,7 +9099,7 @@ class Wire {
   /// Whether every message that was started is complete.
   bool is_idle() const noexcept { return free_.size() == messages_.size(); }
 
-  /// Whose message was waited for last, and whether it was to send.
+  /// After a wait that was interrupted: whose message it waited for, and whether it was to send.
   std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
 
  private:
@@ -26909,1414 +19427,6 @@ class ArgumentVector {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/exit_status.hpp
-
-/// @file
-/// How a process ended, as a number for exit() and in words.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// "SIGKILL"; "signal 42" for those without a common name.
-inline std::string signal_name(int signal) {
-  switch (signal) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGILL: return "SIGILL";
-    case SIGTRAP: return "SIGTRAP";
-    case SIGABRT: return "SIGABRT";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGKILL: return "SIGKILL";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGSEGV: return "SIGSEGV";
-    case SIGUSR2: return "SIGUSR2";
-    case SIGPIPE: return "SIGPIPE";
-    case SIGALRM: return "SIGALRM";
-    case SIGTERM: return "SIGTERM";
-    case SIGXCPU: return "SIGXCPU";
-    case SIGXFSZ: return "SIGXFSZ";
-    case SIGSYS: return "SIGSYS";
-    default: return "signal " + std::to_string(signal);
-  }
-}
-
-/// An exit code, or a signal where `signal` is not 0.
-struct ExitStatus {
-  int code = 0;
-  int signal = 0;
-
-  static ExitStatus of(const siginfo_t& info) noexcept {
-    return info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
-  }
-
-  /// What a shell would say: 128 + signal.
-  int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
-
-  std::string text() const {
-    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) + ")"
-                       : "exit code " + std::to_string(code);
-  }
-
-  friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/help.hpp
-
-/// @file
-/// What --help-launch prints.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-inline constexpr const char* help_text =
-    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
-    "                           computes on GPUs, else for each core this process may use\n"
-    "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
-    "  --node-rank=R            which of them this one is, from 0\n"
-    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
-    "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
-    "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
-    "                           node 0's counts); exit code 2 and a job that was told to end are not tried again\n"
-    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
-    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
-    "  --help-launch            prints this\n"
-    "  --                       everything after it is the program's\n"
-    "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
-    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
-    "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
-    "nodes:\n"
-    "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
-    "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
-    "takes everything.\n";
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/launcher_keys.hpp
-
-/// @file
-/// The keys and small values through which the launchers of a job talk.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Those of an attempt begin with its number; stop requests are the job's.
-class LauncherKeys {
- public:
-  explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
-
-  static std::string card(int node) { return "node/" + std::to_string(node); }            ///< NodeCard
-  static std::string table() { return "nodes"; }                                          ///< NodeTable
-  static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
-  std::string go() const { return attempt_ + "go"; }                                      ///< ranks can join
-  std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
-  std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
-  std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
-  std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
-  std::string verdict() const { return attempt_ + "verdict"; }                            ///< JobVerdict
-
- private:
-  std::string attempt_;
-};
-
-/// A Cause as a record (see record.hpp).
-struct CauseRecord {
-  Cause cause;
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    int kind = static_cast<int>(self.cause.kind);
-    fields.number(kind);
-    if constexpr (!std::is_const_v<Self>) {
-      self.cause.kind = static_cast<CauseKind>(kind);
-    }
-    fields.number(self.cause.rank);
-    fields.text(self.cause.host);
-    fields.text(self.cause.text);
-  }
-};
-
-/// A failed worker, as its launcher tells the others. A record (see record.hpp).
-struct FailureRecord {
-  CauseRecord cause;
-  bool secondary = false;  ///< it fell over what the ranks know already
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    CauseRecord::describe(self.cause, fields);
-    fields.flag(self.secondary);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/launcher_loss.hpp
-
-/// @file
-/// What a launcher says when the launchers do not go on together.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// @param cause the first cause of the launchers' job, in which nodes are ranks
-/// @param store where node 0's launcher listens
-inline std::string launcher_loss(const Cause& cause, const std::string& store) {
-  if (cause.rank < 0) {
-    return cause.kind == CauseKind::lost
-               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
-               : "the launchers of this job did not come together: " + cause.text;
-  }
-  const std::string who = "the launcher of node " + std::to_string(cause.rank) +
-                          (cause.host.empty() ? std::string() : " on host " + cause.host);
-  return who + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") + cause.text;
-}
-
-/// "nodes 1 and 2": rank_list for nodes.
-inline std::string node_list(const std::vector<int>& nodes) {
-  std::string text = rendezvous::rank_list(nodes);
-  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
-}
-
-/// @param missing the nodes whose launchers have not come
-/// @param patience how long the others waited: "600.0 s"
-inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& patience,
-                                 const std::string& store) {
-  return node_list(missing) + " of " + std::to_string(node_count) + " did not come within " + patience +
-         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
-         "whether it can reach " +
-         store;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/line_splitter.hpp
-
-/// @file
-/// Cuts a stream of bytes into whole lines, with a bound.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Pure: the lines depend on the bytes alone, not on how they were cut into pieces. A line beyond the bound becomes
-/// several of exactly that length.
-class LineSplitter {
- public:
-  static constexpr std::size_t default_max_line_bytes = std::size_t{64} << 10;
-
-  explicit LineSplitter(std::size_t max_line_bytes = default_max_line_bytes) : max_line_bytes_(max_line_bytes) {}
-
-  /// Calls `emit(std::string_view)` for each line that is whole now, without its '\n'.
-  template <class Emit>
-  void feed(std::string_view bytes, Emit emit) {
-    while (!bytes.empty()) {
-      const std::size_t newline = bytes.find('\n');
-      const std::size_t room = max_line_bytes_ - partial_.size();
-      const std::size_t length = newline < bytes.size() ? newline : bytes.size();
-      const std::size_t taken = length < room ? length : room;
-      partial_.append(bytes.substr(0, taken));
-      bytes.remove_prefix(taken);
-      const bool whole = !bytes.empty() && bytes.front() == '\n';
-      if (whole) {
-        bytes.remove_prefix(1);
-      }
-      // A full line waits for the byte after it: a '\n' there ends it instead of an empty line.
-      if (whole || !bytes.empty()) {
-        emit(std::string_view(partial_));
-        partial_.clear();
-      }
-    }
-  }
-
-  /// The end of the stream: emits a line that has no '\n'.
-  template <class Emit>
-  void finish(Emit emit) {
-    if (!partial_.empty()) {
-      emit(std::string_view(partial_));
-      partial_.clear();
-    }
-  }
-
-  /// The beginning of the line that is not whole yet.
-  std::string_view partial() const noexcept { return partial_; }
-
- private:
-  std::size_t max_line_bytes_;
-  std::string partial_;
-};
-
-/// What a terminal would show of a line in which '\r' went back to its start: the text after the last '\r' that is
-/// followed by something. So a progress bar that was drawn a hundred times is one line.
-inline std::string_view visible_part(std::string_view line) noexcept {
-  while (!line.empty() && line.back() == '\r') {
-    line.remove_suffix(1);
-  }
-  const std::size_t back = line.rfind('\r');
-  return back == std::string_view::npos ? line : line.substr(back + 1);
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/log_file.hpp
-
-/// @file
-/// The file that --log-dir keeps of one stream of one worker.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Makes a directory and those above it. @throws Error (posix)
-inline void make_directories(const std::string& path) {
-  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    struct ::stat status {};
-    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
-                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
-    if (!there) {
-      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
-    }
-    if (end == std::string::npos) {
-      return;
-    }
-  }
-}
-
-/// Holds the bytes as the worker wrote them, without prefixes. Emptied when it is opened.
-class LogFile {
- public:
-  /// Keeps nothing.
-  LogFile() noexcept = default;
-
-  /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
-  explicit LogFile(const std::string& path)
-      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
-    if (!file_) {
-      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
-    }
-  }
-
-  /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
-  bool write(std::string_view bytes) noexcept {
-    while (file_ && !bytes.empty()) {
-      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-      if (count >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(count));
-      } else if (errno != EINTR) {
-        file_.reset();
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  async::Descriptor file_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/machine_files.hpp
-
-/// @file
-/// What a machine says of itself in files, below a root that a test can choose.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
-class MachineFiles {
- public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
-  static constexpr std::size_t most_names = 1024;
-
-  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  explicit MachineFiles(std::string root = "/") : root_(std::move(root)) {
-    while (!root_.empty() && root_.back() == '/') {
-      root_.pop_back();
-    }
-  }
-
-  /// A regular file's bytes, at most the first `most_bytes`; nothing for what is none.
-  std::optional<std::string> text(const std::string& path) const {
-    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct ::stat facts {};
-    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-      return std::nullopt;
-    }
-    std::string bytes(most_bytes, '\0');
-    std::size_t filled = 0;
-    while (filled < bytes.size()) {
-      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
-      if (count < 0 && errno != EINTR) {
-        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
-      }
-      if (count == 0) {
-        break;
-      }
-      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
-    }
-    bytes.resize(filled);
-    return bytes;
-  }
-
-  /// A file's first line without the spaces at its end.
-  std::optional<std::string> line(const std::string& path) const {
-    std::optional<std::string> all = text(path);
-    if (all) {
-      all->resize(std::min(all->find('\n'), all->size()));
-      all->resize(all->find_last_not_of(" \t\r") + 1);
-    }
-    return all;
-  }
-
-  /// What is in a folder, sorted; of more than `most_names` only so many.
-  std::vector<std::string> names(const std::string& path) const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
-    std::vector<std::string> found;
-    const dirent* entry = nullptr;
-    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
-      const std::string_view name = static_cast<const char*>(entry->d_name);
-      if (name != "." && name != "..") {
-        found.emplace_back(name);
-      }
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::string root_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/infiniband.hpp
-
-/// @file
-/// InfiniBand ports of this machine, and what keeps a job from using them.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Ports that are up, "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; those of an Ethernet adapter (RoCE) are not among them.
-inline std::vector<std::string> active_infiniband_ports(const MachineFiles& files) {
-  const std::string all = "/sys/class/infiniband";
-  std::vector<std::string> active;
-  for (const std::string& adapter : files.names(all)) {
-    const std::string ports = all + "/" + adapter + "/ports";
-    for (const std::string& port : files.names(ports)) {
-      const std::string folder = ports + "/" + port;
-      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
-      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
-        const std::optional<std::string> rate = files.line(folder + "/rate");
-        active.push_back(printable(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
-      }
-    }
-  }
-  return active;
-}
-
-namespace detail {
-
-/// Whether a list of transports, "rc,sm" or "^tcp" for all others, leaves out every one whose name begins so.
-inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
-  const bool all_others = !list.empty() && list.front() == '^';
-  list.remove_prefix(all_others ? 1 : 0);
-  bool listed = false;
-  while (!list.empty()) {
-    std::string_view word = list.substr(0, list.find_first_of(",;"));
-    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
-    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: this one alone, without its helpers
-    for (const std::string_view transport : transports) {
-      listed = listed || word.substr(0, transport.size()) == transport;
-    }
-  }
-  return listed == all_others;
-}
-
-}  // namespace detail
-
-/// The variables that keep NCCL, UCX or libfabric from InfiniBand, each as "NAME='value'".
-/// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
-inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
-  std::vector<std::string> found;
-  const auto check = [&](const char* name, const auto& disables) {
-    const std::optional<std::string> value = variables.text(name);
-    if (value && disables(*value)) {
-      found.push_back(identity::quoted(name, *value));
-    }
-  };
-  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
-  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
-  check("FI_PROVIDER", [](const std::string& value) {
-    return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
-  });
-  return found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/interface_facts.hpp
-
-/// @file
-/// What /sys says of a network interface.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-namespace detail {
-
-/// /sys/class/net/NAME; an alias ("eth0:1") is its interface's.
-inline std::string folder_of_interface(std::string_view name) {
-  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
-}
-
-/// Neither a device of its own nor on top of one, as a bond or a VLAN is.
-inline bool is_virtual(const std::vector<std::string>& files) {
-  return std::none_of(files.begin(), files.end(),
-                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
-}
-
-}  // namespace detail
-
-/// In Mbit/s. Nothing where the kernel does not know, and for an interface without a device: what veth says (10000) is
-/// made up.
-inline std::optional<int> interface_speed(std::string_view name, const MachineFiles& files) {
-  const std::string folder = detail::folder_of_interface(name);
-  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
-  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
-}
-
-/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
-inline std::string speed_text(std::optional<int> mbit) {
-  if (!mbit) {
-    return "speed unknown";
-  }
-  if (*mbit < 1000) {
-    return std::to_string(*mbit) + " Mbit/s";
-  }
-  std::string text = std::to_string(*mbit / 1000);
-  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
-    text += "." + std::to_string(tenths);
-  }
-  return text + " Gbit/s";
-}
-
-/// Whether it joins the containers of one machine: as an address for other hosts it is a mistake.
-inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
-  const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/node_table.hpp
-
-/// @file
-/// Which ranks are on which node: a pure function of what the launchers say of themselves.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What a launcher says of its node. A record (see record.hpp).
-struct NodeCard {
-  int workers = 1;
-  std::string host;     ///< its name, for sentences
-  std::string host_id;  ///< see rendezvous/host_identity.hpp
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.workers);
-    fields.text(self.host);
-    fields.text(self.host_id);
-  }
-};
-
-/// Node 0's word to all launchers. A record (see record.hpp).
-struct NodeTable {
-  std::vector<int> workers;  ///< of each node
-  std::string problem;       ///< why there can be no such job; empty where there can
-
-  int node_count() const noexcept { return static_cast<int>(workers.size()); }
-
-  /// How many ranks are on the nodes below.
-  int first_rank(int node) const noexcept {
-    int rank = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
-      rank += workers[i];
-    }
-    return rank;
-  }
-  int world_size() const noexcept { return first_rank(node_count()); }
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.numbers(self.workers);
-    fields.text(self.problem);
-  }
-};
-
-/// @param cards one for each node, in order
-inline NodeTable table_of(const std::vector<NodeCard>& cards) {
-  NodeTable table;
-  std::map<std::string, std::size_t> node_of_host;
-  std::int64_t ranks = 0;
-  for (std::size_t node = 0; node < cards.size(); ++node) {
-    const NodeCard& card = cards[node];
-    table.workers.push_back(card.workers);
-    ranks += card.workers;
-    const auto [place, is_new] = node_of_host.emplace(card.host_id, node);
-    if (!is_new && table.problem.empty()) {
-      table.problem = "nodes " + std::to_string(place->second) + " and " + std::to_string(node) + " are one host, " +
-                      card.host +
-                      "; start one launcher on each host (with more workers: "
-                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
-    }
-    if (card.workers < 1 && table.problem.empty()) {
-      table.problem = "node " + std::to_string(node) + " has " + std::to_string(card.workers) + " workers";
-    }
-  }
-  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
-    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
-                    std::to_string(rendezvous::max_world_size) + " are possible";
-  }
-  return table;
-}
-
-/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)", the nodes counted where there are many.
-inline std::string to_string(const NodeTable& table) {
-  constexpr std::size_t most = 8;
-  std::string text =
-      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
-  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
-  }
-  return text + (table.workers.size() > most ? ", ...)" : ")");
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/own_interface.hpp
-
-/// @file
-/// The network interface by which the other hosts of a job reach this one, as far as can be told without asking
-/// anybody.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// An interface with the address that the others reach it by.
-struct OwnInterface {
-  std::string name;     ///< "eth0"
-  std::string address;  ///< "192.0.2.1"
-  bool is_loopback = false;
-};
-
-namespace detail {
-
-/// What a file in the form of /etc/hosts says of a name.
-inline std::optional<net::Endpoint> address_in_hosts(std::string_view hosts, std::string_view name) {
-  while (!hosts.empty()) {
-    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
-    std::string_view line = hosts.substr(0, end);
-    hosts.remove_prefix(std::min(end + 1, hosts.size()));
-    line = line.substr(0, line.find('#'));
-    std::optional<net::Endpoint> address;
-    while (!line.empty()) {
-      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-      line.remove_prefix(begin);
-      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
-      line.remove_prefix(word.size());
-      if (!address) {
-        address = net::Endpoint::from_numeric(word, 0);
-        if (!address) {
-          break;
-        }
-      } else if (word == name) {
-        return address;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace detail
-
-/// The numeric address of the job's meeting point, where it is written as one or /etc/hosts has it. A name that means
-/// the loopback address here (Debian's 127.0.1.1) means another one elsewhere: nothing.
-inline std::optional<net::Endpoint> known_address(const std::string& host, const MachineFiles& files) {
-  if (const auto numeric = net::Endpoint::from_numeric(host, 0)) {
-    return numeric;
-  }
-  const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
-  return listed && (!listed->is_loopback() || net::is_written_as_loopback(host)) ? listed : std::nullopt;
-}
-
-/// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's meeting point; else the one
-/// of the default route. Nothing where that is none of `addresses`.
-/// @param master MASTER_ADDR, or what stands for it
-/// @param address_towards which own address the route to another one has: net::address_towards, or a test's
-template <class AddressTowards>
-std::optional<OwnInterface> own_interface(const identity::Variables& variables,
-                                          const std::optional<std::string>& master, const MachineFiles& files,
-                                          const std::vector<net::InterfaceAddress>& addresses,
-                                          AddressTowards address_towards) {
-  const auto found = [&](const auto& is_wanted) -> std::optional<OwnInterface> {
-    for (const net::InterfaceAddress& each : addresses) {
-      if (is_wanted(each)) {
-        return OwnInterface{each.interface, each.endpoint.host(), each.endpoint.is_loopback()};
-      }
-    }
-    return std::nullopt;
-  };
-  if (const auto named = variables.text("DTRAIN_INTERFACE")) {
-    const auto numeric = net::Endpoint::from_numeric(*named, 0);
-    return found([&](const auto& each) { return numeric ? each.endpoint == *numeric : each.interface == *named; });
-  }
-  const std::optional<net::Endpoint> target = master ? known_address(*master, files) : std::nullopt;
-  const std::optional<net::Endpoint> own = address_towards(target);
-  return own ? found([&](const auto& each) { return each.endpoint == *own; }) : std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/own_process.hpp
-
-/// @file
-/// What must be true of a process before it becomes a launcher.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// How many threads this process has. @throws Error (posix) where /proc does not tell
-inline std::size_t thread_count() {
-  DIR* tasks = ::opendir("/proc/self/task");
-  if (tasks == nullptr) {
-    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
-  }
-  std::size_t count = 0;
-  while (const dirent* entry = ::readdir(tasks)) {
-    count += entry->d_name[0] != '.' ? 1 : 0;
-  }
-  static_cast<void>(::closedir(tasks));  // read only: nothing can be lost
-  return count;
-}
-
-/// Workers die with the thread that started them, and a fork copies locks that other threads hold: so the launcher has
-/// one thread. MPI and CUDA, once initialised, have some. @throws Error (usage)
-inline void require_single_thread() {
-  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has one of its own
-  const std::size_t count = thread_count();
-  if (count > expected || ::gettid() != ::getpid()) {
-    throw Error(Errc::usage, "this process has " + std::to_string(count) +
-                                 " threads already; make dtrain::run the first statement of main, before anything that "
-                                 "starts threads, MPI or CUDA");
-  }
-}
-
-/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe or socket takes its number, and
-/// with it what the program prints.
-inline void open_standard_descriptors() {
-  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
-      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
-    }
-  }
-}
-
-/// What a worker leaves behind becomes this process's child, so that it can be reaped, also as PID 1 of a container.
-inline void adopt_orphans() {
-  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    throw errno_error("becoming the parent of what the workers leave behind");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/pollable.hpp
-
-/// @file
-/// Which descriptors can be waited for, and whether one is ready now.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Pipes, sockets and terminals. A regular file or /dev/null is refused by epoll, and never makes its user wait.
-inline bool can_be_waited_for(int descriptor) noexcept {
-  struct ::stat status {};
-  if (::fstat(descriptor, &status) != 0) {
-    return false;
-  }
-  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
-}
-
-/// Whether a read would return at once with bytes. Blocking: no.
-inline bool has_input(int descriptor) noexcept {
-  pollfd asked{descriptor, POLLIN, 0};
-  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
-}
-
-/// Whether a write, of at most PIPE_BUF bytes to a pipe, would return at once, be it with an error. Blocking: no.
-inline bool takes_output(int descriptor) noexcept {
-  pollfd asked{descriptor, POLLOUT, 0};
-  return ::poll(&asked, 1, 0) == 1;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/console.hpp
-
-/// @file
-/// The launcher's own stdout or stderr: whole lines out, never in the way of the loop.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A bounded queue in front of a descriptor. Lines are written as many at a time as a pipe takes whole (PIPE_BUF), so
-/// that those of other processes on the same pipe do not fall between. Who adds output waits for room() first, so a
-/// slow consumer slows the workers and loses nothing. A consumer that has gone away (EPIPE, a full disk) takes nothing
-/// more; what is added then is dropped.
-///
-/// On a terminal one line may be live: the unfinished line of a worker, redrawn below everything else that is printed.
-/// Lifetime: outlives the task of write_out(). Threads: the loop's.
-class Console {
- public:
-  Console(async::EventLoop& loop, int descriptor, bool is_terminal)
-      : loop_(&loop),
-        descriptor_(descriptor),
-        is_terminal_(is_terminal),
-        can_wait_(can_be_waited_for(descriptor)),
-        changed_(loop),
-        room_(loop) {
-    room_.set();
-  }
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
-
-  bool is_terminal() const noexcept { return is_terminal_; }
-  bool broken() const noexcept { return broken_; }
-  bool empty() const noexcept { return pending_.size() == written_; }
-
-  /// How many bytes the consumer has taken: whether it moves.
-  std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
-
-  /// Adds `prefix` + `text` + '\n'.
-  void line(std::string_view prefix, std::string_view text) {
-    const std::string live = live_;
-    erase_live();
-    add(prefix);
-    add(is_terminal_ ? visible_part(text) : text);
-    add("\n");
-    draw_live(live);
-  }
-
-  /// Makes `text` the live line; an empty one takes it away. On a terminal that does not keep up, drawings are skipped.
-  void live_line(const std::string& text) {
-    const bool keeps_up = pending_.size() - written_ < PIPE_BUF;
-    if (!is_terminal_ || text == live_ || (!text.empty() && !keeps_up)) {
-      return;
-    }
-    erase_live();
-    draw_live(text);
-  }
-
-  /// `co_await console.room(deadline)`: until there is room for more output, at most till the deadline.
-  async::Event::Awaiter room(Deadline deadline) noexcept { return room_.wait(deadline); }
-
-  /// Writes what is added, for ever: a task for the loop to keep.
-  async::Task<void> write_out() {
-    for (;;) {
-      if (empty()) {
-        co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
-        changed_.reset();
-        continue;
-      }
-      if (can_wait_ && !broken_) {
-        const async::Ready ready = co_await loop_->writable(descriptor_, Deadline::after(std::chrono::hours(1)));
-        if (ready == async::Ready::timed_out) {
-          continue;
-        }
-      }
-      const bool busy = !write_some();
-      if (busy || !can_wait_) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(busy ? 10 : 0));  // the others' turn
-      }
-    }
-  }
-
- private:
-  static constexpr std::size_t high_water_bytes = std::size_t{256} << 10;
-
-  void add(std::string_view bytes) {
-    if (broken_) {
-      return;
-    }
-    pending_.append(bytes);
-    changed_.set();
-    if (pending_.size() - written_ > high_water_bytes) {
-      room_.reset();
-    }
-  }
-
-  void erase_live() {
-    if (!live_.empty()) {
-      add("\r\x1b[K");
-      live_.clear();
-    }
-  }
-
-  void draw_live(const std::string& text) {
-    add(text);
-    live_ = text;
-  }
-
-  /// As many whole lines as fit into a page of a pipe; a part of a line that is longer than that.
-  std::size_t next_length() const noexcept {
-    const std::string_view rest = std::string_view(pending_).substr(written_);
-    if (rest.size() <= PIPE_BUF || !can_wait_) {
-      return rest.size();
-    }
-    const std::size_t newline = rest.rfind('\n', PIPE_BUF - 1);
-    return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
-  }
-
-  /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
-  /// other stream may have filled the same pipe since this one was woken.
-  bool write_some() {
-    bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
-    if (!broken_ && !would_block) {
-      const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
-      if (count >= 0) {
-        written_ += static_cast<std::size_t>(count);
-        taken_bytes_ += static_cast<std::uint64_t>(count);
-      } else {
-        would_block = errno == EAGAIN;
-        broken_ = errno != EAGAIN && errno != EINTR;
-      }
-    }
-    if (broken_ || empty()) {
-      pending_.clear();
-      written_ = 0;
-    } else if (written_ > high_water_bytes) {
-      pending_.erase(0, written_);
-      written_ = 0;
-    }
-    if (broken_ || pending_.size() - written_ <= high_water_bytes / 2) {
-      room_.set();
-    }
-    return !would_block;
-  }
-
-  async::EventLoop* loop_;
-  int descriptor_;
-  bool is_terminal_;
-  bool can_wait_;
-  bool broken_ = false;
-  std::string pending_;
-  std::size_t written_ = 0;  ///< how much of pending_ is out
-  std::uint64_t taken_bytes_ = 0;
-  std::string live_;
-  async::Event changed_;
-  async::Event room_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/input_pump.hpp
-
-/// @file
-/// Carries the launcher's stdin to one worker.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A worker in its own process group that read the terminal would be stopped by SIGTTIN; through a pipe it reads
-/// freely. Lifetime: outlives the task of carry(). Threads: the loop's.
-class InputPump {
- public:
-  /// @param source stays the caller's
-  /// @param pipe the writing end, closed when the source ends or nobody reads
-  InputPump(async::EventLoop& loop, int source, async::Descriptor pipe)
-      : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw errno_error("preparing the pipe of a worker's input");
-    }
-  }
-  InputPump(const InputPump&) = delete;
-  InputPump& operator=(const InputPump&) = delete;
-
-  /// A task for the loop to keep.
-  async::Task<void> carry() {
-    std::array<char, 4096> buffer;
-    while (pipe_) {
-      if (in_background()) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the input is the shell's
-        continue;
-      }
-      if (can_wait_) {
-        const async::Ready ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
-        if (ready == async::Ready::timed_out || in_background()) {
-          continue;
-        }
-      }
-      const ssize_t count = ::read(source_, buffer.data(), buffer.size());
-      const int error = count < 0 ? errno : 0;
-      if (error == EINTR || error == EAGAIN) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(10));
-      } else if (count <= 0) {
-        pipe_.reset();
-      } else {
-        co_await pass_on(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
-      }
-    }
-  }
-
- private:
-  bool in_background() const noexcept {
-    const pid_t foreground = ::tcgetpgrp(source_);
-    return foreground >= 0 && foreground != ::getpgrp();
-  }
-
-  async::Task<void> pass_on(std::string_view bytes) {
-    while (pipe_ && !bytes.empty()) {
-      const ssize_t count = ::write(pipe_.get(), bytes.data(), bytes.size());
-      const int error = count < 0 ? errno : 0;
-      if (count >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(count));
-      } else if (error == EAGAIN) {
-        co_await loop_->writable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
-      } else if (error != EINTR) {
-        pipe_.reset();  // the worker has closed its stdin or ended
-      }
-    }
-  }
-
-  async::EventLoop* loop_;
-  int source_;
-  async::Descriptor pipe_;
-  bool can_wait_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/rank_store.hpp
-
-/// @file
-/// The job that the ranks of one attempt after the other meet in, in the store of node 0's launcher.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Of the store that the ranks meet at.
-struct RankStoreOptions {
-  int world_size = 1;
-  std::string owner;                               ///< "the launcher on host a"
-  std::chrono::nanoseconds formation{0};           ///< from its opening until all have joined
-  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
-  std::function<void(int rank)> on_left{};
-};
-
-/// Opens a generation of the ranks' job for each attempt, which closes the one before: its stragglers are refused.
-/// Lifetime: the server outlives it. Threads: the loop's.
-class RankStore {
- public:
-  RankStore(rendezvous::Server& server, RankStoreOptions options) : server_(&server), options_(std::move(options)) {}
-  RankStore(const RankStore&) = delete;
-  RankStore& operator=(const RankStore&) = delete;
-
-  /// Ranks of this attempt can join from now on.
-  void open(int attempt) {
-    left_.clear();
-    cause_.reset();
-    rendezvous::JobOptions job;
-    job.role = rendezvous::Role::rank;
-    job.world_size = options_.world_size;
-    job.generation = static_cast<std::uint64_t>(attempt);
-    job.owner = options_.owner;
-    job.formation = Deadline::after(options_.formation);
-    job.on_left = [this](int rank) {
-      left_.insert(rank);
-      if (options_.on_left) {
-        options_.on_left(rank);
-      }
-    };
-    job.on_failure = [this](const Cause& cause) {
-      cause_ = cause;
-      if (options_.on_failure) {
-        options_.on_failure(cause);
-      }
-    };
-    job_ = &server_->open(std::move(job));
-  }
-
-  bool has_left(int rank) const { return left_.count(rank) != 0; }
-
-  /// The first cause of the present attempt; nothing while it is well.
-  const std::optional<Cause>& cause() const noexcept { return cause_; }
-
-  /// Tells the ranks of a failed worker, unless it had left.
-  void lose(const Cause& loss) {
-    if (job_ != nullptr && !has_left(loss.rank)) {
-      job_->post_failure(loss);
-    }
-  }
-
- private:
-  rendezvous::Server* server_;
-  RankStoreOptions options_;
-  std::set<int> left_;
-  std::optional<Cause> cause_;
-  rendezvous::ServedJob* job_ = nullptr;  ///< the server's
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/record.hpp
-
-/// @file
-/// What launchers tell each other, as values of the store: one description of a record's fields serves both directions.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Appends fields.
-class RecordWriter {
- public:
-  void number(int value) { out_.i64(value); }
-  void flag(bool value) { out_.u8(value ? 1 : 0); }
-  void text(std::string_view value) { out_.string(value); }
-  void numbers(const std::vector<int>& values) {
-    out_.u32(static_cast<std::uint32_t>(values.size()));
-    for (const int value : values) {
-      number(value);
-    }
-  }
-  void texts(const std::vector<std::string>& values) {
-    out_.u32(static_cast<std::uint32_t>(values.size()));
-    for (const std::string& value : values) {
-      text(value);
-    }
-  }
-  template <class Record>
-  void maybe(const std::optional<Record>& record) {
-    flag(record.has_value());
-    if (record) {
-      Record::describe(*record, *this);
-    }
-  }
-
-  std::string take() const { return std::string(out_.characters()); }
-
- private:
-  net::ByteWriter out_;
-};
-
-/// Reads fields; after the first one that cannot be, finished() is false for good. What is allocated follows what is
-/// there, not what is announced.
-class RecordReader {
- public:
-  explicit RecordReader(std::string_view bytes) noexcept : in_(bytes) {}
-
-  void number(int& value) {
-    const std::int64_t found = in_.i64();
-    const bool fits = found >= std::numeric_limits<int>::min() && found <= std::numeric_limits<int>::max();
-    fits ? void(value = static_cast<int>(found)) : in_.fail();
-  }
-  void flag(bool& value) { value = in_.u8() != 0; }
-  void text(std::string& value) { value = in_.string(in_.remaining()); }
-  void numbers(std::vector<int>& values) {
-    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
-      number(values.emplace_back());
-    }
-  }
-  void texts(std::vector<std::string>& values) {
-    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
-      text(values.emplace_back());
-    }
-  }
-  template <class Record>
-  void maybe(std::optional<Record>& record) {
-    bool there = false;
-    flag(there);
-    if (there) {
-      Record::describe(record.emplace(), *this);
-    }
-  }
-
-  bool finished() const noexcept { return in_.finished(); }
-
- private:
-  net::ByteReader in_;
-};
-
-/// A record is a struct with `describe(record, fields)`, which names its fields in order.
-template <class Record>
-std::string to_value(const Record& record) {
-  RecordWriter writer;
-  Record::describe(record, writer);
-  return writer.take();
-}
-
-/// @throws Error (protocol) for bytes that are no such record
-template <class Record>
-Record from_value(std::string_view value) {
-  Record record;
-  RecordReader reader(value);
-  Record::describe(record, reader);
-  if (!reader.finished()) {
-    throw Error(Errc::protocol,
-                "another launcher of this job wrote what this one cannot read; start the same program on every node");
-  }
-  return record;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/node_meeting.hpp
-
-/// @file
-/// The launchers of all nodes, from finding each other to parting.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What a launcher brings to the meeting of all nodes' launchers.
-struct NodeMeetingOptions {
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr;
-  std::uint16_t master_port = 0;
-  rendezvous::HostIdentity host;
-  int workers = 1;                        ///< on this node
-  std::chrono::nanoseconds formation{0};  ///< from the opening of the store until all have joined
-  rendezvous::Limits limits{};
-  std::optional<rendezvous::Secret> secret{};
-  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
-};
-
-/// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
-/// Threads: the loop's.
-class NodeMeeting {
- public:
-  /// @param changed is set when another launcher is lost
-  NodeMeeting(async::EventLoop& loop, async::AutoResetEvent& changed, NodeMeetingOptions options)
-      : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
-    subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
-  }
-  NodeMeeting(const NodeMeeting&) = delete;
-  NodeMeeting& operator=(const NodeMeeting&) = delete;
-
-  const NodeMeetingOptions& options() const noexcept { return options_; }
-
-  /// Until all launchers have come and know where their ranks are.
-  /// @throws JobFailed with a sentence that names the nodes that did not come; Error (usage) for nodes that cannot be
-  /// one job; what listening and joining throw
-  async::Task<void> meet() {
-    const Deadline deadline = Deadline::after(options_.formation);
-    rendezvous::Address address;
-    address.host = options_.master_addr;
-    address.port = options_.master_port;
-    address.role = rendezvous::Role::launcher;
-    address.secret = options_.secret;
-    if (options_.node_rank == 0) {
-      const rendezvous::ListenRules rules{options_.interface, options_.secret.has_value()};
-      std::vector<net::Listener> listeners =
-          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
-      const net::Endpoint bound = listeners.front().local();
-      address.host = bound.is_any() ? "localhost" : bound.host();
-      open_store(std::move(listeners), deadline);
-    }
-    rendezvous::JoinRequest request;
-    request.facts.rank = options_.node_rank;
-    request.facts.host_id = options_.host.id;
-    request.facts.host = options_.host.name;
-    request.world_size = options_.node_count;
-    session_ = co_await rendezvous::Session::join(*loop_, address, std::move(request), failure_, deadline);
-    missing_watch_.cancel();
-    store_.emplace(session_->exchange(), nullptr);
-    co_await find_places();
-  }
-
-  bool has_met() const noexcept { return store_.has_value(); }
-
-  /// Which node has which ranks, once all have met.
-  const NodeTable& table() const noexcept { return table_; }
-
-  /// Node 0's store.
-  rendezvous::Server& server() noexcept { return *server_; }
-
-  /// Whether a launcher was lost.
-  bool is_over() const noexcept { return failure_->failed(); }
-
-  /// Why, once it is over.
-  std::optional<Cause> cause() const { return failure_->cause(); }
-
-  /// @name Keys of the launchers' job. They end with an exception when a launcher is lost.
-  /// @{
-  async::Task<void> set(std::string key, std::string value) {
-    return store_->set(std::move(key), std::move(value), answer_deadline());
-  }
-  /// Does nothing where the key exists.
-  async::Task<void> set_first(std::string key, std::string value) {
-    const rendezvous::CompareSet result =
-        co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), answer_deadline());
-    static_cast<void>(result);
-  }
-  /// Waits until it exists: as long as all launchers are alive.
-  async::Task<std::string> get(std::string key) {
-    return store_->get(std::move(key), Deadline::after(longer_than_any_job));
-  }
-  /// @}
-
-  /// Tells the others why this launcher cannot go on, unless all have the same reason.
-  async::Task<void> fail(std::string why) {
-    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
-      const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(why)};
-      session_->report(cause);
-      const Deadline deadline = Deadline::after(moment);
-      while (!is_over() && !deadline.passed()) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-  }
-
-  /// Says that this launcher is done; node 0's store stays until all have said so, or know why there is nothing more.
-  async::Task<void> part() {
-    const bool well = !is_over();
-    if (session_ != nullptr && well) {
-      co_await session_->leave(Deadline::after(farewell));
-    }
-    session_.reset();
-    if (launchers_ != nullptr) {
-      co_await launchers_->all_left(Deadline::after(well ? farewell : moment));
-    }
-    launchers_ = nullptr;
-    server_.reset();
-  }
-
-  /// "host:29500"
-  std::string store_text() const { return options_.master_addr + ":" + std::to_string(options_.master_port); }
-
- private:
-  static constexpr std::chrono::hours longer_than_any_job{24 * 365};
-  static constexpr std::chrono::seconds farewell{5};
-  static constexpr std::chrono::seconds moment{1};
-
-  static Deadline answer_deadline() { return Deadline::after(std::chrono::seconds(60)); }
-
-  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
-    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
-    rendezvous::JobOptions job;
-    job.role = rendezvous::Role::launcher;
-    job.world_size = options_.node_count;
-    job.owner = "the launcher of node 0 on host " + options_.host.name;
-    job.formation = deadline;
-    job.on_joined = [this](int node, const std::string&) { present_.insert(node); };
-    launchers_ = &server_->open(std::move(job));
-    missing_watch_ = loop_->spawn(watch_missing(deadline));
-  }
-
-  /// Says in time, in words of nodes, what the store would say of ranks a moment later.
-  async::Task<void> watch_missing(Deadline deadline) {
-    const Deadline::Clock::duration all = deadline.remaining();
-    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
-    co_await loop_->sleep_for(all - before);
-    std::vector<int> missing;
-    for (int node = 0; node < options_.node_count; ++node) {
-      if (present_.count(node) == 0) {
-        missing.push_back(node);
-      }
-    }
-    if (!missing.empty()) {
-      launchers_->post_failure(
-          Cause{CauseKind::timeout,
-                -1,
-                {},
-                missing_nodes(missing, options_.node_count, seconds_text(options_.formation), store_text())});
-    }
-  }
-
-  async::Task<void> find_places() {
-    NodeCard card;
-    card.workers = options_.workers;
-    card.host = options_.host.name;
-    card.host_id = options_.host.id;
-    co_await set(LauncherKeys::card(options_.node_rank), to_value(card));
-    if (options_.node_rank == 0) {
-      std::vector<NodeCard> cards;
-      for (int node = 0; node < options_.node_count; ++node) {
-        const std::string value = co_await get(LauncherKeys::card(node));
-        cards.push_back(from_value<NodeCard>(value));
-      }
-      co_await set(LauncherKeys::table(), to_value(table_of(cards)));
-    }
-    const std::string value = co_await get(LauncherKeys::table());
-    table_ = from_value<NodeTable>(value);
-    if (!table_.problem.empty()) {
-      throw Error(Errc::usage, table_.problem);
-    }
-  }
-
-  async::EventLoop* loop_;
-  NodeMeetingOptions options_;
-  std::shared_ptr<FailureLatch> failure_;
-  FailureLatch::Subscription subscription_;
-  std::optional<rendezvous::Server> server_;    ///< node 0's
-  rendezvous::ServedJob* launchers_ = nullptr;  ///< the server's
-  std::set<int> present_;
-  std::unique_ptr<rendezvous::Session> session_;
-  std::optional<rendezvous::Store> store_;
-  NodeTable table_;
-  async::Spawned missing_watch_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/secret_setting.hpp
-
-/// @file
-/// The job's secret, as the environment gives it.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-namespace detail {
-
-/// A file's text without the white space at its end; it may be a pipe, which is read to its end.
-/// Blocking: until the deadline. @throws Error (usage) where it cannot be read; Error (timeout)
-inline std::string secret_in_file(const std::string& path,
-                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
-  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
-  std::array<char, rendezvous::Secret::most_characters + 2> text{};
-  std::size_t length = 0;
-  ssize_t count = file ? 1 : -1;
-  while (count > 0 && length < text.size()) {
-    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
-    count = ::read(file.get(), text.data() + length, text.size() - length);
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
-      count = 1;
-      continue;
-    }
-    length += count > 0 ? static_cast<std::size_t>(count) : 0;
-  }
-  if (count < 0) {
-    throw Error(Errc::usage, identity::quoted("DTRAIN_SECRET_FILE", path) + " cannot be read (" +
-                                 std::system_category().message(errno) + "); name a file that holds the job's secret");
-  }
-  const std::string all(text.data(), length);
-  return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
-}
-
-}  // namespace detail
-
-/// Nothing where there is none. Blocking: reads the file.
-/// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
-inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
-  const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
-  const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
-  if (text && file) {
-    throw Error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
-  }
-  if (text) {
-    return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
-  }
-  if (file) {
-    return rendezvous::Secret::of(detail::secret_in_file(*file), "the file that DTRAIN_SECRET_FILE names");
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/settings.hpp
 
 /// @file
@@ -28354,1431 +19464,6 @@ inline void check_log_setting(const identity::Variables& variables) {
                                  " is no level; set it to off, error, warning, info or debug, or unset it");
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/signals.hpp
-
-/// @file
-/// The launcher's signals: held back from the process and read from a descriptor instead.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What is passed on to the workers.
-inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
-                                                      SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
-
-/// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
-/// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
-/// read: SIGPIPE, because a reader that went away is an error of a write here; SIGTTIN and SIGTTOU, because a launcher
-/// in the background must not be stopped by its own pumping. Threads: for a process with one thread.
-class SignalReader {
- public:
-  SignalReader() {
-    sigset_t wanted;
-    sigemptyset(&wanted);
-    sigaddset(&wanted, SIGCHLD);
-    for (const int signal : forwarded_signals) {
-      struct sigaction now {};
-      if (::sigaction(signal, nullptr, &now) != 0) {
-        throw errno_error("asking how a signal is handled");
-      }
-      if (now.sa_handler != SIG_IGN) {
-        sigaddset(&wanted, signal);
-      }
-    }
-    // Inherited as ignored, the ends of children would never be told.
-    struct sigaction standard {};
-    standard.sa_handler = SIG_DFL;
-    if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
-      throw errno_error("setting how SIGCHLD is handled");
-    }
-    sigset_t blocked = wanted;
-    for (const int signal : {SIGPIPE, SIGTTIN, SIGTTOU}) {
-      sigaddset(&blocked, signal);
-    }
-    descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!descriptor_) {
-      throw errno_error("creating a descriptor for signals");
-    }
-    const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
-    if (error != 0) {
-      throw posix_error(error, "blocking signals");
-    }
-  }
-  SignalReader(const SignalReader&) = delete;
-  SignalReader& operator=(const SignalReader&) = delete;
-  ~SignalReader() {
-    while (next()) {  // what came too late must not hit the process when the mask falls
-    }
-    const timespec at_once{};
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    static_cast<void>(::sigtimedwait(&pipe, nullptr, &at_once));
-    static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
-  }
-
-  /// A signal that has arrived. Blocking: no. @throws nothing; a failed read is no signal
-  std::optional<int> next() noexcept {
-    signalfd_siginfo info{};
-    ssize_t count = -1;
-    do {
-      count = ::read(descriptor_.get(), &info, sizeof info);
-    } while (count < 0 && errno == EINTR);
-    return count == static_cast<ssize_t>(sizeof info) ? std::optional<int>(static_cast<int>(info.ssi_signo))
-                                                      : std::nullopt;
-  }
-
-  int descriptor() const noexcept { return descriptor_.get(); }
-
-  /// The mask that the process was started with, for its children.
-  const sigset_t& original_mask() const noexcept { return original_mask_; }
-
- private:
-  async::Descriptor descriptor_;
-  sigset_t original_mask_{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/slow_paths.hpp
-
-/// @file
-/// What makes the network of a job slower than the machine could be, each as a sentence with its remedy.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// For ranks on several hosts: the loopback interface, and a bridge for containers, reach no other host.
-/// @param others this machine's addresses, of which the sentence proposes some
-inline std::optional<std::string> interface_without_others(const OwnInterface& own,
-                                                           const std::vector<net::InterfaceAddress>& others) {
-  const bool is_bridge = is_container_bridge(own.name);
-  if (!own.is_loopback && !is_bridge) {
-    return std::nullopt;
-  }
-  std::string proposals;
-  for (const net::InterfaceAddress& each : others) {
-    const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
-    if (is_new && !each.endpoint.is_loopback() && !is_container_bridge(each.interface)) {
-      proposals += (proposals.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
-    }
-  }
-  return own.name + " (" + own.address + ") is " +
-         (is_bridge ? "a bridge for this machine's containers" : "the loopback interface") +
-         ", by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
-         "DTRAIN_INTERFACE to an interface of this one" +
-         (proposals.empty() ? "" : "; there are: " + proposals);
-}
-
-/// An InfiniBand port that is up, and that variables keep the job from.
-inline std::optional<std::string> unused_infiniband(const identity::Variables& variables, const MachineFiles& files) {
-  const std::vector<std::string> ports = active_infiniband_ports(files);
-  const std::vector<std::string> against = variables_against_infiniband(variables);
-  if (ports.empty() || against.empty()) {
-    return std::nullopt;
-  }
-  std::string names;
-  for (const std::string& variable : against) {
-    names += (names.empty() ? "" : " and ") + variable;
-  }
-  return "InfiniBand is up at " + ports.front() +
-         (ports.size() > 1 ? " and " + std::to_string(ports.size() - 1) + " more" : "") + ", but " + names +
-         (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
-}
-
-/// Memory for InfiniBand is locked; below a GiB a job runs out of it, or falls back to TCP.
-inline std::optional<std::string> little_lockable_memory(const MachineFiles& files) {
-  constexpr std::string_view label = "Max locked memory";
-  const std::string limits = files.text("/proc/self/limits").value_or("");
-  const std::size_t place = limits.find(label);
-  if (place == std::string::npos || active_infiniband_ports(files).empty()) {
-    return std::nullopt;
-  }
-  const std::size_t begin = limits.find_first_not_of(' ', place + label.size());
-  const std::string soft = begin == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
-  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(soft);
-  if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
-    return std::nullopt;
-  }
-  return "RLIMIT_MEMLOCK is " + std::to_string(*bytes >> 10) +
-         " KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with memlock in "
-         "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
-}
-
-/// Azure's images describe how GPUs and adapters are wired; NCCL cannot see that through their virtual PCI bus.
-inline std::optional<std::string> unused_topology_file(const identity::Variables& variables,
-                                                       const MachineFiles& files) {
-  const std::string top = "/opt/microsoft";
-  const auto is_topology = [](const std::string& name) {
-    return name.size() > 4 && name.find("topo") != std::string::npos && name.compare(name.size() - 4, 4, ".xml") == 0;
-  };
-  if (variables.has("NCCL_TOPO_FILE") ||
-      files.text("/etc/nccl.conf").value_or("").find("NCCL_TOPO_FILE") != std::string::npos) {
-    return std::nullopt;
-  }
-  for (const std::string& name : files.names(top)) {
-    std::string found = is_topology(name) ? name : "";
-    for (const std::string& inner : found.empty() ? files.names(top + "/" + name) : std::vector<std::string>{}) {
-      found = is_topology(inner) ? name + "/" + inner : found;
-    }
-    if (!found.empty()) {
-      const std::string path = printable(top + "/" + found);
-      return path + " tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE=" + path;
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/network_report.hpp
-
-/// @file
-/// What rank 0 says of the network at start, and whoami --verbose on request.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What a launcher says of the network before its job begins.
-struct NetworkReport {
-  std::string interface;                ///< "network: eth0 (192.0.2.1), 25 Gbit/s"
-  std::vector<std::string> slow_paths;  ///< sentences with a remedy each
-};
-
-/// Whether a job has ranks on several hosts, as far as its environment says: where that does not say how many nodes
-/// there are, a meeting point that only one host can reach means one.
-inline bool spans_hosts(const identity::ProcessIdentity& who) {
-  if (who.node_count) {
-    return *who.node_count > 1;
-  }
-  return who.world_size > 1 && who.master_addr && !net::is_written_as_loopback(*who.master_addr);
-}
-
-/// Pure, but for the files below the root.
-/// @param several_hosts whether others must reach this host
-/// @param addresses of this machine; `address_towards` as in own_interface
-template <class AddressTowards>
-NetworkReport network_report(const identity::Variables& variables, const std::optional<std::string>& master,
-                             bool several_hosts, const MachineFiles& files,
-                             const std::vector<net::InterfaceAddress>& addresses, AddressTowards address_towards) {
-  NetworkReport report;
-  const auto add = [&report](std::optional<std::string> sentence) {
-    if (sentence) {
-      report.slow_paths.push_back(*std::move(sentence));
-    }
-  };
-  const std::optional<OwnInterface> own = own_interface(variables, master, files, addresses, address_towards);
-  if (own) {
-    report.interface = "network: " + own->name + " (" + own->address + "), " +
-                       (own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files)));
-  } else {
-    report.interface = "network: no interface leads to other hosts";
-  }
-  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which makes several of one, for a test
-    add(interface_without_others(*own, addresses));
-  }
-  add(unused_infiniband(variables, files));
-  add(little_lockable_memory(files));
-  add(unused_topology_file(variables, files));
-  return report;
-}
-
-/// The same of this machine; advice that cannot be had keeps nobody from starting. Opens no connection; nothing is
-/// sent. Blocking: reads files of the kernel's.
-inline NetworkReport own_network_report(const identity::Variables& variables, const std::optional<std::string>& master,
-                                        bool several_hosts) {
-  try {
-    return network_report(variables, master, several_hosts, MachineFiles(), net::interface_addresses(),
-                          [](const std::optional<net::Endpoint>& target) {
-                            return target ? net::address_towards(*target) : net::address_of_default_route();
-                          });
-  } catch (const Error& error) {
-    return {std::string("network: not known, because ") + error.what(), {}};
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/spawn.hpp
-
-/// @file
-/// Starts a program as a child that dies with this process.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A pipe, both ends close-on-exec.
-struct Pipe {
-  async::Descriptor reader;
-  async::Descriptor writer;
-};
-
-/// @throws Error (posix) where descriptors run out
-inline Pipe make_pipe() {
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw errno_error("creating a pipe to a worker",
-                      "raise the limit of open files (ulimit -n) or start fewer workers");
-  }
-  return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
-}
-
-/// What to start. Lifetime: the descriptors, all above 2, stay open until spawn() returns.
-struct SpawnRequest {
-  std::string executable;
-  std::vector<std::string> arguments;  ///< the program's name first
-  identity::Environment environment;
-  int standard_input = -1;
-  int standard_output = -1;
-  int standard_error = -1;
-  sigset_t signal_mask{};
-};
-
-namespace detail {
-
-inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  pointers.reserve(texts.size() + 1);
-  for (std::string& text : texts) {
-    pointers.push_back(text.data());
-  }
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-/// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
-inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment,
-                  pid_t parent) noexcept {
-  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
-  // starts can be ended with it.
-  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
-    return errno;
-  }
-  if (::getppid() != parent) {
-    ::_exit(128 + SIGKILL);  // the launcher died before it could be tied to it
-  }
-  const std::pair<int, int> standard[] = {
-      {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
-  for (const auto& [from, to] : standard) {
-    while (::dup2(from, to) < 0) {
-      if (errno != EINTR && errno != EBUSY) {
-        return errno;
-      }
-    }
-  }
-  if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
-    return errno;
-  }
-  ::execve(request.executable.c_str(), arguments, environment);
-  return errno;
-}
-
-/// The error that the child wrote, or 0 once its exec has closed the pipe.
-inline int exec_error(int reader, const std::string& doing) {
-  constexpr int patience_ms = 10000;
-  for (;;) {
-    pollfd waiting{reader, POLLIN, 0};
-    const int ready = ::poll(&waiting, 1, patience_ms);
-    if (ready == 0) {
-      throw Error(Errc::timeout, doing + ": it did not start within 10 s; see whether the system is out of memory");
-    }
-    int error = 0;
-    const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
-    if (count >= 0) {
-      return count == static_cast<ssize_t>(sizeof error) ? error : 0;
-    }
-    if (errno != EINTR) {
-      throw errno_error(doing);
-    }
-  }
-}
-
-}  // namespace detail
-
-/// The process id of the started program. It is killed when this thread ends, hence when this process does, however it
-/// does. Blocking: until the program runs, 10 s at most. Threads: the main thread, of a process that has no other.
-/// @throws Error (posix) if it cannot be started; Error (timeout). Nothing is left behind.
-inline pid_t spawn(const SpawnRequest& request) {
-  const std::string doing = "starting " + request.executable;
-  std::vector<std::string> arguments = request.arguments;
-  std::vector<std::string> environment;
-  environment.reserve(request.environment.size());
-  for (const auto& [name, value] : request.environment) {
-    environment.push_back(name + "=" + value);
-  }
-  const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
-  const std::vector<char*> environment_pointers = detail::pointers_to(environment);
-  Pipe report = make_pipe();
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) {
-    throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
-  }
-  if (child == 0) {
-    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent);
-    const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
-    static_cast<void>(written);
-    ::_exit(127);
-  }
-  static_cast<void>(::setpgid(child, child));  // the child does it, too: whichever comes first
-  report.writer.reset();
-  try {
-    const int error = detail::exec_error(report.reader.get(), doing);
-    if (error != 0) {
-      throw posix_error(error, doing);
-    }
-  } catch (...) {
-    static_cast<void>(::kill(child, SIGKILL));
-    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    throw;
-  }
-  return child;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/stop_plan.hpp
-
-/// @file
-/// When the workers are told to stop, and when they are killed: a pure function of what happened when.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// After the first failure the others get `settle` to end by themselves, saying why, then SIGTERM, and SIGKILL
-/// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
-/// `term_grace`.
-class StopPlan {
- public:
-  using Clock = Deadline::Clock;
-
-  /// ThreadSanitizer holds a process up for a second when it exits.
-  static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
-  static constexpr std::chrono::milliseconds term_grace{1000};
-  static constexpr std::chrono::milliseconds default_stop_grace{30000};
-
-  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace)
-      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)) {}
-
-  enum class Action { nothing, terminate, kill };
-
-  /// A worker failed. Workers that were asked to stop may end as they like.
-  void failed(Clock::time_point now) {
-    if (!terminate_at_ && !kill_at_) {
-      terminate_at_ = now + settle;
-      kill_at_ = now + settle + term_grace;
-    }
-  }
-
-  /// SIGINT or SIGTERM was forwarded.
-  void stop_asked(Clock::time_point now) {
-    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : stop_grace_);
-    stop_asked_ = true;
-    kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
-  }
-
-  bool was_stop_asked() const noexcept { return stop_asked_; }
-
-  /// What is to be done now, each once.
-  Action due(Clock::time_point now) {
-    if (kill_at_ && *kill_at_ <= now && !killed_) {
-      killed_ = true;
-      terminate_at_.reset();
-      return Action::kill;
-    }
-    if (terminate_at_ && *terminate_at_ <= now && !terminated_) {
-      terminated_ = true;
-      return Action::terminate;
-    }
-    return Action::nothing;
-  }
-
-  /// When there is something to do next.
-  std::optional<Clock::time_point> next() const {
-    if (terminate_at_ && !terminated_) {
-      return terminate_at_;
-    }
-    return killed_ ? std::nullopt : kill_at_;
-  }
-
-  /// Whether the launcher itself has ended workers: what ends from now on is no cause.
-  bool has_acted() const noexcept { return terminated_ || killed_; }
-  bool has_killed() const noexcept { return killed_; }
-
- private:
-  Clock::duration stop_grace_;
-  std::optional<Clock::time_point> terminate_at_;
-  std::optional<Clock::time_point> kill_at_;
-  bool stop_asked_ = false;
-  bool terminated_ = false;
-  bool killed_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/tail.hpp
-
-/// @file
-/// The last lines of a stream, for a report of how a process ended.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Keeps a bounded number of lines, each cut to a bounded length.
-class Tail {
- public:
-  static constexpr std::size_t max_lines = 20;
-  static constexpr std::size_t max_line_bytes = 512;
-
-  void push(std::string_view line) {
-    if (lines_.size() == max_lines) {
-      lines_.pop_front();
-    }
-    lines_.emplace_back(line.substr(0, max_line_bytes));
-    if (line.size() > max_line_bytes) {
-      lines_.back() += "...";
-    }
-  }
-
-  bool empty() const noexcept { return lines_.empty(); }
-  const std::deque<std::string>& lines() const noexcept { return lines_; }
-
- private:
-  std::deque<std::string> lines_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/line_relay.hpp
-
-/// @file
-/// Carries one stream of one worker to the launcher's console, line by line.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Reads a pipe to its end. Lifetime: it and the console outlive the task of carry(). Threads: the loop's.
-class LineRelay {
- public:
-  /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
-  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log)
-      : loop_(&loop),
-        pipe_(std::move(pipe)),
-        console_(&console),
-        prefix_("[" + std::to_string(rank) + "] "),
-        is_live_(is_live && console.is_terminal()),
-        log_(std::move(log)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw errno_error("preparing the pipe of a worker's output");
-    }
-  }
-  LineRelay(const LineRelay&) = delete;
-  LineRelay& operator=(const LineRelay&) = delete;
-
-  /// Carries until the last writer has closed the pipe: a task for the loop to keep.
-  async::Task<void> carry() {
-    std::array<char, std::size_t{16} << 10> buffer;
-    while (pipe_) {
-      co_await console_->room(Deadline::after(std::chrono::hours(1)));
-      const async::Ready ready = co_await loop_->readable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
-      if (ready == async::Ready::timed_out) {
-        continue;
-      }
-      const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
-      if (count > 0) {
-        take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
-      } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
-        finish();
-      }
-    }
-  }
-
-  /// Whether nothing more will come, or nothing more is there although somebody still holds the pipe open.
-  bool is_drained() const noexcept { return !pipe_ || !has_input(pipe_.get()); }
-
-  /// Shows the last line although it has no end, and closes the pipe. Call it when carry() does not run any more.
-  void finish() {
-    show_live("");
-    splitter_.finish([this](std::string_view line) { emit(line); });
-    pipe_.reset();
-  }
-
-  const Tail& tail() const noexcept { return tail_; }
-
- private:
-  void take(std::string_view bytes) {
-    if (!log_.write(bytes)) {
-      console_->line("dtrain: ",
-                     "a file of --log-dir cannot be written any more (is the disk full?); the output goes on here");
-    }
-    show_live("");
-    splitter_.feed(bytes, [this](std::string_view line) { emit(line); });
-    if (is_live_) {
-      const std::string_view text = visible_part(splitter_.partial());
-      show_live(text.empty() ? std::string() : prefix_ + std::string(text));
-    }
-  }
-
-  void emit(std::string_view line) {
-    console_->line(prefix_, line);
-    tail_.push(visible_part(line));
-  }
-
-  void show_live(const std::string& text) {
-    if (has_live_line_ || !text.empty()) {
-      console_->live_line(text);
-      has_live_line_ = !text.empty();
-    }
-  }
-
-  async::EventLoop* loop_;
-  async::Descriptor pipe_;
-  Console* console_;
-  std::string prefix_;
-  bool is_live_;
-  bool has_live_line_ = false;
-  LogFile log_;
-  LineSplitter splitter_;
-  Tail tail_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/terminal_output.hpp
-
-/// @file
-/// The launcher's stdout and stderr together.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
-/// other. Lifetime: the loop outlives it. Threads: the loop's.
-class TerminalOutput {
- public:
-  TerminalOutput(async::EventLoop& loop, int output, int error)
-      : loop_(&loop),
-        output_(loop, output, ::isatty(output) == 1),
-        error_(loop, error, ::isatty(error) == 1),
-        is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
-        output_task_(loop.spawn(output_.write_out())),
-        error_task_(loop.spawn(error_.write_out())) {}
-
-  Console& output() noexcept { return output_; }
-  Console& error() noexcept { return is_one_ ? output_ : error_; }
-
-  /// Until everything is written and `done()`, or the consumers have taken nothing for `patience`, or `give_up()`.
-  /// @returns whether everything is written
-  template <class Done, class GiveUp>
-  async::Task<bool> flush(std::chrono::milliseconds patience, Done done, GiveUp give_up) {
-    std::uint64_t taken = taken_bytes();
-    Deadline deadline = Deadline::after(patience);
-    while (!(output_.empty() && error_.empty() && done()) && !deadline.passed() && !give_up()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(1));
-      if (taken_bytes() != taken) {
-        taken = taken_bytes();
-        deadline = Deadline::after(patience);
-      }
-    }
-    co_return output_.empty() && error_.empty() && done();
-  }
-
- private:
-  static bool same_device(int a, int b) noexcept {
-    struct ::stat first {};
-    struct ::stat second {};
-    return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
-  }
-
-  std::uint64_t taken_bytes() const noexcept { return output_.taken_bytes() + error_.taken_bytes(); }
-
-  async::EventLoop* loop_;
-  Console output_;
-  Console error_;
-  bool is_one_;
-  async::Spawned output_task_;
-  async::Spawned error_task_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/verdict.hpp
-
-/// @file
-/// Which worker's end is the cause of the others': a pure function of how all ended.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// How a worker ended. Listed in the order in which the ends were noticed. A record (see record.hpp).
-struct WorkerEnd {
-  int rank = 0;
-  ExitStatus status;
-  bool left = true;      ///< it had said that it was done (leave)
-  bool stopped = false;  ///< it ended after the launcher had told it to
-
-  /// Leaving with exit code 0 is the only end that is none; without leaving it is a loss.
-  bool failed() const noexcept { return status != ExitStatus{} || !left; }
-
-  /// It fell because another rank had failed.
-  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_job_failed, 0}; }
-
-  /// It may be what the others fell over.
-  bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }
-
-  /// Exit code 0 without leaving must not look like success.
-  int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
-
-  std::string text() const {
-    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
-  }
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.rank);
-    fields.number(self.status.code);
-    fields.number(self.status.signal);
-    fields.flag(self.left);
-    fields.flag(self.stopped);
-  }
-};
-
-/// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
-/// cause that the store knows. Where all fell because of another, one that fell by itself comes before one that was
-/// stopped.
-inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
-  const auto first_that = [&ends](auto holds) {
-    const auto found = std::find_if(ends.begin(), ends.end(), holds);
-    return found == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*found);
-  };
-  std::optional<WorkerEnd> first =
-      first_that([&](const WorkerEnd& end) { return end.is_primary() && cause && cause->rank == end.rank; });
-  first = first ? first : first_that([](const WorkerEnd& end) { return end.is_primary(); });
-  first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
-  return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/node_end.hpp
-
-/// @file
-/// How one attempt ended on one node, for the verdict on the job.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A record (see record.hpp).
-struct NodeEnd {
-  int node = 0;
-  std::string host;
-  std::optional<WorkerEnd> first;       ///< what first_failure says of the node's workers
-  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
-  std::vector<std::string> last_lines;  ///< of the first one's stderr
-  int stop_signal = 0;                  ///< SIGINT or SIGTERM that the job was told to stop by, or 0
-  bool interrupted = false;             ///< a signal has come that ends a job for good
-  bool started = true;                  ///< false where the job was stopped before there were workers
-  bool abandoned = false;               ///< a killed process did not go: the kernel holds it
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.node);
-    fields.text(self.host);
-    fields.maybe(self.first);
-    fields.numbers(self.secondary);
-    fields.texts(self.last_lines);
-    fields.number(self.stop_signal);
-    fields.flag(self.interrupted);
-    fields.flag(self.started);
-    fields.flag(self.abandoned);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/report.hpp
-
-/// @file
-/// What the launcher says about a job that failed.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)", or the store's cause where all fell over that.
-inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
-  return first.is_primary() || !cause
-             ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
-             : "the job failed: " + cause->sentence();
-}
-
-/// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
-/// @param secondary the ranks that ended with exit_code_job_failed
-/// @param last_lines the last lines that the first one wrote to stderr
-inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
-                                               const std::optional<Cause>& cause, std::string_view host,
-                                               const std::vector<std::string>& last_lines) {
-  std::vector<std::string> lines{failure_sentence(first, cause, host)};
-  if (first.is_primary() && cause && cause->rank != first.rank) {
-    lines.push_back("the first cause that the ranks were told: " + cause->sentence());
-  }
-  std::sort(secondary.begin(), secondary.end());
-  if (!cause) {
-    secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
-  }
-  if (!secondary.empty()) {
-    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_job_failed) + ": " +
-                    rendezvous::rank_list(secondary));
-  }
-  if (!last_lines.empty()) {
-    lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
-    for (const std::string& line : last_lines) {
-      lines.push_back("    " + line);
-    }
-  }
-  return lines;
-}
-
-/// One line where the job ended because the launcher was told to end it.
-inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first, std::string_view host) {
-  std::string line = signal_name(signal) + " was forwarded to the workers; ";
-  return first ? line + "rank " + std::to_string(first->rank) + " on host " + std::string(host) +
-                     " ended first: " + first->text()
-               : line + "all of them ended well";
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/restart_policy.hpp
-
-/// @file
-/// Whether a job that failed is started again: a pure function.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// --max-restarts. Attempts count from 0.
-struct RestartPolicy {
-  static constexpr int most_restarts = 10000;
-
-  int max_restarts = 0;
-
-  /// Not after a usage error: the next attempt could not follow the command line or the environment either.
-  /// @param first the end that the attempt's end is due to
-  /// @param interrupted somebody wants the job to end
-  bool again(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
-    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
-  }
-
-  /// "attempt 2 of 4 begins: WHY"
-  std::string announcement(int attempt, const std::string& why) const {
-    return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/flags.hpp
-
-/// @file
-/// The launcher's flags, taken out of a program's command line.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What the launcher was asked for, and what is left for the program.
-struct Flags {
-  identity::NodeFlags node;
-  std::optional<std::string> log_dir;
-  int max_restarts = 0;
-  bool help = false;
-  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
-};
-
-namespace detail {
-
-inline constexpr std::array<std::string_view, 8> flag_names{
-    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
-    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
-};
-
-/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
-/// The launcher's flag that an argument names; nothing for the program's own.
-/// @throws Error (usage) for a name that is nearly one, with the suggestion
-inline std::optional<std::string_view> flag_named(std::string_view given) {
-  constexpr std::size_t nearly = 2;
-  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
-  if (given.substr(0, 2) != "--" || given.size() > longest) {
-    return std::nullopt;
-  }
-  std::string spelling(given);
-  std::replace(spelling.begin(), spelling.end(), '_', '-');
-  std::string_view closest;
-  for (const std::string_view flag : flag_names) {
-    if (spelling == flag) {
-      return flag;
-    }
-    if (edit_distance(spelling, flag) <= nearly) {
-      closest = flag;
-    }
-  }
-  if (!closest.empty()) {
-    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
-                                 "? (put the program's own flags of that name after --)");
-  }
-  return std::nullopt;
-}
-
-/// @throws Error (usage)
-inline int max_restarts(std::string_view value) {
-  const std::optional<int> number = identity::parse_integer(std::string(value));
-  if (!number || *number > RestartPolicy::most_restarts) {
-    throw Error(Errc::usage, identity::quoted("--max-restarts", value) + " is not a number from 0 to " +
-                                 std::to_string(RestartPolicy::most_restarts));
-  }
-  return *number;
-}
-
-}  // namespace detail
-
-/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
-/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
-inline Flags parse_flags(identity::Arguments arguments) {
-  Flags flags;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    if (i > 0 && argument == "--") {
-      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                           arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
-    if (!flag) {
-      flags.program.emplace_back(argument);
-      continue;
-    }
-    if (*flag == "--help-launch") {
-      flags.help = true;
-      continue;
-    }
-    std::string value;
-    if (equals != std::string_view::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
-      value = arguments[++i];
-    }
-    if (value.empty()) {
-      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
-    }
-    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
-    if (*flag == "--nnodes") flags.node.node_count = value;
-    if (*flag == "--node-rank") flags.node.node_rank = value;
-    if (*flag == "--master-addr") flags.node.master_addr = value;
-    if (*flag == "--master-port") flags.node.master_port = value;
-    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
-    if (*flag == "--log-dir") flags.log_dir = value;
-  }
-  return flags;
-}
-
-/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
-/// @throws Error (usage)
-inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
-                                                      "--help-launch"};
-  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
-    std::string name = arguments[i].substr(0, arguments[i].find('='));
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
-      throw Error(Errc::usage,
-                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
-                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
-                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/job_verdict.hpp
-
-/// @file
-/// What an attempt came to on all nodes together: a pure function of how it ended on each.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// The same on every launcher of the job. A record (see record.hpp).
-struct JobVerdict {
-  int exit_code = 0;
-  bool again = false;               ///< the workers are started again
-  std::vector<std::string> report;  ///< what every launcher says on stderr
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.exit_code);
-    fields.flag(self.again);
-    fields.texts(self.report);
-  }
-};
-
-/// What the nodes fell over; null where all is well. Of several the one that the store's first cause names, then the
-/// one that was told first, then that of the lowest node; ends that are nobody's fault come last.
-/// @param told the rank whose failure a launcher told the others first; -1 for none
-inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int told) {
-  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
-  const auto weight = [&](const NodeEnd& node) {
-    const bool named = cause && cause->rank == rank_of(node);
-    return !node.first->is_primary() ? (node.first->stopped ? 4 : 3) : named ? 0 : told == rank_of(node) ? 1 : 2;
-  };
-  const NodeEnd* best = nullptr;
-  for (const NodeEnd& node : nodes) {
-    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
-      best = &node;
-    }
-  }
-  return best;
-}
-
-/// @param nodes one for each node, in order
-/// @param attempt counts from 0
-inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int told,
-                        const RestartPolicy& policy, int attempt) {
-  int stop_signal = 0;
-  bool interrupted = false;
-  bool started = true;
-  bool abandoned = false;
-  std::vector<int> secondary;
-  for (const NodeEnd& node : nodes) {
-    stop_signal = stop_signal == 0 ? node.stop_signal : stop_signal;
-    interrupted = interrupted || node.interrupted || node.stop_signal != 0;
-    started = started && node.started;
-    abandoned = abandoned || node.abandoned;
-    secondary.insert(secondary.end(), node.secondary.begin(), node.secondary.end());
-  }
-  const NodeEnd* const node = first_node(nodes, cause, told);
-  JobVerdict verdict;
-  if (node != nullptr) {
-    verdict.exit_code = node->first->exit_code();
-    if (stop_signal == 0 && cause && !node->first->is_primary()) {
-      // It was ended by a launcher or fell with the others; also a rank that threw, before it had exited by itself.
-      verdict.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
-    }
-  } else if (abandoned) {
-    verdict.exit_code = 128 + SIGKILL;
-  }
-  if (stop_signal != 0 && node == nullptr && !started) {
-    verdict.exit_code = 128 + stop_signal;
-    verdict.report = {signal_name(stop_signal) + " came before the workers were started"};
-    return verdict;
-  }
-  if (stop_signal != 0) {
-    verdict.report = {stop_report(stop_signal, node != nullptr ? node->first : std::nullopt,
-                                  node != nullptr ? node->host : std::string())};
-    return verdict;
-  }
-  if (node != nullptr) {
-    verdict.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
-    verdict.again = policy.again(*node->first, attempt, interrupted);
-    if (verdict.again) {
-      verdict.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
-    }
-  }
-  return verdict;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/coordination.hpp
-
-/// @file
-/// What the launcher of one node needs of the whole job.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Where this node's workers are among those of the job, and where they meet.
-struct Place {
-  int node_rank = 0;
-  int node_count = 1;
-  int first_rank = 0;
-  int world_size = 1;
-  std::string master_addr;
-  int master_port = 0;
-  std::string secret;       ///< made for this job; empty where the workers have it already
-  std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
-};
-
-/// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
-/// was made with. Errors: assemble() and begin() throw JobFailed where another launcher is lost; to conclude() that is
-/// a verdict. Threads: the loop's.
-class Coordination {
- public:
-  Coordination() = default;
-  Coordination(const Coordination&) = delete;
-  Coordination& operator=(const Coordination&) = delete;
-  virtual ~Coordination() = default;
-
-  /// Finds the others. Before everything else.
-  virtual async::Task<Place> assemble() = 0;
-
-  /// Once it has returned, ranks of this attempt can join. Attempts count from 0.
-  virtual async::Task<void> begin(int attempt) = 0;
-
-  /// The job's first cause in this attempt; nothing while the ranks are well.
-  virtual std::optional<Cause> first_cause() const = 0;
-
-  /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
-  virtual bool failing() const = 0;
-
-  /// Whether a rank of this node, whose process has just ended, had said before that it was done.
-  virtual async::Task<bool> has_left(int rank) = 0;
-
-  /// A worker of this node has failed.
-  /// @param secondary it fell over what the ranks know already; otherwise they are told, unless it had left
-  virtual void failed(const Cause& loss, bool secondary) = 0;
-
-  /// The signal that this launcher was sent to end the job, and how many of those there have been.
-  virtual void stop(int signal, int count) = 0;
-
-  /// No worker of this node runs any more. @returns the verdict once that is so on every node
-  virtual async::Task<JobVerdict> conclude(NodeEnd end) = 0;
-
-  /// Nothing comes after this attempt.
-  virtual async::Task<void> leave() = 0;
-
-  /// This launcher cannot go on; the others are told why. Instead of leave().
-  virtual async::Task<void> give_up(std::string why) = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/one_node.hpp
-
-/// @file
-/// The coordination of a launcher that is alone: everything is known here.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What the launcher of the job's only node knows from the start.
-struct OneNodeOptions {
-  int workers = 1;
-  std::uint16_t port = 0;  ///< 0: one that the system chooses
-  std::string host;
-  std::chrono::nanoseconds formation{0};
-  rendezvous::Limits limits{};
-  RestartPolicy policy;
-};
-
-/// The store listens at the loopback address, and lets in who knows a secret that is drawn for this job. Lifetime: the
-/// loop and the event outlive it. Threads: the loop's.
-class OneNode final : public Coordination {
- public:
-  /// @throws Error (posix) for a port in use
-  OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
-      : loop_(&loop), changed_(&changed), options_(std::move(options)) {
-    net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
-    const rendezvous::Secret secret = rendezvous::Secret::drawn();
-    place_.secret = secret.text();
-    place_.world_size = options_.workers;
-    place_.master_addr = "127.0.0.1";
-    place_.master_port = listener.port();
-    RankStoreOptions store;
-    store.world_size = options_.workers;
-    store.owner = "the launcher on host " + options_.host;
-    store.formation = options_.formation;
-    store.on_failure = [this](const Cause&) { changed_->set(); };
-    server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
-    store_.emplace(*server_, std::move(store));
-  }
-
-  async::Task<Place> assemble() override { co_return place_; }
-
-  async::Task<void> begin(int attempt) override {
-    attempt_ = attempt;
-    failed_rank_ = -1;
-    store_->open(attempt);
-    co_return;
-  }
-
-  std::optional<Cause> first_cause() const override { return store_->cause(); }
-
-  bool failing() const override { return first_cause().has_value(); }
-
-  /// A rank leaves before it exits, but the store may not have read that yet.
-  async::Task<bool> has_left(int rank) override {
-    const Deadline deadline = Deadline::after(patience);
-    while (!store_->has_left(rank) && !is_lost(rank) && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(5));
-    }
-    co_return store_->has_left(rank);
-  }
-
-  void failed(const Cause& loss, bool secondary) override {
-    failed_rank_ = failed_rank_ < 0 ? loss.rank : failed_rank_;
-    if (!secondary) {
-      store_->lose(loss);
-    }
-  }
-
-  void stop(int, int) override {}
-
-  async::Task<JobVerdict> conclude(NodeEnd end) override {
-    const std::vector<NodeEnd> nodes{std::move(end)};
-    co_return judge(nodes, first_cause(), failed_rank_, options_.policy, attempt_);
-  }
-
-  async::Task<void> leave() override {
-    server_.reset();  // nobody is left to serve; its port is free from here on
-    co_return;
-  }
-
-  async::Task<void> give_up(std::string) override { return leave(); }
-
- private:
-  static constexpr std::chrono::milliseconds patience{200};
-
-  bool is_lost(int rank) const {
-    const std::optional<Cause> cause = first_cause();
-    return cause && cause->rank == rank;
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  OneNodeOptions options_;
-  Place place_;
-  int attempt_ = 0;
-  int failed_rank_ = -1;
-  std::optional<rendezvous::Server> server_;
-  std::optional<RankStore> store_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/several_nodes.hpp
-
-/// @file
-/// The coordination of the launchers of several nodes, through keys of a job of their own in node 0's store.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Node 0 opens the attempts, tells what the ranks' job knows, and judges; every launcher tells of its own workers.
-/// Lifetime: the loop and the event outlive it. Threads: the loop's.
-class SeveralNodes final : public Coordination {
- public:
-  /// @param stop_by is called when the launcher of another node was told to end the job, with the signal and how many
-  /// of those it has had
-  SeveralNodes(async::EventLoop& loop, async::AutoResetEvent& changed, NodeMeetingOptions options, RestartPolicy policy,
-               std::function<void(int signal, int count)> stop_by)
-      : loop_(&loop),
-        changed_(&changed),
-        policy_(policy),
-        stop_by_(std::move(stop_by)),
-        meeting_(loop, changed, std::move(options)) {}
-
-  async::Task<Place> assemble() override {
-    co_await meeting_.meet();
-    const NodeMeetingOptions& own = meeting_.options();
-    const NodeTable& table = meeting_.table();
-    if (is_first()) {
-      RankStoreOptions store;
-      store.world_size = table.world_size();
-      store.owner = "the launcher of node 0 on host " + own.host.name;
-      store.formation = own.formation;
-      store.on_failure = [this](const Cause& cause) { tell(keys().cause(), to_value(CauseRecord{cause})); };
-      store.on_left = [this](int rank) {
-        if (rank >= meeting_.table().workers.front()) {
-          tell(keys().left(rank), "yes");
-        }
-      };
-      ranks_.emplace(meeting_.server(), std::move(store));
-    }
-    watching_stops_ = loop_->spawn(watch_stops(), ignored());
-    Place place;
-    place.node_rank = own.node_rank;
-    place.node_count = own.node_count;
-    place.first_rank = table.first_rank(own.node_rank);
-    place.world_size = table.world_size();
-    place.master_addr = own.master_addr;
-    place.master_port = own.master_port;
-    if (is_first()) {
-      place.description = to_string(table) + ", store at " + meeting_.store_text();
-    }
-    co_return std::move(place);
-  }
-
-  async::Task<void> begin(int attempt) override {
-    attempt_ = attempt;
-    cause_.reset();
-    told_.reset();
-    left_.clear();
-    leaving_.clear();
-    if (is_first()) {
-      ranks_->open(attempt);
-      co_await meeting_.set(keys().go(), "go");
-    } else {
-      co_await meeting_.get(keys().go());
-      watching_cause_ = loop_->spawn(watch_cause(keys().cause()), ignored());
-    }
-    watching_failure_ = loop_->spawn(watch_failure(keys().failing()), ignored());
-  }
-
-  std::optional<Cause> first_cause() const override { return is_first() ? ranks_->cause() : cause_; }
-
-  bool failing() const override { return told_.has_value() || first_cause() || meeting_.is_over(); }
-
-  async::Task<bool> has_left(int rank) override {
-    if (!is_first()) {
-      leaving_.push_back(loop_->spawn(learn_left(rank, keys().left(rank)), ignored()));
-    }
-    const Deadline deadline = Deadline::after(patience);
-    while (!knows_left(rank) && !is_lost(rank) && !meeting_.is_over() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(2));
-    }
-    co_return knows_left(rank);
-  }
-
-  void failed(const Cause& loss, bool secondary) override {
-    if (is_first() && !secondary) {
-      ranks_->lose(loss);
-    }
-    if (!told_) {
-      tell_first(keys().failing(), to_value(FailureRecord{CauseRecord{loss}, secondary}));
-    }
-  }
-
-  void stop(int signal, int count) override {
-    if (meeting_.has_met()) {
-      tell_first(keys().stop(count), std::to_string(signal));
-    }
-  }
-
-  async::Task<JobVerdict> conclude(NodeEnd end) override {
-    try {
-      const std::string own = to_value(end);
-      co_await meeting_.set(keys().end(end.node), own);
-      if (is_first()) {
-        const JobVerdict verdict = co_await judge_all();
-        co_await meeting_.set(keys().verdict(), to_value(verdict));
-        co_return verdict;
-      }
-      const std::string value = co_await meeting_.get(keys().verdict());
-      co_return from_value<JobVerdict>(value);
-    } catch (const Error&) {
-      if (!meeting_.is_over()) {
-        throw;
-      }
-    }
-    JobVerdict lost;
-    lost.exit_code = exit_code_job_failed;
-    lost.report = {launcher_loss(*meeting_.cause(), meeting_.store_text())};
-    co_return std::move(lost);
-  }
-
-  async::Task<void> leave() override {
-    stop_watching();
-    co_await meeting_.part();
-  }
-
-  async::Task<void> give_up(std::string why) override {
-    stop_watching();
-    co_await meeting_.fail(std::move(why));
-    co_await meeting_.part();
-  }
-
- private:
-  /// How long the news that a rank has left may take after its process has ended.
-  static constexpr std::chrono::milliseconds patience{500};
-
-  /// A task ends with the launchers' job; that is noticed elsewhere.
-  static async::ExceptionHandler ignored() {
-    return [](const std::exception_ptr&) {};
-  }
-
-  bool is_first() const noexcept { return meeting_.options().node_rank == 0; }
-  LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
-
-  bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
-
-  bool is_lost(int rank) const {
-    const std::optional<Cause> cause = first_cause();
-    return cause && cause->rank == rank;
-  }
-
-  async::Task<JobVerdict> judge_all() {
-    std::vector<NodeEnd> nodes;
-    for (int node = 0; node < meeting_.options().node_count; ++node) {
-      const std::string value = co_await meeting_.get(keys().end(node));
-      nodes.push_back(from_value<NodeEnd>(value));
-    }
-    const int told = told_ ? told_->cause.cause.rank : -1;
-    co_return judge(nodes, first_cause(), told, policy_, attempt_);
-  }
-
-  void stop_watching() {
-    watching_stops_.cancel();
-    watching_cause_.cancel();
-    watching_failure_.cancel();
-    leaving_.clear();
-  }
-
-  void tell(std::string key, std::string value) {
-    loop_->spawn_detached(meeting_.set(std::move(key), std::move(value)), ignored());
-    changed_->set();
-  }
-
-  /// The same, where the first one counts.
-  void tell_first(std::string key, std::string value) {
-    loop_->spawn_detached(meeting_.set_first(std::move(key), std::move(value)), ignored());
-  }
-
-  async::Task<void> watch_stops() {
-    for (int count = 1;; ++count) {
-      const std::string told = co_await meeting_.get(keys().stop(count));
-      const int signal = identity::parse_integer(told).value_or(SIGTERM);
-      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
-      stop_by_(ends_jobs ? signal : SIGTERM, count);
-    }
-  }
-
-  async::Task<void> watch_cause(std::string key) {
-    const std::string value = co_await meeting_.get(std::move(key));
-    cause_ = from_value<CauseRecord>(value).cause;
-    changed_->set();
-  }
-
-  async::Task<void> watch_failure(std::string key) {
-    const std::string value = co_await meeting_.get(std::move(key));
-    told_ = from_value<FailureRecord>(value);
-    if (is_first() && !told_->secondary) {
-      ranks_->lose(told_->cause.cause);
-    }
-    changed_->set();
-  }
-
-  async::Task<void> learn_left(int rank, std::string key) {
-    co_await meeting_.get(std::move(key));
-    left_.insert(rank);
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  RestartPolicy policy_;
-  std::function<void(int, int)> stop_by_;
-  NodeMeeting meeting_;
-  std::optional<RankStore> ranks_;  ///< node 0's
-  int attempt_ = 0;
-  std::optional<Cause> cause_;         ///< as node 0 told it
-  std::optional<FailureRecord> told_;  ///< what a launcher told first
-  std::set<int> left_;
-  std::vector<async::Spawned> leaving_;
-  async::Spawned watching_stops_;  ///< the tasks come last: they are gone before what they use
-  async::Spawned watching_cause_;
-  async::Spawned watching_failure_;
-};
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -29820,85 +19505,14 @@ struct JoinOptions {
   std::vector<std::string> arguments;  ///< argv, where a launcher may have left --local_rank=N in it
 };
 
-namespace detail {
-
-/// Without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
-inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
-  std::vector<std::string> kept;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    if (i == 0 || !identity::detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
-      kept.push_back(argument);
-    } else if (equals == std::string::npos) {
-      ++i;
-    }
-  }
-  return kept;
-}
-
-inline Worker worker_with(identity::ProcessIdentity who, const identity::Variables& variables) {
-  Worker worker;
-  worker.identity = std::move(who);
-  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
-  worker.interface = variables.text("DTRAIN_INTERFACE");
-  worker.secret = secret_setting(variables);
-  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
-  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
-  return worker;
-}
-
-/// Rank 0's line at start, and what slows the network down where there are several hosts.
-inline void say_who(const identity::ProcessIdentity& who, const identity::Variables& variables) {
-  if (!spans_hosts(who)) {
-    log(LogLevel::warning, to_string(who));
-    return;
-  }
-  const NetworkReport report = own_network_report(variables, who.master_addr, true);
-  log(LogLevel::warning, to_string(who) + "; " + report.interface);
-  for (const std::string& slow_path : report.slow_paths) {
-    log(LogLevel::warning, "slow path: " + slow_path);
-  }
-}
-
-}  // namespace detail
-
 /// The worker that this process's environment describes; rank 0 hosts the store, and says on stderr what was
 /// read where there is more to say than one process alone. Closed standard descriptors become /dev/null.
 /// @throws identity::IdentityError; Error (usage) for a setting that cannot be, or a flag of PerNode's launcher
-inline Worker worker_of(JoinOptions options) {
-  open_standard_descriptors();
-  const identity::Environment environment = identity::snapshot_environment();
-  check_log_setting(identity::Variables(environment));
-  refuse_launcher_flags(options.arguments);
-  std::vector<const char*> pointers;
-  for (const std::string& argument : options.arguments) {
-    pointers.push_back(argument.c_str());
-  }
-  Worker worker = detail::worker_with(
-      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
-      identity::Variables(environment));
-  worker.argument_vector = ArgumentVector(detail::without_local_rank(options.arguments));
-  worker.hosts_store = worker.identity.rank == 0;
-  worker.timeout = options.timeout.value_or(worker.timeout);
-  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    detail::say_who(worker.identity, identity::Variables(environment));
-  }
-  return worker;
-}
+Worker worker_of(JoinOptions options);
 
 /// The worker that launch::PerNode's launcher made of this process; the launcher hosts the store.
 /// @throws as worker_of
-inline Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments) {
-  const identity::Variables variables(environment);
-  Worker worker = detail::worker_with(identity::DtrainSource::read(variables, {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
-  return worker;
-}
+Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -29908,6 +19522,9 @@ inline Worker worker_of_launcher(const identity::Environment& environment, std::
 /// The contract of a launcher: how the processes of a job come to be, the first type of a Policy.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
+using VisibleDevices = int (*)();
 
 /// `L::start(argc, argv)`: in a process that is a rank, a Worker; in every other, the exit code, with everything
 /// explained on stderr. Blocking: in a launcher process, until its workers have ended.
@@ -29935,55 +19552,27 @@ concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/participation.hpp
+// ---- dtrain/launch/per_node.hpp
 
 /// @file
-/// From a worker's identity to its place at the rendezvous.
+/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// At least as long, and short enough to be counted with.
-inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
-  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
-  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
-}
+/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. Started once on each
+/// of several nodes (--nnodes, --node-rank, --master-addr), it is one job. The store runs in the launcher (of node 0),
+/// so it survives rank 0.
+struct PerNode {
+  static constexpr bool returns_into_user_code = false;
 
-/// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
-/// @param agreed what must be the same on all ranks (rendezvous/agreed_terms.hpp)
-/// @throws Error (identity) where several ranks have no address to meet at.
-inline rendezvous::ParticipantOptions participant_options(const Worker& worker, std::string agreed = {}) {
-  const identity::ProcessIdentity& who = worker.identity;
-  const auto certain = [&who](const char* field, const std::optional<int>& value) {
-    return who.is_provisional(field) ? std::nullopt : value;
-  };
-  if (who.world_size > 1 && (!who.master_addr || !who.master_port)) {
-    throw Error(Errc::identity, "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) +
-                                    " does not know where the job meets; set MASTER_ADDR and MASTER_PORT to an address "
-                                    "of rank 0's host and a free port there");
-  }
-  rendezvous::ParticipantOptions options;
-  options.rank = who.rank;
-  options.world_size = who.world_size;
-  options.local_rank = certain("local_rank", who.local_rank);
-  options.local_world_size = certain("local_world_size", who.local_world_size);
-  options.node_rank = certain("node_rank", who.node_rank);
-  options.node_count = certain("node_count", who.node_count);
-  options.master_host = who.master_addr.value_or("127.0.0.1");
-  options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
-  options.host_store = worker.hosts_store;
-  options.timeout = in_milliseconds(worker.timeout);
-  options.secret = worker.secret;
-  options.generation = static_cast<std::uint64_t>(who.attempt);
-  if (who.job && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
-    options.job = *who.job + "@" + *who.master_addr + ":" + std::to_string(options.master_port);
-    options.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - int{options.master_port}));
-  }
-  options.limits.liveness = in_milliseconds(worker.liveness);
-  options.host_id = worker.host_id_override;
-  options.interface = worker.interface;
-  options.agreed = std::move(agreed);
-  return options;
-}
+  static constexpr const char* name() noexcept { return "launch::PerNode"; }
+
+  /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
+  /// sentence on stderr where nothing could be started. To be main's first statement.
+  /// @param visible_devices counts the devices that --nproc-per-node=auto starts a worker for each of; null: the cores
+  /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
+  static Start start(int argc, char** argv, VisibleDevices visible_devices = nullptr);
+};
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -30006,1022 +19595,6 @@ struct PerProcess {
       JoinOptions options;
       options.arguments = std::vector<std::string>(argv, argv + argc);
       return Start(worker_of(std::move(options)));
-    } catch (const std::exception& error) {
-      log(LogLevel::error, error.what());
-      return Start(exit_code_usage);
-    }
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/worker_environment.hpp
-
-/// @file
-/// The environment that the per-node launcher gives its workers: pure, and how one recognises itself in it.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What a node's workers share.
-struct NodePlan {
-  int workers = 1;
-  int first_rank = 0;  ///< the workers of lower nodes
-  int world_size = 1;  ///< the workers of all nodes
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr;
-  int master_port = 0;
-  std::string secret;               ///< of the job's store
-  int attempt = 0;                  ///< how often the workers have been started before
-  int cores = 1;                    ///< of this node, for all workers
-  std::string launcher_process;     ///< its process id
-  bool stdout_is_terminal = false;  ///< the launcher's own
-  bool stderr_is_terminal = false;
-};
-
-namespace detail {
-
-/// What would make every worker look like the one process that an MPI or torchrun started here.
-inline bool describes_the_launcher(std::string_view variable) noexcept {
-  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
-  return variable == "DTRAIN_LAUNCHER" || std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
-           return variable.substr(0, prefix.size()) == prefix;
-         });
-}
-
-}  // namespace detail
-
-/// `base`, the launcher's own environment, made one worker's.
-inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
-                                                int local_rank) {
-  identity::Environment environment;
-  for (const auto& [variable, value] : base) {
-    if (!detail::describes_the_launcher(variable)) {
-      environment.emplace(variable, value);
-    }
-  }
-  const std::array<std::pair<const char*, std::string>, 7> common{{
-      {"RANK", std::to_string(plan.first_rank + local_rank)},
-      {"WORLD_SIZE", std::to_string(plan.world_size)},
-      {"LOCAL_RANK", std::to_string(local_rank)},
-      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
-      {"NODE_RANK", std::to_string(plan.node_rank)},
-      {"MASTER_ADDR", plan.master_addr},
-      {"MASTER_PORT", std::to_string(plan.master_port)},
-  }};
-  for (const auto& [variable, value] : common) {
-    environment[variable] = value;
-    environment[std::string("DTRAIN_") + variable] = value;
-  }
-  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
-  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
-  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
-  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
-  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
-  if (!plan.secret.empty()) {
-    environment["DTRAIN_SECRET"] = plan.secret;
-    environment.erase("DTRAIN_SECRET_FILE");
-  }
-  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
-    threads = std::to_string(std::max(1, plan.cores / plan.workers));
-  }
-  return environment;
-}
-
-/// The environment of a launcher that a worker of another job started: without what says who that worker is.
-inline identity::Environment without_outer_job(const identity::Environment& environment) {
-  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
-    return environment;
-  }
-  identity::Environment outside = environment;
-  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
-    outside.erase(name);
-    outside.erase("DTRAIN_" + name);
-  }
-  return outside;
-}
-
-/// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
-/// starts in turn inherits the variables but not the parent.
-inline bool is_worker_environment(const identity::Environment& environment, long parent) {
-  const identity::Variables variables(environment);
-  return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/workers.hpp
-
-/// @file
-/// The worker processes of one launcher: their signals, their ends, their output.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Owns what it is given; processes that still run when it is destroyed are killed and reaped, with all that is in
-/// their groups. Threads: the loop's.
-class Workers {
- public:
-  struct Ended {
-    int rank = 0;
-    ExitStatus status;
-  };
-
-  explicit Workers(async::EventLoop& loop) noexcept : loop_(&loop) {}
-  Workers(const Workers&) = delete;
-  Workers& operator=(const Workers&) = delete;
-
-  /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
-  ~Workers() {
-    signal_groups(SIGKILL);
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    for (const Worker& worker : workers_) {
-      while (worker.process > 0 && ::waitpid(worker.process, nullptr, WNOHANG) == 0 && !deadline.passed()) {
-        static_cast<void>(::poll(nullptr, 0, 1));
-      }
-    }
-  }
-
-  /// Takes over a process that leads its own group, and starts to carry what it writes.
-  /// @param input may be null
-  void add(int rank, pid_t process, std::unique_ptr<LineRelay> output, std::unique_ptr<LineRelay> error,
-           std::unique_ptr<InputPump> input) {
-    Worker worker;
-    worker.rank = rank;
-    worker.process = process;
-    worker.group = process;
-    worker.output = std::move(output);
-    worker.error = std::move(error);
-    worker.input = std::move(input);
-    workers_.push_back(std::move(worker));  // from here on it ends with this
-    Worker& added = workers_.back();
-    added.tasks.push_back(loop_->spawn(added.output->carry()));
-    added.tasks.push_back(loop_->spawn(added.error->carry()));
-    if (added.input) {
-      added.tasks.push_back(loop_->spawn(added.input->carry()));
-    }
-  }
-
-  std::size_t running() const noexcept {
-    return static_cast<std::size_t>(
-        std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process > 0; }));
-  }
-
-  /// Sends a signal to each worker, not to what it has started.
-  void signal_each(int signal) const noexcept { send(signal, 1); }
-
-  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group.
-  void signal_groups(int signal) const noexcept { send(signal, -1); }
-
-  /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
-  /// what an ended worker leaves in its group. Blocking: no.
-  std::vector<Ended> reap() {
-    std::vector<Ended> ended;
-    for (;;) {
-      siginfo_t info{};
-      const int result = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
-      if (result != 0 && errno == EINTR) {
-        continue;
-      }
-      if (result != 0 || info.si_pid == 0) {
-        return ended;
-      }
-      const auto worker = std::find_if(workers_.begin(), workers_.end(),
-                                       [&info](const Worker& each) { return each.process == info.si_pid; });
-      if (worker != workers_.end()) {
-        // While it is a zombie its number can belong to no other group.
-        static_cast<void>(::kill(-worker->process, SIGKILL));
-        worker->process = 0;
-        ended.push_back({worker->rank, ExitStatus::of(info)});
-      }
-      while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
-      }
-    }
-  }
-
-  /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to
-  /// go, and stays a zombie until it is reaped. Blocking: no.
-  bool groups_are_gone() const noexcept {
-    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-      return worker.process > 0 || (::kill(-worker.group, 0) != 0 && errno == ESRCH);
-    });
-  }
-
-  /// Whether all that the workers have written is on its way to the console.
-  bool output_is_drained() const noexcept {
-    return std::all_of(workers_.begin(), workers_.end(),
-                       [](const Worker& worker) { return worker.output->is_drained() && worker.error->is_drained(); });
-  }
-
-  /// Stops carrying, and shows last lines that have no end.
-  void finish_output() {
-    for (Worker& worker : workers_) {
-      worker.tasks.clear();
-      worker.output->finish();
-      worker.error->finish();
-    }
-  }
-
-  /// The last lines that a worker wrote to stderr.
-  const Tail& error_tail(int rank) const {
-    return std::find_if(workers_.begin(), workers_.end(), [rank](const Worker& each) { return each.rank == rank; })
-        ->error->tail();
-  }
-
- private:
-  struct Worker {
-    int rank = 0;
-    pid_t process = 0;  ///< 0 once it is reaped
-    pid_t group = 0;    ///< the number that it had
-    std::unique_ptr<LineRelay> output;
-    std::unique_ptr<LineRelay> error;
-    std::unique_ptr<InputPump> input;
-    std::vector<async::Spawned> tasks;  ///< destroyed before what they use
-  };
-
-  void send(int signal, int sign) const noexcept {
-    for (const Worker& worker : workers_) {
-      if (worker.process > 0) {
-        static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
-        if (sign < 0 && ::getpgid(worker.process) != worker.process) {
-          static_cast<void>(::kill(worker.process, signal));
-        }
-      }
-    }
-  }
-
-  async::EventLoop* loop_;
-  std::vector<Worker> workers_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/forwarder.hpp
-
-/// @file
-/// Passes the launcher's signals on to the workers of the present attempt.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Reads signals from its construction to its destruction, also between attempts. Lifetime: what it is given outlives
-/// it. Threads: the loop's.
-class Forwarder {
- public:
-  /// @param changed is set at every signal, SIGCHLD included
-  Forwarder(async::EventLoop& loop, SignalReader& signals, async::AutoResetEvent& changed)
-      : loop_(&loop), signals_(&signals), changed_(&changed), reading_(loop.spawn(read_all())) {}
-  Forwarder(const Forwarder&) = delete;
-  Forwarder& operator=(const Forwarder&) = delete;
-
-  /// Who gets the signals from now on; null for nobody. Lifetime: until the next call.
-  void forward_to(const Workers* workers) noexcept { workers_ = workers; }
-
-  /// Called with SIGINT or SIGTERM, and how often one of them has come, for each that this process was sent.
-  void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
-
-  /// The launcher of another node was sent SIGINT or SIGTERM, its `count`-th. Where this one has had as many, as when
-  /// a batch system tells all of them at once, it is the same request.
-  void stop_by(int signal, int count) {
-    told_stops_ = std::max(told_stops_, count);
-    if (count > own_stops_) {
-      note_stop(signal);
-      pass_on(signal);
-      changed_->set();
-    }
-  }
-
-  /// The first SIGINT or SIGTERM; 0 while none has come.
-  int stop_signal() const noexcept { return stop_signal_; }
-
-  /// How often SIGINT or SIGTERM has come to the one launcher of the job that was sent it most often.
-  int stops_asked() const noexcept { return std::max(own_stops_, told_stops_); }
-
-  /// Whether somebody wants the job to end: by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
-  bool interrupted() const noexcept { return interrupted_; }
-
- private:
-  async::Task<void> read_all() {
-    for (;;) {
-      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
-      while (const std::optional<int> signal = signals_->next()) {
-        if (*signal != SIGCHLD) {
-          take(*signal);
-        }
-      }
-      changed_->set();
-    }
-  }
-
-  void take(int signal) {
-    pass_on(signal);
-    interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
-    if (signal == SIGTERM || signal == SIGINT) {
-      note_stop(signal);
-      ++own_stops_;
-      if (on_stop_) {
-        on_stop_(signal, own_stops_);
-      }
-    }
-    if (signal == SIGTSTP) {
-      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
-    }
-  }
-
-  void note_stop(int signal) noexcept {
-    stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
-    interrupted_ = true;
-  }
-
-  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
-  void pass_on(int signal) const noexcept {
-    constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
-    if (workers_ == nullptr) {
-      return;
-    }
-    if (std::find(single.begin(), single.end(), signal) != single.end()) {
-      workers_->signal_each(signal);
-    } else {
-      workers_->signal_groups(signal);
-    }
-  }
-
-  async::EventLoop* loop_;
-  SignalReader* signals_;
-  async::AutoResetEvent* changed_;
-  const Workers* workers_ = nullptr;
-  std::function<void(int, int)> on_stop_;
-  int stop_signal_ = 0;
-  int own_stops_ = 0;
-  int told_stops_ = 0;  ///< of the launcher of another node
-  bool interrupted_ = false;
-  async::Spawned reading_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervisor.hpp
-
-/// @file
-/// Watches over the workers of one attempt from their start to the end of the last one.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
-/// SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
-/// Threads: the loop's.
-class Supervisor {
- public:
-  /// @param changed is set by the forwarder and the coordination
-  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
-             Coordination& job, StopPlan plan, std::string host)
-      : loop_(&loop),
-        changed_(&changed),
-        forwarder_(&forwarder),
-        workers_(&workers),
-        job_(&job),
-        host_(std::move(host)),
-        plan_(std::move(plan)) {}
-  Supervisor(const Supervisor&) = delete;
-  Supervisor& operator=(const Supervisor&) = delete;
-
-  /// Until no worker runs, nor what workers left in their groups.
-  async::Task<void> watch() {
-    for (;;) {
-      const std::vector<Workers::Ended> ended = workers_->reap();
-      for (const Workers::Ended& each : ended) {
-        co_await note(each);
-      }
-      if (workers_->running() == 0) {
-        break;
-      }
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      take_news(now);
-      act(plan_.due(now));
-      if (killed_at_ && now - *killed_at_ > unkillable_patience) {
-        break;  // a process that the kernel holds; it dies when it is let go
-      }
-      const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
-                                             : Deadline::Clock::duration(std::chrono::hours(1)));
-      co_await changed_->wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
-    }
-    co_await bury_orphans();
-  }
-
-  /// How the workers ended, in the order in which that was noticed.
-  const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
-
-  /// Whether a process was killed and did not go.
-  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
-
- private:
-  static constexpr std::chrono::milliseconds unkillable_patience{300};
-
-  /// What the workers left in their groups has been killed, and becomes this process's children one by one.
-  async::Task<void> bury_orphans() {
-    const Deadline deadline = Deadline::after(unkillable_patience);
-    while (!workers_->groups_are_gone() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(1));
-      static_cast<void>(workers_->reap());
-    }
-  }
-
-  async::Task<void> note(Workers::Ended ended) {
-    WorkerEnd end;
-    end.rank = ended.rank;
-    end.status = ended.status;
-    end.stopped = plan_.has_acted();
-    if (ended.status == ExitStatus{}) {
-      end.left = co_await job_->has_left(ended.rank);
-    }
-    ends_.push_back(end);
-    if (!end.failed()) {
-      co_return;
-    }
-    plan_.failed(Deadline::Clock::now());
-    const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
-    job_->failed(loss, end.is_secondary());
-  }
-
-  void take_news(Deadline::Clock::time_point now) {
-    for (; stops_noted_ < forwarder_->stops_asked(); ++stops_noted_) {
-      plan_.stop_asked(now);
-    }
-    if (job_->failing()) {
-      plan_.failed(now);
-    }
-  }
-
-  void act(StopPlan::Action action) {
-    if (action == StopPlan::Action::terminate) {
-      workers_->signal_each(SIGTERM);
-    } else if (action == StopPlan::Action::kill) {
-      workers_->signal_groups(SIGKILL);
-      killed_at_ = Deadline::Clock::now();
-    }
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  const Forwarder* forwarder_;
-  Workers* workers_;
-  Coordination* job_;
-  std::string host_;
-  StopPlan plan_;
-  int stops_noted_ = 0;
-  std::vector<WorkerEnd> ends_;
-  std::optional<Deadline::Clock::time_point> killed_at_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/attempt.hpp
-
-/// @file
-/// One attempt on one node: its workers from their start to the end of their output.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What is started, for every attempt.
-struct WorkerProgram {
-  std::string executable = "/proc/self/exe";
-  std::vector<std::string> arguments;
-  identity::Environment environment;
-  std::optional<std::string> log_dir;
-};
-
-/// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
-inline std::string log_directory(const std::string& directory, int attempt) {
-  return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
-}
-
-/// What an attempt uses of its launcher. Lifetime: outlives the attempt.
-struct AttemptServices {
-  async::EventLoop& loop;
-  async::AutoResetEvent& changed;
-  const SignalReader& signals;
-  Forwarder& forwarder;
-  TerminalOutput& output;
-  Coordination& job;
-};
-
-/// Threads: the loop's, which is the main thread of a process that has no other.
-class Attempt {
- public:
-  /// @throws Error (posix) where the directory of --log-dir cannot be made
-  Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
-      : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
-    if (program.log_dir) {
-      log_directory_ = log_directory(*program.log_dir, plan.attempt);
-      make_directories(*log_directory_);
-    }
-    services_.forwarder.forward_to(&workers_);
-  }
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
-  ~Attempt() { services_.forwarder.forward_to(nullptr); }
-
-  /// Starts the workers, fewer where the job is told to end meanwhile. The loop runs between them: other launchers are
-  /// to hear from this one. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
-  async::Task<void> start() {
-    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!nothing) {
-      throw errno_error("opening /dev/null for the workers' stdin");
-    }
-    for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stops_asked() == 0; ++local_rank) {
-      start_worker(local_rank, nothing.get());
-      co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
-    }
-  }
-
-  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
-  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
-                          std::move(stop_plan), std::move(host));
-    co_await supervisor.watch();
-    services_.forwarder.forward_to(nullptr);
-    stops_before_end_ = services_.forwarder.stops_asked();
-    const Deadline deadline = Deadline::after(last_words);
-    while (!workers_.output_is_drained() && !deadline.passed() && !told_to_hurry()) {
-      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
-    }
-    NodeEnd end;
-    end.first = first_failure(supervisor.ends(), services_.job.first_cause());
-    end.abandoned = supervisor.abandoned();
-    for (const WorkerEnd& each : supervisor.ends()) {
-      if (each.is_secondary()) {
-        end.secondary.push_back(each.rank);
-      }
-    }
-    if (end.first) {
-      const Tail& tail = workers_.error_tail(end.first->rank);
-      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
-    }
-    co_return std::move(end);
-  }
-
-  /// Whether SIGINT or SIGTERM has come since the last worker ended: nobody waits for the output any more.
-  bool told_to_hurry() const noexcept { return services_.forwarder.stops_asked() != stops_before_end_; }
-
-  /// Whether all that the workers have written is on its way to the console.
-  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
-
-  /// Stops carrying, and shows last lines that have no end.
-  void finish_output() { workers_.finish_output(); }
-
- private:
-  /// How long the last lines may take to come where the console does not keep up.
-  static constexpr std::chrono::milliseconds last_words{200};
-
-  void start_worker(int local_rank, int nothing) {
-    const int rank = plan_->first_rank + local_rank;
-    Pipe output = make_pipe();
-    Pipe error = make_pipe();
-    Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
-    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), "stdout");
-    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
-    auto pump =
-        local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
-    SpawnRequest request;
-    request.executable = program_->executable;
-    request.arguments = program_->arguments;
-    request.environment = worker_environment(program_->environment, *plan_, local_rank);
-    request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
-    request.standard_output = output.writer.get();
-    request.standard_error = error.writer.get();
-    request.signal_mask = services_.signals.original_mask();
-    const pid_t process = spawn(request);
-    workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
-  }
-
-  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {
-    LogFile log;
-    if (log_directory_) {
-      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
-    }
-    const bool is_live = rank == plan_->first_rank;
-    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log));
-  }
-
-  AttemptServices services_;
-  const WorkerProgram* program_;
-  const NodePlan* plan_;
-  std::optional<std::string> log_directory_;
-  Workers workers_;
-  int stops_before_end_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/job_options.hpp
-
-/// @file
-/// What a launcher is to do: a pure function of its flags and its environment.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// What is started, `workers` times, and with whom.
-struct NodeJobOptions {
-  WorkerProgram program;
-  identity::NodeIdentity node;
-  std::string node_source;  ///< what says how many nodes there are: "RANK='0', WORLD_SIZE='2'"
-  int workers = 1;
-  int cores = 1;
-  int max_restarts = 0;
-  std::chrono::nanoseconds formation = default_timeout;
-  std::chrono::nanoseconds liveness = default_liveness;
-  std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
-  std::optional<std::string> host_id;
-  std::optional<rendezvous::Secret> secret;  ///< of several nodes
-  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
-};
-
-/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
-using VisibleDevices = int (*)();
-
-namespace detail {
-
-inline constexpr int most_workers = 4096;
-
-/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage), what visible_devices
-/// throws
-inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
-  if (!given) {
-    return 1;
-  }
-  if (*given == "auto" && visible_devices == nullptr) {
-    return cores;
-  }
-  if (*given == "auto") {
-    const int devices = visible_devices();
-    if (devices < 1) {
-      throw Error(
-          Errc::usage,
-          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
-          "CUDA_VISIBLE_DEVICES");
-    }
-    return devices;
-  }
-  const int count = identity::parse_integer(*given).value_or(0);
-  if (count < 1 || count > most_workers) {
-    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
-                                 std::to_string(most_workers) + ", or auto");
-  }
-  return count;
-}
-
-/// What says how many nodes there are, for a sentence.
-inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
-                               const identity::NodeIdentity& node) {
-  if (flags.node_count) {
-    return identity::quoted("--nnodes", *flags.node_count);
-  }
-  const identity::Variables variables(environment);
-  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
-  const std::string stated =
-      node.launcher == "node"
-          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
-      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
-      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
-              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
-                                  "CLUSTER_SPEC", "SM_HOSTS"});
-  return stated.empty() ? "the environment of " + node.launcher : stated;
-}
-
-/// Who this node is. What the environment says of a process is taken for the node here, so where that is incomplete the
-/// sentence also says how to ignore it. @throws Error (identity, usage)
-inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
-  using identity::IdentityErrc;
-  try {
-    return identity::node_identity(environment, flags);
-  } catch (const identity::IdentityError& error) {
-    const IdentityErrc reason = error.reason();
-    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
-                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
-                       reason == IdentityErrc::rank_out_of_range;
-    if (!stray || flags.node_count) {
-      throw;
-    }
-    const std::string stated =
-        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
-    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
-                                    (stated.empty() ? "this environment" : stated) +
-                                    " for the whole node; if there is only this node, give --nnodes=1)");
-  }
-}
-
-/// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
-inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
-                                                         const NodeJobOptions& options) {
-  if (options.node.node_count == 1) {
-    return std::nullopt;
-  }
-  std::optional<rendezvous::Secret> secret = secret_setting(variables);
-  if (!secret) {
-    throw Error(Errc::usage,
-                "this is node " + std::to_string(options.node.node_rank) + " of " +
-                    std::to_string(options.node.node_count) + " (from " + options.node_source +
-                    "), and the launchers of several nodes need a secret that they share: make one with "
-                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
-                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
-                    "once for "
-                    "each rank, its policy needs launch::PerProcess");
-  }
-  return secret;
-}
-
-}  // namespace detail
-
-/// @param cores how many this process may use
-/// @param visible_devices is called for --nproc-per-node=auto; may be null
-/// @throws Error (usage, identity). Blocking: reads the secret's file
-inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores,
-                                       VisibleDevices visible_devices = nullptr) {
-  const identity::Variables variables(environment);
-  check_log_setting(variables);
-  NodeJobOptions options;
-  options.node = detail::node_of(environment, flags.node);
-  options.node_source = detail::node_source(flags.node, environment, options.node);
-  options.cores = cores;
-  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
-  options.max_restarts = flags.max_restarts;
-  options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
-  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
-  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
-  options.host_id = variables.text("DTRAIN_HOST_ID");
-  options.secret = detail::secret_of_nodes(variables, options);
-  options.interface = variables.text("DTRAIN_INTERFACE");
-  options.program.arguments = std::move(flags.program);
-  options.program.environment = environment;
-  options.program.log_dir = std::move(flags.log_dir);
-  return options;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/node_job.hpp
-
-/// @file
-/// A job as the launcher of one node sees it: one attempt after the other, and the code that it ends with.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
-class NodeJob {
- public:
-  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
-  /// started
-  explicit NodeJob(NodeJobOptions options)
-      : options_(std::move(options)),
-        host_(rendezvous::host_identity(options_.host_id)),
-        output_(loop_, STDOUT_FILENO, STDERR_FILENO),
-        changed_(loop_),
-        forwarder_(loop_, signals_, changed_) {
-    for (const std::string& warning : options_.node.warnings) {
-      log(LogLevel::warning, warning);
-    }
-    if (options_.program.log_dir) {
-      make_directories(*options_.program.log_dir);
-    }
-    job_ = coordination();
-    forwarder_.on_stop([this](int signal, int count) { job_->stop(signal, count); });
-  }
-  NodeJob(const NodeJob&) = delete;
-  NodeJob& operator=(const NodeJob&) = delete;
-
-  /// Starts the workers and stays with them. Blocking: until the last one has ended.
-  /// @returns the launcher's exit code; what keeps it from going on is explained on stderr
-  int run() {
-    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
-    return loop_.run_until(whole_job(), Deadline::after(longer_than_any_job), "running the job");
-  }
-
- private:
-  /// How long a consumer of the output may take nothing before what is left is given up.
-  static constexpr std::chrono::seconds patience{600};
-  static constexpr std::chrono::seconds patience_after_failure{5};
-  static constexpr std::chrono::milliseconds no_patience{100};
-
-  RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
-
-  std::unique_ptr<Coordination> coordination() {
-    rendezvous::Limits limits;
-    limits.liveness = in_milliseconds(options_.liveness);
-    const identity::NodeIdentity& node = options_.node;
-    if (node.node_count == 1) {
-      OneNodeOptions one;
-      one.workers = options_.workers;
-      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
-      one.host = host_.name;
-      one.formation = options_.formation;
-      one.limits = limits;
-      one.policy = policy();
-      return std::make_unique<OneNode>(loop_, changed_, std::move(one));
-    }
-    NodeMeetingOptions several;
-    several.node_rank = node.node_rank;
-    several.node_count = node.node_count;
-    several.master_addr = node.master_addr;
-    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
-    several.host = host_;
-    several.workers = options_.workers;
-    several.formation = options_.formation;
-    several.limits = limits;
-    several.secret = options_.secret;
-    several.interface = options_.interface;
-    return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
-                                          [this](int signal, int count) { forwarder_.stop_by(signal, count); });
-  }
-
-  /// What keeps this launcher from going on.
-  struct Problem {
-    int exit_code = 0;  ///< 0: there is none
-    std::string sentence;
-  };
-
-  async::Task<int> whole_job() {
-    Problem problem;
-    try {
-      const int exit_code = co_await attempts();
-      co_return exit_code;
-    } catch (const JobFailed& failed) {
-      problem = Problem{exit_code_job_failed, launcher_loss(failed.cause(), options_.node.master_addr)};
-    } catch (const std::exception& error) {
-      problem = Problem{exit_code_usage, error.what()};
-    }
-    co_await job_->give_up(problem.sentence);
-    output_.error().line("dtrain: ", problem.sentence);
-    co_await flush(patience_after_failure);
-    co_return problem.exit_code;
-  }
-
-  async::Task<int> attempts() {
-    const std::optional<Place> place = co_await assemble();
-    if (!place) {
-      const int signal = forwarder_.stop_signal();
-      output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had met");
-      co_await flush(no_patience);
-      co_return 128 + signal;
-    }
-    if (!place->description.empty()) {
-      // A loopback address that all launchers have met at reaches them all: nothing is to be said of that.
-      const NetworkReport network =
-          own_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
-      output_.error().line("dtrain: ",
-                           place->description + ", nodes from " + options_.node_source + "; " + network.interface);
-      for (const std::string& slow_path : network.slow_paths) {
-        output_.error().line("dtrain: ", "slow path: " + slow_path);
-      }
-    }
-    NodePlan plan = plan_at(*place);
-    for (;; ++plan.attempt) {
-      co_await job_->begin(plan.attempt);
-      const JobVerdict verdict = co_await attempt(plan);
-      if (!verdict.again) {
-        co_return verdict.exit_code;
-      }
-    }
-  }
-
-  /// Nothing where the job was told to end before it began.
-  async::Task<std::optional<Place>> assemble() {
-    std::optional<Place> place;
-    std::exception_ptr failure;
-    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
-      failure = reason;
-      changed_.set();
-    };
-    const async::Spawned assembling = loop_.spawn(assemble_into(place), failed);
-    while (!place && !failure && forwarder_.stops_asked() == 0) {
-      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
-    }
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
-    co_return std::move(place);
-  }
-
-  async::Task<void> assemble_into(std::optional<Place>& place) {
-    place = co_await job_->assemble();
-    changed_.set();
-  }
-
-  NodePlan plan_at(const Place& place) {
-    NodePlan plan;
-    plan.workers = options_.workers;
-    plan.first_rank = place.first_rank;
-    plan.world_size = place.world_size;
-    plan.node_rank = place.node_rank;
-    plan.node_count = place.node_count;
-    plan.master_addr = place.master_addr;
-    plan.master_port = place.master_port;
-    plan.secret = place.secret;
-    plan.cores = options_.cores;
-    plan.launcher_process = std::to_string(::getpid());
-    plan.stdout_is_terminal = output_.output().is_terminal();
-    plan.stderr_is_terminal = output_.error().is_terminal();
-    return plan;
-  }
-
-  async::Task<JobVerdict> attempt(const NodePlan& plan) {
-    std::unique_ptr<Attempt> attempt;
-    NodeEnd end;
-    end.started = forwarder_.stops_asked() == 0;
-    if (end.started) {
-      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *job_};
-      attempt = std::make_unique<Attempt>(services, options_.program, plan);
-      co_await attempt->start();
-      async::Task<NodeEnd> supervising = attempt->supervise(StopPlan(options_.stop_grace), host_.name);
-      end = co_await std::move(supervising);
-    }
-    end.node = plan.node_rank;
-    end.host = host_.name;
-    if (plan.node_count > 1) {
-      end.host += " (node " + std::to_string(plan.node_rank) + ")";
-    }
-    end.stop_signal = forwarder_.stop_signal();
-    end.interrupted = forwarder_.interrupted();
-    async::Task<JobVerdict> concluding = job_->conclude(std::move(end));
-    JobVerdict verdict = co_await std::move(concluding);
-    if (!verdict.again) {
-      co_await job_->leave();
-    }
-    co_await show(attempt.get(), verdict);
-    co_return std::move(verdict);
-  }
-
-  /// What the workers wrote, and then what is to be said of them.
-  async::Task<void> show(Attempt* attempt, const JobVerdict& verdict) {
-    const std::chrono::milliseconds enough = verdict.exit_code == 0 ? patience : patience_after_failure;
-    const auto hurry = [attempt] { return attempt != nullptr && attempt->told_to_hurry(); };
-    const auto drained = [attempt] { return attempt == nullptr || attempt->output_is_drained(); };
-    const bool flows = co_await output_.flush(enough, drained, hurry);
-    if (attempt != nullptr) {
-      attempt->finish_output();
-    }
-    for (const std::string& line : verdict.report) {
-      output_.error().line("dtrain: ", line);
-    }
-    co_await flush(flows && !hurry() ? enough : no_patience);
-  }
-
-  /// What the launcher itself has to say.
-  async::Task<void> flush(std::chrono::milliseconds enough) {
-    const auto nothing_more = [] { return true; };
-    const auto hurry = [this, before = forwarder_.stops_asked()] { return forwarder_.stops_asked() != before; };
-    co_await output_.flush(enough, nothing_more, hurry);
-  }
-
-  NodeJobOptions options_;
-  rendezvous::HostIdentity host_;
-  SignalReader signals_;
-  async::EventLoop loop_;
-  TerminalOutput output_;
-  async::AutoResetEvent changed_;
-  Forwarder forwarder_;
-  std::unique_ptr<Coordination> job_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/per_node.hpp
-
-/// @file
-/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. Started once on each
-/// of several nodes (--nnodes, --node-rank, --master-addr), it is one job. The store runs in the launcher (of node 0),
-/// so it survives rank 0.
-struct PerNode {
-  static constexpr bool returns_into_user_code = false;
-
-  static constexpr const char* name() noexcept { return "launch::PerNode"; }
-
-  /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
-  /// sentence on stderr where nothing could be started. To be main's first statement.
-  /// @param visible_devices counts the devices that --nproc-per-node=auto starts a worker for each of; null: the cores
-  /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
-  static Start start(int argc, char** argv, VisibleDevices visible_devices = nullptr) {
-    try {
-      const identity::Environment environment = identity::snapshot_environment();
-      if (is_worker_environment(environment, ::getppid())) {
-        // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
-        static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
-        return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
-      }
-      require_single_thread();
-      Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
-      if (flags.help) {
-        return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
-      }
-      NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
-                                                stream::host::cores_by_affinity(), visible_devices);
-      open_standard_descriptors();
-      adopt_orphans();
-      NodeJob job(std::move(options));
-      return Start(job.run());
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
       return Start(exit_code_usage);
@@ -35809,62 +24382,20 @@ class Job {
 
   /// Collective, blocking: joins as the rank that `worker` describes. @throws as Participant.
   /// @param base stays until all else of the job has ended
-  Job(const launch::Worker& worker, std::string terms, std::shared_ptr<void> base = {})
-      : base_(std::move(base)),
-        timeout(worker.timeout),
-        participant(launch::participant_options(worker, std::move(terms))),
-        tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
-        streams(std::make_shared<stream::host::StreamSet>()) {}
+  Job(const launch::Worker& worker, std::string terms, std::shared_ptr<void> base = {});
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  ~Job() {
-    if (left_) {
-      return;
-    }
-    try {
-      if (std::uncaught_exceptions() > exceptions_at_start_) {
-        report_exception("an exception ended the process group");
-      } else if (!participant.failure()->failed()) {
-        leave_blocking();
-      }
-    } catch (...) {
-      // The others see the closed connection.
-    }
-  }
+  ~Job();
 
   /// @throws Error (invalid_argument) on the control thread, where a coroutine runs.
-  void require_may_block() const {
-    if (tasks.on_loop_thread()) {
-      throw Error(Errc::invalid_argument,
-                  "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
-                  "wait for itself; make it on a thread of the program");
-    }
-  }
+  void require_may_block() const;
 
   /// Blocking: until the job knows, 2 s at most.
-  void report_exception(const std::string& text) noexcept {
-    try {
-      participant.failure()->report(exception_cause(text));
-      if (!tasks.on_loop_thread()) {
-        participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-      }
-    } catch (...) {
-      // The others see the closed connection.
-    }
-  }
+  void report_exception(const std::string& text) noexcept;
 
   /// The same after `grace`, in which somebody may report something better. Blocking: no.
-  void report_after(std::chrono::milliseconds grace, std::string text) noexcept {
-    try {
-      async::EventLoop& loop = participant.control_thread().loop();
-      loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
-        loop.spawn_detached(report_later(loop, grace, latch, cause));
-      });
-    } catch (...) {
-      // The others notice when this rank leaves without having taken part.
-    }
-  }
+  void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
   /// Keeps `work` until the end.
   void outlive(std::shared_ptr<void> work) noexcept {
@@ -35886,20 +24417,7 @@ class Job {
     channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
   }
 
-  void leave_blocking() {
-    left_ = true;
-    tasks.close_blocking();
-    std::vector<std::shared_ptr<void>> kept;
-    {
-      const std::lock_guard lock(mutex_);
-      for (Closable* channel : channels_) {
-        channel->close();
-      }
-      kept.swap(kept_);
-    }
-    kept.clear();  // peers that wait in one of these channels are told, too
-    participant.leave_blocking(Deadline::after(timeout));
-  }
+  void leave_blocking();
 
  private:
   const std::shared_ptr<void> base_;
@@ -35912,16 +24430,7 @@ class Job {
   const std::shared_ptr<ddp::Claims> claims = std::make_shared<ddp::Claims>();  ///< of this rank's wrappers
 
  private:
-  Cause exception_cause(std::string text) const {
-    const rendezvous::Membership& self = participant.membership();
-    return {CauseKind::exception, self.rank, self.host, std::move(text)};
-  }
-
-  static async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
-                                        std::shared_ptr<FailureLatch> latch, Cause cause) {
-    co_await loop.sleep_for(grace);
-    latch->report(cause);
-  }
+  Cause exception_cause(std::string text) const;
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;
@@ -36911,3 +25420,11727 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <dirent.h>
+#include <limits.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/types.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unordered_map>
+#include <variant>
+
+// ---- dtrain/core/hmac.hpp
+
+/// @file
+/// HMAC-SHA256 as RFC 2104 specifies it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A keyed digest under way: who does not know the key can neither make nor check it. A copy continues on its own.
+/// Threads: none but the one that uses it.
+class HmacSha256 {
+ public:
+  explicit HmacSha256(std::span<const std::byte> key) noexcept {
+    std::array<std::byte, Sha256::block_bytes> block{};
+    const Sha256Digest hashed = key.size() > block.size() ? Sha256().update(key).digest() : Sha256Digest{};
+    const std::span<const std::byte> used = key.size() > block.size() ? std::span<const std::byte>(hashed) : key;
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      block[i] = used[i];
+    }
+    inner_.update(xored(block, std::byte{0x36}));
+    outer_.update(xored(block, std::byte{0x5c}));
+  }
+
+  HmacSha256& update(std::span<const std::byte> bytes) noexcept {
+    inner_.update(bytes);
+    return *this;
+  }
+  HmacSha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+
+  /// The digest of what came so far; the message may go on afterwards.
+  Sha256Digest digest() const noexcept {
+    const Sha256Digest inner = inner_.digest();
+    return Sha256(outer_).update(inner).digest();
+  }
+
+ private:
+  static std::array<std::byte, Sha256::block_bytes> xored(std::array<std::byte, Sha256::block_bytes> block,
+                                                          std::byte pad) noexcept {
+    for (std::byte& each : block) {
+      each ^= pad;
+    }
+    return block;
+  }
+
+  Sha256 inner_;
+  Sha256 outer_;
+};
+
+/// Whether two digests are equal, in a time that does not tell where they differ.
+inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b) noexcept {
+  volatile std::uint8_t difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
+  }
+  return difference == 0;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/async/auto_reset_event.hpp
+
+/// @file
+/// async::AutoResetEvent: each set lets one coroutine pass.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// set() wakes the longest waiter, or, where nobody waits, lets the next one through; sets that nobody used count once.
+/// A set given to a waiter that is destroyed before it runs goes to the next one. Lifetime: outlives its waiters.
+/// Threads: the loop's.
+class AutoResetEvent {
+ public:
+  class Awaiter;
+
+  explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  inline void set() noexcept;
+  bool is_set() const noexcept { return set_; }
+
+  /// `co_await event.wait(deadline)`: Ready::ready for one who got a set, or Ready::timed_out.
+  inline Awaiter wait(Deadline deadline) noexcept;
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Awaiter> waiters_;
+  bool set_ = false;
+};
+
+class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
+ public:
+  Awaiter(AutoResetEvent& event, Deadline deadline) noexcept : event_(event), deadline_(deadline) {}
+  ~Awaiter() {
+    event_.scheduler_.leave(*this);
+    if (granted_) {
+      event_.set();
+    }
+  }
+
+  bool await_ready() noexcept { return std::exchange(event_.set_, false); }
+  void await_suspend(std::coroutine_handle<> parent) {
+    event_.scheduler_.enter(*this, parent, deadline_);
+    event_.waiters_.push_back(*this);
+  }
+  Ready await_resume() noexcept {
+    granted_ = false;
+    return outcome;
+  }
+
+ private:
+  friend AutoResetEvent;
+
+  AutoResetEvent& event_;
+  Deadline deadline_;
+  bool granted_ = false;  ///< a set that has not been used
+};
+
+inline void AutoResetEvent::set() noexcept {
+  if (Awaiter* waiter = waiters_.front()) {
+    waiter->granted_ = true;
+    scheduler_.wake(*waiter);
+  } else {
+    set_ = true;
+  }
+}
+
+inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept {
+  return {*this, deadline};
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/net/frame_parser.hpp
+
+/// @file
+/// Frames in a stream of bytes: a little-endian u32 length, then so many bytes.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// A frame is its payload's length, a little-endian u32, and the payload.
+inline constexpr std::size_t frame_header_bytes = 4;
+/// The longest payload that is read where nobody said another bound.
+inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
+
+/// Takes bytes in any pieces and gives whole frames. Its memory is what was received and not yet taken, so a length
+/// that somebody claims costs nothing. A length above the bound spoils the stream for good.
+class FrameParser {
+ public:
+  /// @param bound of a frame's payload, in bytes
+  explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
+
+  /// From here on frames may be longer. A stream that is spoilt stays so.
+  void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
+
+  /// Appends what was received; ignored once the stream is spoilt.
+  void feed(std::span<const std::byte> bytes) {
+    if (spoilt_) {
+      return;
+    }
+    if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
+      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
+      taken_ = 0;
+    }
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    check_length();
+  }
+
+  /// The next whole frame's payload, if there is one.
+  std::optional<std::vector<std::byte>> next() {
+    std::vector<std::byte> frame;
+    return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
+  }
+
+  /// The same in memory that is used again: small frames allocate nothing.
+  bool next(std::vector<std::byte>& frame) {
+    if (spoilt_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
+      return false;
+    }
+    const std::span<const std::byte> payload =
+        std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
+    if (frame.capacity() > kept_capacity) {
+      std::vector<std::byte>().swap(frame);
+    }
+    frame.assign(payload.begin(), payload.end());
+    taken_ += frame_header_bytes + frame.size();
+    if (taken_ == buffer_.size()) {
+      buffer_.clear();
+      taken_ = 0;
+      if (buffer_.capacity() > kept_capacity) {
+        buffer_.shrink_to_fit();
+      }
+    }
+    check_length();
+    return true;
+  }
+
+  /// Whether a length above the bound has been seen, and which.
+  bool spoilt() const noexcept { return spoilt_; }
+  std::uint32_t refused_length() const noexcept { return refused_length_; }
+
+  /// Bytes received and not yet given out; not zero at the end of the stream means a frame cut short.
+  std::size_t buffered() const noexcept { return buffer_.size() - taken_; }
+  std::size_t bound() const noexcept { return bound_; }
+
+ private:
+  static constexpr std::size_t kept_capacity = std::size_t{64} << 10;
+
+  std::uint32_t length() const noexcept {
+    std::uint32_t value = 0;
+    for (std::size_t i = frame_header_bytes; i > 0; --i) {
+      value = (value << 8) | std::to_integer<std::uint32_t>(buffer_[taken_ + i - 1]);
+    }
+    return value;
+  }
+
+  void check_length() {
+    if (buffered() >= frame_header_bytes && length() > bound_) {
+      spoilt_ = true;
+      refused_length_ = length();
+      std::vector<std::byte>().swap(buffer_);
+      taken_ = 0;
+    }
+  }
+
+  std::size_t bound_;
+  std::vector<std::byte> buffer_;
+  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were given out
+  bool spoilt_ = false;
+  std::uint32_t refused_length_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/io_result.hpp
+
+/// @file
+/// How reading or writing ended: expected outcomes as values.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// How moving bytes ended. None of these is an exception: they are expected, and the caller knows what it was doing.
+enum class IoStatus : std::uint8_t {
+  ok = 1,
+  closed,     ///< the connection is gone: closed by the peer, reset, or given up by the system
+  timed_out,  ///< the deadline came first
+};
+
+/// The end of one send or receive.
+struct IoResult {
+  IoStatus status = IoStatus::ok;
+  std::size_t bytes = 0;  ///< moved, also where the status is not ok
+  int error = 0;          ///< the errno that ended the connection; 0 where the peer closed it in order
+
+  bool ok() const noexcept { return status == IoStatus::ok; }
+
+  /// "connection closed by the peer", "Connection reset by peer", "the deadline passed".
+  std::string reason() const {
+    switch (status) {
+      case IoStatus::ok: return "ok";
+      case IoStatus::timed_out: return "the deadline passed";
+      case IoStatus::closed: break;
+    }
+    return error == 0 ? "connection closed by the peer" : std::generic_category().message(error);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/connection.hpp
+
+/// @file
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Sends small messages at once (TCP_NODELAY), has keepalive on, and never raises SIGPIPE. One coroutine may read while
+/// another writes.
+/// Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives it. Buffers
+/// outlive the task that uses them. Threads: the loop's.
+class Connection {
+ public:
+  /// Takes over a connected, non-blocking socket. @throws Error (posix) where an option is refused
+  Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
+    set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+    set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  }
+
+  /// Reads what is there without waiting; nothing where that would block.
+  std::optional<IoResult> try_read(std::span<std::byte> buffer) {
+    for (;;) {
+      const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+      if (count > 0 || buffer.empty()) {
+        return IoResult{IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
+      }
+      if (count == 0) {
+        return IoResult{IoStatus::closed, 0, 0};
+      }
+      if (errno != EINTR) {
+        return failure(errno, "reading from ");
+      }
+    }
+  }
+
+  /// Writes what fits without waiting; nothing where not a byte does.
+  std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
+    for (;;) {
+      const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count >= 0) {
+        return IoResult{IoStatus::ok, static_cast<std::size_t>(count), 0};
+      }
+      if (errno != EINTR) {
+        return failure(errno, "writing to ");
+      }
+    }
+  }
+
+  /// Reads at least one byte, or finds the end. A read of nothing is ok at once.
+  async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
+    for (;;) {
+      const std::optional<IoResult> result = try_read(buffer);
+      if (result) {
+        co_return *result;
+      }
+      const async::Ready ready = co_await readable(deadline);
+      if (ready == async::Ready::timed_out) {
+        co_return IoResult{IoStatus::timed_out, 0, 0};
+      }
+    }
+  }
+
+  /// Writes all of it, or says how much had gone when the deadline or the end of the connection came.
+  async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const std::optional<IoResult> result = try_write(bytes.subspan(done));
+      if (result && !result->ok()) {
+        co_return IoResult{result->status, done, result->error};
+      }
+      if (result) {
+        done += result->bytes;
+        continue;
+      }
+      const async::Ready ready = co_await loop_->writable(socket_.get(), deadline);
+      if (ready == async::Ready::timed_out) {
+        co_return IoResult{IoStatus::timed_out, done, 0};
+      }
+    }
+    co_return IoResult{IoStatus::ok, done, 0};
+  }
+
+  /// `co_await connection.readable(deadline)`: as EventLoop::readable.
+  async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
+  async::DescriptorAwaiter writable(Deadline deadline) noexcept { return loop_->writable(socket_.get(), deadline); }
+
+  /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
+  /// answer.
+  void set_keepalive(std::chrono::seconds idle, std::chrono::seconds interval, int probes) {
+    set_option(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(idle.count()), "TCP_KEEPIDLE");
+    set_option(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(interval.count()), "TCP_KEEPINTVL");
+    set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
+  }
+
+  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT), 24 days at most.
+  void set_user_timeout(std::chrono::milliseconds timeout) {
+    const std::chrono::milliseconds longest(std::numeric_limits<int>::max());
+    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(timeout, longest).count()), "TCP_USER_TIMEOUT");
+  }
+
+  /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
+  Endpoint peer() const noexcept { return endpoint(&::getpeername); }
+  Endpoint local() const noexcept { return endpoint(&::getsockname); }
+
+  /// The peer reads its end after what was written; reading goes on.
+  void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
+
+  /// Ends both directions; coroutines that wait on it see it closed.
+  void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
+
+  int descriptor() const noexcept { return socket_.get(); }
+  async::EventLoop& loop() const noexcept { return *loop_; }
+
+ private:
+  /// Errors that the network or the peer can cause; anything else is a mistake in this program.
+  static bool is_gone(int error) noexcept {
+    switch (error) {
+      case ECONNRESET:
+      case ECONNABORTED:
+      case ECONNREFUSED:
+      case EPIPE:
+      case ETIMEDOUT:
+      case EHOSTUNREACH:
+      case EHOSTDOWN:
+      case ENETUNREACH:
+      case ENETDOWN:
+      case ENETRESET:
+      case ENOTCONN: return true;
+      default: return false;
+    }
+  }
+
+  std::optional<IoResult> failure(int error, const char* doing) const {
+    if (is_gone(error)) {
+      return IoResult{IoStatus::closed, 0, error};
+    }
+    if (error != EAGAIN && error != EWOULDBLOCK) {
+      throw posix_error(error, doing + to_string(peer()));
+    }
+    return std::nullopt;
+  }
+
+  void set_option(int level, int option, int value, const char* name) {
+    if (::setsockopt(socket_.get(), level, option, &value, sizeof value) != 0) {
+      throw errno_error(std::string("setting ") + name + " to " + std::to_string(value) + " on a connection");
+    }
+  }
+
+  Endpoint endpoint(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      return {};
+    }
+    return Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size).value_or(Endpoint{}).unmapped();
+  }
+
+  async::EventLoop* loop_;
+  Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/frame.hpp
+
+/// @file
+/// Frames over a Connection.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// How reading or writing a frame ended.
+enum class FrameStatus : std::uint8_t {
+  ok = 1,
+  closed,     ///< at the end of a frame
+  cut_short,  ///< the connection ended inside a frame
+  timed_out,  ///< what was received so far is kept: reading may go on
+  too_long,   ///< the peer announced more than the bound: the stream cannot be followed any more
+};
+
+/// A frame that was read, or why there is none.
+struct FrameResult {
+  FrameStatus status = FrameStatus::ok;
+  std::vector<std::byte> payload{};
+  std::string reason{};  ///< a clause for a sentence where the status is not ok
+
+  bool ok() const noexcept { return status == FrameStatus::ok; }
+};
+
+/// Lifetime: the connection outlives it; neither moves while a task reads. One coroutine reads at a time.
+class FrameReader {
+ public:
+  explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
+      : connection_(&connection), parser_(bound) {}
+
+  /// From here on frames may be longer: for a peer that has shown who it is.
+  void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
+
+  /// The next frame.
+  async::Task<FrameResult> read_frame(Deadline deadline) {
+    FrameResult result;
+    while (!try_read_frame(result)) {
+      const async::Ready ready = co_await connection_->readable(deadline);
+      if (ready == async::Ready::timed_out) {
+        end(result, IoResult{IoStatus::timed_out, 0, 0});
+        break;
+      }
+    }
+    co_return std::move(result);
+  }
+
+  /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
+  /// again: heartbeats allocate nothing.
+  bool try_read_frame(FrameResult& result) {
+    while (!parser_.next(result.payload)) {
+      if (parser_.spoilt()) {
+        result.status = FrameStatus::too_long;
+        result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
+                        " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
+        return true;
+      }
+      const IoResult io = receive();
+      if (io.status == IoStatus::timed_out) {
+        return false;
+      }
+      if (!io.ok()) {
+        end(result, io);
+        return true;
+      }
+    }
+    return true;
+  }
+
+ private:
+  void end(FrameResult& result, const IoResult& io) const {
+    const bool inside = parser_.buffered() > 0;
+    result.status = io.status == IoStatus::timed_out ? FrameStatus::timed_out
+                    : inside                         ? FrameStatus::cut_short
+                                                     : FrameStatus::closed;
+    result.reason = io.reason() + (inside ? " inside a frame" : "");
+  }
+
+  /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
+  IoResult receive() {
+    std::array<std::byte, 16384> buffer;
+    const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
+    return io;
+  }
+
+  Connection* connection_;
+  FrameParser parser_;
+};
+
+/// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
+/// meanwhile, and what they queue goes with the same flush.
+class FrameWriter {
+ public:
+  static constexpr std::size_t default_queue_bound = std::size_t{64} << 20;
+
+  explicit FrameWriter(Connection& connection, std::size_t bound = default_frame_bound,
+                       std::size_t queue_bound = default_queue_bound) noexcept
+      : connection_(&connection), bound_(bound), queue_bound_(queue_bound) {}
+
+  /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
+  /// read.
+  /// @throws Error (limit) for a payload above the frame's bound
+  [[nodiscard]] bool queue(std::span<const std::byte> payload) {
+    if (payload.size() > bound_) {
+      throw Error(Errc::limit, "sending a message of " + std::to_string(payload.size()) + " bytes; at most " +
+                                   std::to_string(bound_) + " are possible");
+    }
+    if (queued_bytes() + frame_header_bytes + payload.size() > queue_bound_) {
+      return false;
+    }
+    for (std::size_t i = 0; i < frame_header_bytes; ++i) {
+      queue_.push_back(static_cast<std::byte>((payload.size() >> (8 * i)) & 0xff));
+    }
+    queue_.insert(queue_.end(), payload.begin(), payload.end());
+    return true;
+  }
+
+  /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
+  async::Task<IoResult> flush(Deadline deadline) {
+    IoResult total = try_flush();
+    while (total.status == IoStatus::timed_out) {
+      const async::Ready ready = co_await connection_->writable(deadline);
+      if (ready == async::Ready::timed_out) {
+        break;
+      }
+      const IoResult more = try_flush();
+      total = IoResult{more.status, total.bytes + more.bytes, more.error};
+    }
+    co_return total;
+  }
+
+  /// Writes what goes without waiting: timed_out where some of it does not. Allocates nothing.
+  IoResult try_flush() {
+    IoResult total;
+    while (queued_bytes() > 0) {
+      if (written_ == writing_.size()) {
+        writing_.clear();
+        written_ = 0;
+        writing_.swap(queue_);
+      }
+      const IoResult io = connection_->try_write(std::span<const std::byte>(writing_).subspan(written_))
+                              .value_or(IoResult{IoStatus::timed_out, 0, 0});
+      written_ += io.bytes;
+      total.bytes += io.bytes;
+      if (!io.ok()) {
+        total.status = io.status;
+        total.error = io.error;
+        break;
+      }
+    }
+    return total;
+  }
+
+  /// queue and flush. @throws Error (limit) also where the queue is full
+  async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
+    if (!queue(payload)) {
+      throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
+                                   "does not read");
+    }
+    const IoResult result = co_await flush(deadline);
+    co_return result;
+  }
+
+  std::size_t queued_bytes() const noexcept { return queue_.size() + writing_.size() - written_; }
+
+ private:
+  Connection* connection_;
+  std::size_t bound_;
+  std::size_t queue_bound_;
+  std::vector<std::byte> queue_;    ///< what waits for the next write
+  std::vector<std::byte> writing_;  ///< what is being written, from written_ on
+  std::size_t written_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/listener.hpp
+
+/// @file
+/// net::Listener: a TCP socket that accepts connections.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Lifetime: outlives the tasks of accept(), and does not move while they run; the loop outlives it. Threads: the
+/// loop's.
+class Listener {
+ public:
+  /// Listens at an address of this machine; port 0 is one that the system chooses (see local()). SO_REUSEADDR is set.
+  /// @throws Error (posix), whose sentence names the port and what to set
+  static Listener bind(async::EventLoop& loop, const Endpoint& endpoint, int backlog = default_backlog) {
+    return open(loop, endpoint, backlog, false);
+  }
+
+  /// Listens at every address, IPv4 and IPv6 on one socket; IPv4 alone on a machine without IPv6.
+  static Listener bind_any(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
+    try {
+      return open(loop, Endpoint::any_v6(port), backlog, true);
+    } catch (const Error& error) {
+      const int reason = error.code().value();
+      if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL && reason != EPROTONOSUPPORT) {
+        throw;
+      }
+    }
+    return open(loop, Endpoint::any_v4(port), backlog, false);
+  }
+
+  /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
+  /// the process or the system is out of descriptors, it tries again every 20 ms.
+  /// @throws Error (posix) for what is a mistake in this program
+  async::Task<std::optional<Connection>> accept(Deadline deadline) {
+    for (;;) {
+      Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      const int error = errno;
+      if (socket) {
+        co_return Connection(*loop_, std::move(socket));
+      }
+      async::Ready ready = async::Ready::ready;
+      if (error == EAGAIN || error == EWOULDBLOCK) {
+        ready = co_await loop_->readable(socket_.get(), deadline);
+      } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(20));
+        ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
+      } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
+        throw posix_error(error, "accepting a connection");
+      }
+      if (ready == async::Ready::timed_out) {
+        co_return std::nullopt;
+      }
+    }
+  }
+
+  /// Where it listens, with the port that the system chose.
+  Endpoint local() const noexcept { return local_; }
+  std::uint16_t port() const noexcept { return local_.port(); }
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
+
+  Listener(async::EventLoop& loop, Descriptor socket, const Endpoint& local)
+      : loop_(&loop), socket_(std::move(socket)), local_(local) {}
+
+  static Listener open(async::EventLoop& loop, const Endpoint& endpoint, int backlog, bool dual_stack) {
+    const std::string doing =
+        "listening at " +
+        (dual_stack ? "port " + std::to_string(endpoint.port()) + " of every address" : to_string(endpoint));
+    Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+    if (!socket) {
+      throw errno_error(doing);
+    }
+    const int on = 1;
+    const int v6_only = dual_stack ? 0 : 1;
+    if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        (endpoint.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
+      throw errno_error(doing);
+    }
+    if (::bind(socket.get(), endpoint.data(), endpoint.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
+      throw errno_error(doing, remedy(errno));
+    }
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+      throw errno_error(doing);
+    }
+    const auto local = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+    return {loop, std::move(socket), local.value_or(endpoint)};
+  }
+
+  static const char* remedy(int error) noexcept {
+    switch (error) {
+      case EADDRINUSE: return "another program uses this port: choose another with MASTER_PORT or --master-port";
+      case EADDRNOTAVAIL: return "the address is not one of this machine's: set MASTER_ADDR to one that is";
+      case EACCES: return "ports below 1024 need privileges: choose another with MASTER_PORT or --master-port";
+      default: return "";
+    }
+  }
+
+  async::EventLoop* loop_;
+  Descriptor socket_;
+  Endpoint local_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/own_address.hpp
+
+/// @file
+/// Which of this machine's addresses a setting means.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// The numeric address of this machine that `name` means: an interface's, IPv4 before IPv6, or itself. Empty where it
+/// means none: it may be said to all machines of a job, and speak of another one. @throws Error (posix)
+inline std::string own_address_named(const std::string& name) {
+  const std::optional<Endpoint> address = Endpoint::from_numeric(name, 0);
+  std::string found;
+  for (const InterfaceAddress& each : interface_addresses()) {
+    const bool meant = address ? each.endpoint == *address : each.interface == name;
+    if (meant && !each.endpoint.is_v6()) {
+      return each.endpoint.host();
+    }
+    if (meant && found.empty()) {
+      found = each.endpoint.host();
+    }
+  }
+  return found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/resolve.hpp
+
+/// @file
+/// Names to addresses, with a deadline that getaddrinfo does not have.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Addresses in the order to try them, or why there are none.
+struct Resolution {
+  std::vector<Endpoint> endpoints;
+  std::string reason;  ///< empty where there are endpoints
+};
+
+/// The Error for a host that does not resolve.
+inline Error unresolved_error(const std::string& host, const std::string& reason) {
+  return {Errc::refused, "resolving host '" + host + "': " + reason +
+                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+}
+
+namespace detail {
+
+/// What getaddrinfo says. Blocking: as long as the system's resolver likes.
+inline Resolution ask_system(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  const int result = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
+  const int number = errno;
+  Resolution resolution;
+  if (result != 0) {
+    resolution.reason = result == EAI_SYSTEM ? std::generic_category().message(number) : ::gai_strerror(result);
+    return resolution;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, &::freeaddrinfo);
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    if (const auto endpoint = Endpoint::from_system(entry->ai_addr, entry->ai_addrlen)) {
+      resolution.endpoints.push_back(endpoint->with_port(port));
+    }
+  }
+  if (resolution.endpoints.empty()) {
+    resolution.reason = "it has no IPv4 or IPv6 address";
+  }
+  return resolution;
+}
+
+/// What the helper thread and the waiting coroutine share; whichever is last frees it.
+class Lookup {
+ public:
+  explicit Lookup(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
+
+  /// On the helper thread. The loop is alive while the coroutine has not abandoned the lookup.
+  void deliver(const std::shared_ptr<Lookup>& self, Resolution found) {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      found_ = std::move(found);
+      loop_->post([self] { self->announce(); });
+    }
+  }
+
+  /// On the loop's thread.
+  void abandon() noexcept {
+    const std::lock_guard lock(mutex_);
+    loop_ = nullptr;
+  }
+  async::Event& done() noexcept { return done_; }
+  Resolution take() {
+    const std::lock_guard lock(mutex_);
+    return std::move(found_);
+  }
+
+ private:
+  void announce() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      done_.set();
+    }
+  }
+
+  std::mutex mutex_;
+  async::EventLoop* loop_;  ///< guarded by mutex_; null once abandoned
+  Resolution found_;        ///< guarded by mutex_
+  async::Event done_;       ///< the loop's thread only
+};
+
+inline std::shared_ptr<Lookup> start_lookup(async::EventLoop& loop, std::string host, std::uint16_t port) {
+  auto lookup = std::make_shared<Lookup>(loop);
+  const async::BlockedSignals blocked;
+  try {
+    std::thread([lookup, host = std::move(host), port] {
+      Resolution found;
+      try {
+        found = ask_system(host, port);
+        lookup->deliver(lookup, std::move(found));
+      } catch (...) {  // out of memory: the coroutine's deadline ends the wait
+      }
+    }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(error.code(), std::string("starting a thread to resolve a host name: ") + error.what());
+  }
+  return lookup;
+}
+
+}  // namespace detail
+
+/// The addresses of `host`. Numeric ones and "localhost" are known at once; others are asked of the system on a helper
+/// thread, which is left to itself at the deadline or when the task is destroyed.
+/// @throws Error (posix) if no thread can be started
+inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                       Deadline deadline) {
+  Resolution resolution;
+  if (const auto numeric = Endpoint::from_numeric(host, port)) {
+    resolution.endpoints.push_back(*numeric);
+    co_return std::move(resolution);
+  }
+  if (host == "localhost") {
+    resolution.endpoints = {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)};
+    co_return std::move(resolution);
+  }
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    resolution.reason = "a host name has 1 to 255 characters";
+    co_return std::move(resolution);
+  }
+  struct Abandon {
+    ~Abandon() { lookup->abandon(); }
+    std::shared_ptr<detail::Lookup> lookup;
+  };
+  const Abandon scope{detail::start_lookup(loop, std::move(host), port)};
+  const async::Ready ready = co_await scope.lookup->done().wait(deadline);
+  if (ready == async::Ready::ready) {
+    co_return scope.lookup->take();
+  }
+  resolution.reason = "the name service did not answer in time";
+  co_return std::move(resolution);
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/connect.hpp
+
+/// @file
+/// Connecting: one try to one address, and the patience that a rendezvous needs.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// A connection, or the errno that kept it from being (ETIMEDOUT at the deadline).
+struct ConnectResult {
+  std::optional<Connection> connection;
+  int error = 0;
+};
+
+/// How connect_with_backoff waits between tries.
+struct Backoff {
+  std::chrono::milliseconds first{10};
+  std::chrono::milliseconds longest{1000};
+  std::chrono::milliseconds one_try{5000};         ///< for an address that does not answer at all
+  std::chrono::milliseconds unresolved_for{5000};  ///< how long a name may stay unknown
+};
+
+/// One try. @throws Error (posix) if no socket can be made
+inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpoint, Deadline deadline) {
+  ConnectResult result;
+  Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!socket) {
+    result.error = errno;
+    if (result.error != EAFNOSUPPORT) {
+      throw posix_error(result.error, "making a socket to connect to " + to_string(endpoint));
+    }
+    co_return std::move(result);
+  }
+  result.error = ::connect(socket.get(), endpoint.data(), endpoint.size()) == 0 ? 0 : errno;
+  if (result.error == EINPROGRESS || result.error == EINTR) {
+    const async::Ready ready = co_await loop.writable(socket.get(), deadline);
+    socklen_t size = sizeof result.error;
+    if (ready == async::Ready::timed_out) {
+      result.error = ETIMEDOUT;
+    } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &result.error, &size) != 0) {
+      result.error = errno;
+    }
+  }
+  if (result.error == 0) {
+    Connection connection(loop, std::move(socket));
+    if (connection.local() == connection.peer()) {
+      result.error = ECONNREFUSED;  // TCP's simultaneous open with itself, from a port that happened to be the same
+    } else {
+      result.connection.emplace(std::move(connection));
+    }
+  }
+  co_return std::move(result);
+}
+
+namespace detail {
+
+/// Reasons that the next moment may change: the server is not there yet, or the way to it.
+inline bool worth_retrying(int error) noexcept {
+  switch (error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EADDRNOTAVAIL:
+    case EAFNOSUPPORT:
+    case EAGAIN: return true;
+    default: return false;
+  }
+}
+
+}  // namespace detail
+
+/// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
+/// growing delay, until the deadline.
+/// @throws Error (refused) for a name that stays unknown; Error (posix), with the host, the port, the last reason and
+/// the time spent, when the deadline passes or at once for what trying again cannot change
+inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                                    Deadline deadline, Backoff backoff = {}) {
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const Deadline name_deadline = earlier(deadline, Deadline::at(begin + backoff.unresolved_for));
+  int last_error = ETIMEDOUT;
+  bool known = false;
+  std::chrono::milliseconds delay = backoff.first;
+  for (;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<Resolution> lookup = resolve(loop, host, port, known ? deadline : name_deadline);
+    const Resolution resolution = co_await std::move(lookup);
+    known = known || !resolution.endpoints.empty();
+    if (!known && Deadline::Clock::now() + delay >= name_deadline.instant()) {
+      throw unresolved_error(host, resolution.reason);
+    }
+    for (const Endpoint& endpoint : resolution.endpoints) {
+      const Deadline try_deadline = earlier(deadline, Deadline::after(backoff.one_try));
+      ConnectResult result = co_await connect(loop, endpoint, try_deadline);
+      if (result.connection) {
+        co_return std::move(*result.connection);
+      }
+      // "::1 is not there" says less about localhost than "127.0.0.1 refused"
+      const bool telling = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
+      last_error = telling || &endpoint == resolution.endpoints.data() ? result.error : last_error;
+    }
+    const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
+    if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
+      const std::string spent = seconds_text(Deadline::Clock::now() - begin);
+      throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
+                        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    }
+    co_await loop.sleep_for(delay);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/identity/completion.hpp
+
+/// @file
+/// What every source does with the facts it read: complete them on one node, and check them.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+inline constexpr const char* loopback_address = "127.0.0.1";
+
+/// One node = local size equals world size, or node count is 1, or world size is 1.
+inline bool on_one_node(const ProcessIdentity& who) noexcept {
+  return who.world_size == 1 || who.node_count == 1 || who.local_world_size == who.world_size;
+}
+
+/// On one node: node rank 0 of 1, and a missing local size is the world size. A world size of 1 also gives local rank
+/// 0. What it sets follows from certain facts, so sources call it before they guess.
+inline void complete_one_node(ProcessIdentity& who) {
+  if (!on_one_node(who)) {
+    return;
+  }
+  who.node_rank = 0;
+  who.node_count = 1;
+  if (!who.local_world_size) {
+    who.local_world_size = who.world_size;
+  }
+  if (who.world_size == 1 && !who.local_rank) {
+    who.local_rank = 0;
+  }
+}
+
+namespace detail {
+/// `index` < `bound`, where both are known; no bound is 0.
+inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
+                        std::optional<int> bound, const std::string& stated) {
+  if (!index && bound == 0) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
+  }
+  if (index && bound && *index >= *bound) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
+                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
+  }
+}
+}  // namespace detail
+
+/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
+/// @param stated the variables it was read from, as Variables::stated() gives them
+inline void check_ranges(const ProcessIdentity& who, const std::string& stated) {
+  detail::check_below("rank", who.rank, "world size", who.world_size, stated);
+  detail::check_below("local rank", who.local_rank, "local world size", who.local_world_size, stated);
+  detail::check_below("node rank", who.node_rank, "node count", who.node_count, stated);
+  if (who.local_world_size && *who.local_world_size > who.world_size) {
+    throw IdentityError(IdentityErrc::rank_out_of_range, "local world size " + std::to_string(*who.local_world_size) +
+                                                             " is above world size " + std::to_string(who.world_size) +
+                                                             " (" + stated + "); set both for the same job");
+  }
+}
+
+/// The value of `variable`, else the loopback address on one node.
+/// @throws IdentityError (no-master-addr), which says what to set.
+inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
+                                           const ProcessIdentity& who) {
+  if (const std::optional<std::string> given = variables.text(variable)) {
+    return *given;
+  }
+  if (on_one_node(who)) {
+    return loopback_address;
+  }
+  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
+                                                        " does not say that all " + std::to_string(who.world_size) +
+                                                        " processes run on one node; set " + variable +
+                                                        " on every process to the host of rank 0");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/description.hpp
+
+/// @file
+/// An identity as one line for people.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// "local rank 1 of 2"; a part that is not known is learnt, one that is a guess is confirmed.
+inline std::string part_of_whole(const ProcessIdentity& who, std::string_view name, const std::optional<int>& part,
+                                 const std::optional<int>& whole, bool guessed) {
+  std::string text(name);
+  if (!part) {
+    return text + " learnt after connecting";
+  }
+  text +=
+      " " + std::to_string(*part) + (whole ? " of " + std::to_string(*whole) : " of a number learnt after connecting");
+  return text + (guessed && who.world_size > 1 ? " (a guess, confirmed after connecting)" : "");
+}
+
+inline std::string joined(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) {
+    list += (list.empty() ? "" : ", ") + text;
+  }
+  return list;
+}
+
+}  // namespace detail
+
+/// "identity from torch: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm", then the
+/// warnings.
+inline std::string to_string(const ProcessIdentity& who) {
+  std::string line =
+      "identity from " + who.launcher + ": rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size);
+  line += ", " + detail::part_of_whole(who, "local rank", who.local_rank, who.local_world_size,
+                                       who.is_provisional("local_rank") || who.is_provisional("local_world_size"));
+  line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,
+                                       who.is_provisional("node_rank") || who.is_provisional("node_count"));
+  constexpr std::size_t longest_name = 253;  // DNS has no longer ones
+  const std::string address = excerpt(who.master_addr.value_or("an address not known yet"), longest_name);
+  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
+  line += ", store at " + (brackets ? "[" + address + "]" : address);
+  line += who.master_port ? ":" + std::to_string(*who.master_port) : "";
+  line += who.is_provisional("master_addr") ? " (a guess)" : "";
+  line += who.attempt > 0 ? ", attempt " + std::to_string(who.attempt) : "";
+  line += who.ignored.empty() ? "" : "; ignored: " + detail::joined(who.ignored);
+  for (const std::string& warning : who.warnings) {
+    line += "; " + warning;
+  }
+  return line;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/host_name.hpp
+
+/// @file
+/// Which bytes a host's name or address may have, in variables that others set.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+constexpr bool is_host_name_byte(char byte) noexcept {
+  return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || byte == '-' ||
+         byte == '.' || byte == '_';
+}
+
+/// A name's, or those of an IPv6 address, which may name an interface behind '%'.
+constexpr bool is_host_byte(char byte) noexcept {
+  return is_host_name_byte(byte) || byte == ':' || byte == '%';
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/host_port.hpp
+
+/// @file
+/// "host", "host:port" and "[IPv6 address]:port", taken apart.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// An entry of a list of hosts.
+struct HostPort {
+  std::string host;  ///< without brackets; nothing says that it can be resolved
+  std::optional<int> port;
+};
+
+/// `entry` as it stands in the value of `variable`.
+/// @throws IdentityError: ambiguous-address for an IPv6 address that is not [address]:port, bad-port, and `malformed`
+/// for what is no host at all.
+inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
+  const auto fail = [&](IdentityErrc code, const char* problem) {
+    throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
+  };
+  const bool bracketed = !entry.empty() && entry.front() == '[';
+  const auto colons = std::count(entry.begin(), entry.end(), ':');
+  const std::size_t bracket = entry.find("]:");
+  if (bracketed ? bracket == std::string_view::npos : colons > 1) {
+    fail(IdentityErrc::ambiguous_address, "may be an IPv6 address with or without a port; write it as [address]:port");
+  }
+  const std::size_t colon = bracketed ? bracket + 1 : entry.find(':');
+  const std::string_view host = bracketed ? entry.substr(1, bracket - 1) : entry.substr(0, colon);
+  const bool is_address = bracketed && std::count(host.begin(), host.end(), ':') > 1;
+  if (host.empty() || bracketed != is_address ||
+      !(bracketed ? std::all_of(host.begin(), host.end(), is_host_byte)
+                  : std::all_of(host.begin(), host.end(), is_host_name_byte))) {
+    fail(malformed, "names no host; write it as host:port");
+  }
+  HostPort parts{std::string(host), std::nullopt};
+  if (colon != std::string_view::npos) {
+    parts.port = parse_port(entry.substr(colon + 1));
+    if (!parts.port) {
+      fail(IdentityErrc::bad_port, "has no port from 1 to 65535 behind its colon; write it as host:port");
+    }
+  }
+  return parts;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/incomplete.hpp
+
+/// @file
+/// Environments that say half of what is needed, and the sentences that help.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Called where no source counts. @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size.
+inline void check_incomplete(const Variables& variables) {
+  const std::optional<std::string> nodes = variables.text("PET_NNODES");
+  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
+  if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
+    throw IdentityError(IdentityErrc::node_level_env,
+                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
+                            " describes a node, not a process; start the program through the per-node launcher "
+                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
+  }
+  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
+  if (pmix_rank && !variables.has("WORLD_SIZE")) {
+    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
+                                                     " is set but no variable gives the number of processes; set "
+                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
+  }
+  const std::optional<int> size = variables.integer("WORLD_SIZE");
+  const std::optional<std::string> rank = variables.text("RANK");
+  if (size && *size > 1 && !rank) {
+    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
+                                                   " is set but RANK is not; set RANK to 0.." +
+                                                   std::to_string(*size - 1) + ", another on each process");
+  }
+  if (rank && !size) {
+    throw IdentityError(
+        IdentityErrc::no_world_size,
+        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/json.hpp
+
+/// @file
+/// A small strict reader of JSON (RFC 8259) for the variables that clusters set, bounded in size and depth.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A value with all that is in it.
+struct Json {
+  enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
+
+  Kind kind = Kind::null;
+  std::string text;               ///< a string's bytes, or a number, true or false as it was written
+  std::vector<Json> items;        ///< an array's, or an object's values
+  std::vector<std::string> keys;  ///< an object's: keys[i] belongs to items[i]; all differ
+
+  bool is(Kind wanted) const noexcept { return kind == wanted; }
+
+  /// An object's value. @returns nullptr where there is none, or where this is no object
+  const Json* find(std::string_view key) const noexcept {
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
+  }
+};
+
+/// Linux lets no variable be longer than half of this.
+inline constexpr std::size_t longest_json = 256 * 1024;
+/// Arrays and objects inside each other.
+inline constexpr int deepest_json = 32;
+
+namespace detail {
+
+inline void append_utf8(std::string& text, std::uint32_t point) {
+  const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+  if (point < 0x80) {
+    put(point);
+  } else if (point < 0x800) {
+    put(0xc0 | (point >> 6));
+    put(0x80 | (point & 0x3f));
+  } else if (point < 0x10000) {
+    put(0xe0 | (point >> 12));
+    put(0x80 | ((point >> 6) & 0x3f));
+    put(0x80 | (point & 0x3f));
+  } else {
+    put(0xf0 | (point >> 18));
+    put(0x80 | ((point >> 12) & 0x3f));
+    put(0x80 | ((point >> 6) & 0x3f));
+    put(0x80 | (point & 0x3f));
+  }
+}
+
+/// Each step takes what its name says off the text, or answers false.
+class JsonReader {
+ public:
+  explicit JsonReader(std::string_view text) noexcept : text_(text) {}
+
+  bool document(Json& value) { return text_.size() <= longest_json && element(value, 0) && at_ == text_.size(); }
+
+ private:
+  bool element(Json& value, int depth) {
+    skip_space();
+    const bool read = this->value(value, depth);
+    skip_space();
+    return read;
+  }
+
+  bool value(Json& value, int depth) {
+    const char first = peek();
+    if (first == '{' || first == '[') {
+      return depth < deepest_json && (first == '{' ? object(value, depth) : array(value, depth));
+    }
+    if (first == '"') {
+      value.kind = Json::Kind::string;
+      return string(value.text);
+    }
+    return word(value, "null", Json::Kind::null) || word(value, "true", Json::Kind::boolean) ||
+           word(value, "false", Json::Kind::boolean) || number(value);
+  }
+
+  bool array(Json& value, int depth) {
+    value.kind = Json::Kind::array;
+    take('[');
+    skip_space();
+    if (take(']')) {
+      return true;
+    }
+    do {
+      if (!element(value.items.emplace_back(), depth + 1)) {
+        return false;
+      }
+    } while (take(','));
+    return take(']');
+  }
+
+  bool object(Json& value, int depth) {
+    value.kind = Json::Kind::object;
+    take('{');
+    skip_space();
+    if (take('}')) {
+      return true;
+    }
+    do {
+      skip_space();
+      if (!string(value.keys.emplace_back())) {
+        return false;
+      }
+      skip_space();
+      if (!take(':') || !element(value.items.emplace_back(), depth + 1)) {
+        return false;
+      }
+    } while (take(','));
+    return take('}') && all_differ(value.keys);
+  }
+
+  /// A name given twice would mean the one or the other, depending on who reads it.
+  static bool all_differ(const std::vector<std::string>& keys) {
+    std::vector<std::string_view> sorted(keys.begin(), keys.end());
+    std::sort(sorted.begin(), sorted.end());
+    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  }
+
+  bool string(std::string& text) {
+    if (!take('"')) {
+      return false;
+    }
+    while (at_ < text_.size() && peek() != '"') {
+      const char byte = text_[at_++];
+      if (static_cast<unsigned char>(byte) < 0x20 || (byte == '\\' && !escape(text))) {
+        return false;
+      }
+      if (byte != '\\') {
+        text += byte;
+      }
+    }
+    return take('"');
+  }
+
+  bool escape(std::string& text) {
+    constexpr std::string_view letters = "\"\\/bfnrt";
+    constexpr std::string_view meant = "\"\\/\b\f\n\r\t";
+    const std::size_t which = letters.find(peek());
+    if (at_ < text_.size() && which != std::string_view::npos) {
+      text += meant[which];
+      ++at_;
+      return true;
+    }
+    std::uint32_t point = 0;
+    if (!take('u') || !four_digits(point)) {
+      return false;
+    }
+    if (point >= 0xd800 && point < 0xe000) {  // UTF-16's way to write what needs more: a pair, high half first
+      std::uint32_t low = 0;
+      if (point >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 || low >= 0xe000) {
+        return false;
+      }
+      point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
+    }
+    append_utf8(text, point);
+    return true;
+  }
+
+  bool four_digits(std::uint32_t& number) {
+    constexpr std::string_view digits = "0123456789abcdef0123456789ABCDEF";
+    for (int i = 0; i < 4; ++i) {
+      const std::size_t digit = digits.find(peek());
+      if (at_ == text_.size() || digit == std::string_view::npos) {
+        return false;
+      }
+      number = number * 16 + static_cast<std::uint32_t>(digit % 16);
+      ++at_;
+    }
+    return true;
+  }
+
+  bool number(Json& value) {
+    const std::size_t begin = at_;
+    take('-');
+    if (!take('0') && !digits()) {
+      return false;
+    }
+    if (take('.') && !digits()) {
+      return false;
+    }
+    if (take('e') || take('E')) {
+      static_cast<void>(take('+') || take('-'));
+      if (!digits()) {
+        return false;
+      }
+    }
+    value.kind = Json::Kind::number;
+    value.text = text_.substr(begin, at_ - begin);
+    return true;
+  }
+
+  bool digits() {
+    const std::size_t begin = at_;
+    while (peek() >= '0' && peek() <= '9') {
+      ++at_;
+    }
+    return at_ != begin;
+  }
+
+  bool word(Json& value, std::string_view word, Json::Kind kind) {
+    if (text_.substr(at_, word.size()) != word) {
+      return false;
+    }
+    at_ += word.size();
+    value.kind = kind;
+    value.text = word;
+    return true;
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) {
+      ++at_;
+    }
+  }
+
+  char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+  bool take(char wanted) {
+    const bool there = at_ < text_.size() && text_[at_] == wanted;
+    at_ += there ? 1 : 0;
+    return there;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+
+/// Nothing for what is not one JSON document, has a name twice in an object, or is longer or deeper than the bounds.
+inline std::optional<Json> parse_json(std::string_view text) {
+  std::optional<Json> value(std::in_place);
+  return detail::JsonReader(text).document(*value) ? std::move(value) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/cluster_spec.hpp
+
+/// @file
+/// A cluster in TensorFlow's JSON form, {"cluster": {ROLE: [ENTRY...]}, "task": {"type": ROLE, "index": N}}, read
+/// strictly.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Which roles a variable's cluster may have.
+struct ClusterRoles {
+  const char* variable;
+  std::span<const std::string_view> ranked;    ///< whose entries are the ranks, in this order
+  std::span<const std::string_view> unranked;  ///< that take no part in training
+  std::span<const std::string_view> alone;     ///< that have one entry at most, all together
+};
+
+/// The entries that are ranks, and which of them this process is.
+struct ClusterTask {
+  std::vector<std::string> entries;
+  std::size_t rank = 0;
+};
+
+namespace detail {
+
+inline bool is_one_of(std::string_view name, std::span<const std::string_view> names) noexcept {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+inline bool is_missing(const Json* value) noexcept {
+  return value == nullptr || value->is(Json::Kind::null) ||
+         ((value->is(Json::Kind::object) || value->is(Json::Kind::string)) && value->items.empty() &&
+          value->text.empty());
+}
+
+/// Reads one variable's value; every failure is a sentence with both.
+class ClusterReader {
+ public:
+  ClusterReader(const ClusterRoles& roles, std::string_view value) : roles_(roles), value_(value) {}
+
+  ClusterTask read() const {
+    const std::optional<Json> document = parse_json(value_);
+    if (!document || !document->is(Json::Kind::object)) {
+      fail(IdentityErrc::tf_malformed, "is not a JSON object; correct it or unset it");
+    }
+    if (document->find("sparseCluster") != nullptr) {
+      fail(IdentityErrc::tf_malformed, "has a sparseCluster, which does not list all workers; set the whole cluster");
+    }
+    const Json* const cluster = document->find("cluster");
+    check_cluster(cluster);
+    return find_task(*cluster, document->find("task"));
+  }
+
+ private:
+  void check_cluster(const Json* cluster) const {
+    if (cluster == nullptr || !cluster->is(Json::Kind::object)) {
+      fail(IdentityErrc::tf_malformed, "has no cluster of the form {ROLE: [HOST:PORT, ...]}; correct it or unset it");
+    }
+    std::size_t alone = 0;
+    for (std::size_t i = 0; i < cluster->keys.size(); ++i) {
+      const std::string& role = cluster->keys[i];
+      const std::vector<Json>& entries = cluster->items[i].items;
+      const bool strings =
+          std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Kind::string); });
+      if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
+        fail(IdentityErrc::tf_malformed, "has the unknown role " + quoted("cluster", role) + "; correct it");
+      }
+      if (!cluster->items[i].is(Json::Kind::array) || !strings) {
+        fail(IdentityErrc::tf_malformed,
+             "has under " + quoted("cluster", role) + " what is not a list of HOST:PORT; correct it");
+      }
+      alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
+    }
+    if (alone > 1) {
+      fail(IdentityErrc::tf_malformed, "has " + std::to_string(alone) + " chiefs; leave one, as chief or as master");
+    }
+  }
+
+  ClusterTask find_task(const Json& cluster, const Json* task) const {
+    if (is_missing(task)) {
+      fail(IdentityErrc::tf_no_task, "has a cluster but no task; set task to {\"type\": ROLE, \"index\": N}");
+    }
+    const Json* const type = task->find("type");
+    const Json* const index = task->find("index");
+    if (!task->is(Json::Kind::object) || (!is_missing(type) && !type->is(Json::Kind::string))) {
+      fail(IdentityErrc::tf_malformed, "has a task that is not {\"type\": ROLE, \"index\": N}; correct it");
+    }
+    if (is_missing(type) || is_missing(index)) {
+      fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
+    }
+    if (is_one_of(type->text, roles_.unranked)) {
+      fail(IdentityErrc::tf_not_trainer, "says this is task '" + type->text + "'; only " + trainers() +
+                                             " take part in training: start another program for it");
+    }
+    if (!is_one_of(type->text, roles_.ranked)) {
+      fail(IdentityErrc::tf_malformed,
+           "has a task of the unknown " + quoted("type", type->text) + "; set one of " + trainers());
+    }
+    return place(cluster, *type, *index);
+  }
+
+  ClusterTask place(const Json& cluster, const Json& type, const Json& index) const {
+    ClusterTask task;
+    for (const std::string_view role : roles_.ranked) {
+      const Json* const entries = cluster.find(role);
+      const std::size_t count = entries == nullptr ? 0 : entries->items.size();
+      if (role == type.text) {
+        const bool is_number = index.is(Json::Kind::number) || index.is(Json::Kind::string);
+        const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
+        if (!number || static_cast<std::size_t>(*number) >= count) {
+          fail(IdentityErrc::tf_bad_index, "has a task of " + quoted("type", type.text) + " and " +
+                                               quoted("index", index.text) + ", but the cluster lists " +
+                                               std::to_string(count) + " of them; set an index below that");
+        }
+        task.rank = task.entries.size() + static_cast<std::size_t>(*number);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        task.entries.push_back(entries->items[i].text);
+      }
+    }
+    return task;
+  }
+
+  std::string trainers() const {
+    std::string list;
+    for (const std::string_view role : roles_.ranked) {
+      list.append(list.empty() ? "" : "/").append(role);
+    }
+    return list;
+  }
+
+  [[noreturn]] void fail(IdentityErrc code, const std::string& problem) const {
+    throw IdentityError(code, quoted(roles_.variable, value_) + " " + problem);
+  }
+
+  const ClusterRoles& roles_;
+  std::string_view value_;
+};
+
+}  // namespace detail
+
+/// Whether the variable says anything: no cluster, or an empty one, is as good as unset. What cannot be read is there.
+inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
+  const std::optional<std::string> value = variables.text(roles.variable);
+  const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
+  if (!document || !document->is(Json::Kind::object) || document->find("sparseCluster") != nullptr) {
+    return value.has_value();
+  }
+  return !detail::is_missing(document->find("cluster"));
+}
+
+/// @throws IdentityError: tf-malformed, tf-no-task, tf-not-trainer, tf-bad-index
+inline ClusterTask read_cluster(const ClusterRoles& roles, const Variables& variables) {
+  return detail::ClusterReader(roles, *variables.text(roles.variable)).read();
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/cluster_identity.hpp
+
+/// @file
+/// The identity of one entry in a list of a cluster's processes.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// MASTER_ADDR has no say where a list names every process's host.
+inline void ignore_master_addr(const Variables& variables, ProcessIdentity& who) {
+  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  if (address && address != who.master_addr) {
+    who.ignored.push_back(quoted("MASTER_ADDR", *address));
+  }
+}
+
+/// Hosts, in the order in which they are first seen, are the nodes: a guess, as one machine may have several names.
+/// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
+inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
+                                           const char* variable) {
+  struct Node {
+    int rank = 0;
+    int entries = 0;
+  };
+  ProcessIdentity who;
+  who.launcher = launcher;
+  who.rank = static_cast<int>(task.rank);
+  who.world_size = static_cast<int>(task.entries.size());
+  std::map<std::string, Node, std::less<>> nodes;
+  std::string own_host;
+  for (std::size_t i = 0; i < task.entries.size(); ++i) {
+    const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
+    Node& node = nodes.try_emplace(entry.host, Node{static_cast<int>(nodes.size()), 0}).first->second;
+    if (i == task.rank) {
+      own_host = entry.host;
+      who.local_rank = node.entries;
+      who.node_rank = node.rank;
+    }
+    ++node.entries;
+    if (i == 0) {
+      who.master_addr = entry.host;
+      who.master_port = entry.port;
+    }
+  }
+  who.local_world_size = nodes[own_host].entries;
+  who.node_count = static_cast<int>(nodes.size());
+  if (who.world_size == 1) {
+    who.master_addr = loopback_address;
+  } else {
+    who.provisional = {"local_rank", "local_world_size", "node_rank", "node_count"};
+  }
+  const std::optional<int> port = variables.port("MASTER_PORT");
+  who.master_port = port ? port : who.master_port.value_or(default_master_port);
+  ignore_master_addr(variables, who);
+  return who;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/launcher_variables.hpp
+
+/// @file
+/// The four variables that most launchers set for each process, under names of their own.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Their names.
+struct LauncherVariables {
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+
+  bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
+
+  std::string stated(const Variables& variables) const {
+    return variables.stated({rank, world_size, local_rank, local_world_size});
+  }
+
+  /// The four facts, unchecked. @throws IdentityError (bad-integer)
+  ProcessIdentity read(const Variables& variables, const char* launcher) const {
+    ProcessIdentity who;
+    who.launcher = launcher;
+    who.rank = *variables.integer(rank);
+    who.world_size = *variables.integer(world_size);
+    who.local_rank = variables.integer(local_rank);
+    who.local_world_size = variables.integer(local_world_size);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/local_rank_argument.hpp
+
+/// @file
+/// The argument that torch.distributed.launch adds to a program: --local_rank=N, in all its spellings.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A program's argv, the program's name included.
+using Arguments = std::span<const char* const>;
+
+namespace detail {
+inline bool is_local_rank_flag(std::string_view text) noexcept {
+  return text == "--local_rank" || text == "--local-rank";
+}
+}  // namespace detail
+
+/// N of --local_rank=N, --local-rank=N, or either with a separate value; nothing after "--" is looked at.
+/// @throws IdentityError (bad-integer; conflict-local-rank where it is given twice with different values).
+inline std::optional<int> local_rank_argument(Arguments arguments) {
+  std::optional<int> found;
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument == "--") {
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::string_view flag = argument.substr(0, equals);
+    if (!detail::is_local_rank_flag(flag)) {
+      continue;
+    }
+    std::string_view value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    const std::optional<int> number = parse_integer(value);
+    if (!number) {
+      throw IdentityError(IdentityErrc::bad_integer, "the argument " + quoted(flag, value) +
+                                                         " is not a non-negative integer; give it as --local_rank=N");
+    }
+    if (found && *found != *number) {
+      throw IdentityError(IdentityErrc::conflict_local_rank, "the argument --local_rank is given twice, as " +
+                                                                 std::to_string(*found) + " and " +
+                                                                 std::to_string(*number) + "; give it once");
+    }
+    found = number;
+  }
+  return found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/node_facts.hpp
+
+/// @file
+/// What a per-node launcher wants to know, and its flags as variables beside the environment's.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+/// Which node of its job a launcher is on, and where the launchers meet.
+struct NodeIdentity {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr = "127.0.0.1";
+  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+
+  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+};
+
+/// Rank and count as one source has them. A source that also knows where node 0 is says so, for several nodes.
+struct NodeFacts {
+  int node_rank = 0;
+  int node_count = 1;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;
+  bool master_is_guess = false;
+  std::string launcher;
+  std::vector<std::string> warnings;
+};
+
+/// `environment` with the flags in it under their own names, so that they are read, and named in sentences, like
+/// variables.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    joined.erase(flag);
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
+inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw IdentityError(IdentityErrc::elastic_range,
+                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+  }
+  return variables.count(variable);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/orte_uri.hpp
+
+/// @file
+/// The contact address of an Open MPI 4 daemon: "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct OrteUri {
+  std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
+  std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
+  std::string host;          ///< the first address that other hosts can use; empty where there is none
+};
+
+namespace detail {
+
+inline bool is_loopback(std::string_view address) noexcept {
+  return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
+}
+
+/// The addresses of "tcp://A,B:port" or "tcp6://[A,B]:port": the first that is not a loopback one, or nothing.
+inline std::string reachable_host(std::string_view contact) {
+  const std::size_t begin = contact.find("://");
+  const std::size_t end = contact.rfind(':');
+  if (contact.substr(0, 3) != "tcp" || begin == std::string_view::npos || end <= begin) {
+    return {};
+  }
+  std::string_view hosts = contact.substr(begin + 3, end - begin - 3);
+  if (!hosts.empty() && hosts.front() == '[' && hosts.back() == ']') {
+    hosts = hosts.substr(1, hosts.size() - 2);
+  }
+  while (!hosts.empty()) {
+    const std::size_t comma = std::min(hosts.find(','), hosts.size());
+    const std::string_view host = hosts.substr(0, comma);
+    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
+      return std::string(host);
+    }
+    hosts.remove_prefix(std::min(comma + 1, hosts.size()));
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Nothing for what does not begin "JOB.DAEMON": a daemon's address is a hint, never required.
+inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
+  const std::size_t semicolon = std::min(uri.find(';'), uri.size());
+  const std::string_view name = uri.substr(0, semicolon);
+  const std::size_t dot = std::min(name.find('.'), name.size());
+  const std::optional<std::uint64_t> job = parse_wide_integer(name.substr(0, dot));
+  const std::optional<std::uint64_t> daemon = parse_wide_integer(name.substr(std::min(dot + 1, name.size())));
+  if (!job || !daemon) {
+    return std::nullopt;
+  }
+  OrteUri parsed{*job, *daemon, {}};
+  std::string_view contacts = uri.substr(semicolon);
+  while (!contacts.empty() && parsed.host.empty()) {
+    contacts.remove_prefix(1);
+    const std::size_t end = std::min(contacts.find(';'), contacts.size());
+    parsed.host = detail::reachable_host(contacts.substr(0, end));
+    contacts.remove_prefix(end);
+  }
+  return parsed;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/job_port.hpp
+
+/// @file
+/// The port of the store where nobody gives one: computed from a number that all of the job's processes see.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Which of Slurm's numbers belong to the job: a step's own, or the allocation's for an MPI inside it, or none.
+enum class SlurmNumbers : std::uint8_t { none, allocation, step };
+
+namespace detail {
+
+/// N of PMIX_NAMESPACE="...-N@M", as PRRTE writes it; Slurm's and Open MPI 4's have another form.
+inline std::optional<std::uint64_t> prrte_job(std::string_view name) {
+  const std::size_t at = name.rfind('@');
+  const std::size_t dash = name.substr(0, at).rfind('-');
+  if (at == std::string_view::npos || dash == std::string_view::npos || !parse_wide_integer(name.substr(at + 1))) {
+    return std::nullopt;
+  }
+  return parse_wide_integer(name.substr(dash + 1, at - dash - 1));
+}
+
+inline std::optional<std::uint64_t> job_number(const Variables& variables, SlurmNumbers slurm) {
+  if (const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""))) {
+    return hnp->job >> 16;
+  }
+  if (const auto job = prrte_job(variables.text("PMIX_NAMESPACE").value_or(""))) {
+    return job;
+  }
+  if (slurm != SlurmNumbers::none) {
+    if (const std::optional<std::uint64_t> job = variables.wide_integer("SLURM_JOB_ID")) {
+      constexpr std::uint64_t between_steps = 257;
+      const std::uint64_t step = variables.wide_integer("SLURM_STEP_ID").value_or(0);
+      return *job + (slurm == SlurmNumbers::step ? between_steps * step : 0);
+    }
+  }
+  return variables.wide_integer("LSB_JOBID");
+}
+
+}  // namespace detail
+
+/// MASTER_PORT, else one above Linux's ephemeral range, so that two jobs on a machine seldom meet, else the default.
+/// @throws IdentityError: bad-port, bad-integer
+inline int job_port(const Variables& variables, SlurmNumbers slurm) {
+  constexpr std::uint64_t first = 61440;
+  constexpr std::uint64_t count = 4096;
+  if (const std::optional<int> given = variables.port("MASTER_PORT")) {
+    return *given;
+  }
+  const std::optional<std::uint64_t> job = detail::job_number(variables, slurm);
+  return job ? static_cast<int>(first + *job % count) : default_master_port;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/place.hpp
+
+/// @file
+/// Rank and world size as some launcher states them, for comparing launchers.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A rank among its job's.
+struct Place {
+  int rank = 0;
+  int world_size = 1;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+/// Nothing unless both variables are numbers: for comparing with a launcher that is not asked for more.
+inline std::optional<Place> stated_place(const Variables& variables, std::string_view rank, std::string_view size) {
+  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
+  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
+  return stated_rank && stated_size ? std::optional(Place{*stated_rank, *stated_size}) : std::nullopt;
+}
+
+/// Both for the same job, in which they would be two ranks.
+inline bool conflict(const Place& a, const Place& b) noexcept {
+  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/resolve.hpp
+
+/// @file
+/// The pure function that turns an environment into a ProcessIdentity.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Who the process with this environment and these arguments is. Pure: the same values give the same answer, whatever
+/// the real environment.
+/// @throws IdentityError where the environment contradicts itself or says only half.
+ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/slurm_hostlist.hpp
+
+/// @file
+/// Slurm's compressed host lists, for example "node[001-003,007],gpu-a": all of one is checked, its first host is
+/// given.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+inline bool is_digit(char byte) noexcept {
+  return byte >= '0' && byte <= '9';
+}
+
+/// Reads a list from its beginning to its end; each step takes what its name says or throws.
+class HostListReader {
+ public:
+  HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
+
+  std::string first_host() {
+    std::string first = host();
+    while (at_ != list_.size()) {
+      take(',', "a comma between hosts");
+      host();
+    }
+    return first;
+  }
+
+ private:
+  /// One entry, with any number of brackets in it. @returns the first of the hosts it stands for
+  std::string host() {
+    std::string name;
+    while (at_ != list_.size() && peek() != ',') {
+      if (peek() == '[') {
+        name += ranges();
+      } else if (is_host_name_byte(peek())) {
+        name += list_[at_++];
+      } else {
+        fail("a byte that no host's name has");
+      }
+    }
+    if (name.empty()) {
+      fail("an empty name");
+    }
+    return name;
+  }
+
+  std::string ranges() {
+    take('[', "a '['");
+    std::string first = range();
+    while (peek() == ',') {
+      ++at_;
+      range();
+    }
+    take(']', "a ']'");
+    return first;
+  }
+
+  /// "7", or "001-003". @returns its first number, with its zeros
+  std::string range() {
+    const std::string_view low = digits();
+    if (peek() == '-') {
+      ++at_;
+      if (is_less(digits(), low)) {
+        fail("a range that runs backwards");
+      }
+    }
+    return std::string(low);
+  }
+
+  std::string_view digits() {
+    const std::size_t begin = at_;
+    while (is_digit(peek())) {
+      ++at_;
+    }
+    if (at_ == begin) {
+      fail("no number where one belongs");
+    }
+    return list_.substr(begin, at_ - begin);
+  }
+
+  /// Numbers of any length, leading zeros or not.
+  static bool is_less(std::string_view a, std::string_view b) noexcept {
+    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
+    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  }
+
+  char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
+
+  void take(char wanted, const char* what) {
+    if (peek() != wanted || at_ == list_.size()) {
+      fail((std::string("not ") + what).c_str());
+    }
+    ++at_;
+  }
+
+  [[noreturn]] void fail(const char* what) const {
+    throw IdentityError(IdentityErrc::bad_hostlist, quoted(variable_, list_) + " is not a Slurm host list: at byte " +
+                                                        std::to_string(at_) + " there is " + what +
+                                                        "; correct it, or set MASTER_ADDR to the host of rank 0");
+  }
+
+  std::string_view variable_;
+  std::string_view list_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+
+/// The first host that `list`, the value of `variable`, stands for. Lists are not sorted; zero padding is kept.
+/// @throws IdentityError (bad-hostlist) for anything that is not one, its end included.
+inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
+  return detail::HostListReader(variable, list).first_host();
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/master.hpp
+
+/// @file
+/// Where rank 0 is, for launchers that do not say it outright: MPI's, and those like them.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// Azure ML's names for the host of rank 0, and its port, which is not the one in AZ_BATCH_MASTER_NODE.
+inline bool find_azure_master(const Variables& variables, ProcessIdentity& who) {
+  constexpr int azure_port = 6105;
+  const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
+  const std::optional<std::string> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
+  const bool one_node = on_one_node(who);
+  if (one_node ? !batch && !mpi : !batch) {
+    return false;
+  }
+  who.master_addr = one_node ? mpi.value_or(loopback_address)
+                             : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
+  who.master_port = variables.port("MASTER_PORT").value_or(azure_port);
+  return true;
+}
+
+/// Open MPI 4 tells everybody where mpirun runs, which usually is where rank 0 runs: a guess. Only rank 0 can tell:
+/// its own daemon is mpirun itself, or it is not there.
+/// @throws IdentityError (no-master-addr) on rank 0 where it is not.
+inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& who) {
+  const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
+  const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
+  if (!mpirun || mpirun->host.empty()) {
+    return false;
+  }
+  const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
+  const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
+  if (who.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        "MASTER_ADDR is not set, and mpirun ran on " + mpirun->host +
+                            ", which is not the node of rank 0 (" + quoted("OMPI_MCA_orte_hnp_uri", uri) +
+                            " is another daemon than " + quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri) +
+                            "); pass mpirun -x MASTER_ADDR=HOST, the host of rank 0");
+  }
+  who.master_addr = mpirun->host;
+  return true;
+}
+
+}  // namespace detail
+
+/// How much of the environment an MPI-like source may ask for its master.
+struct MasterHints {
+  bool slurm_allocation = false;  ///< its processes are placed in the order of the allocation's nodes
+  bool open_mpi = false;
+  const char* how = "";  ///< how its users pass a variable to every process, for the sentence
+};
+
+/// Sets master_addr and master_port; a guess is named in `provisional`.
+/// @param stated the variables that `who` was read from, as Variables::stated() gives them
+/// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
+inline void find_master(const Variables& variables, const MasterHints& hints, const std::string& stated,
+                        ProcessIdentity& who) {
+  who.master_addr = variables.text("MASTER_ADDR");
+  if (!who.master_addr && hints.open_mpi && detail::find_azure_master(variables, who)) {
+    return;
+  }
+  who.master_port = job_port(variables, hints.slurm_allocation ? SlurmNumbers::allocation : SlurmNumbers::none);
+  if (who.master_addr) {
+    return;
+  }
+  if (on_one_node(who)) {
+    who.master_addr = loopback_address;
+    return;
+  }
+  const std::optional<std::string> nodes = variables.text("SLURM_JOB_NODELIST");
+  if (hints.slurm_allocation && nodes) {
+    who.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
+  } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, who)) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        who.launcher + ": MASTER_ADDR is not set, and the host of rank 0 is not in the environment (" +
+                            stated + "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
+  }
+  who.provisional.emplace_back("master_addr");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/slurm_tasks_per_node.hpp
+
+/// @file
+/// Slurm's counts of tasks on each node, for example "2(x3),1".
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+struct TasksOnNodes {
+  int tasks = 0;
+  int nodes = 1;
+};
+
+/// "2(x3)" or "1"; nothing for anything else.
+inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) {
+  TasksOnNodes parsed;
+  const std::size_t bracket = entry.find('(');
+  if (bracket != std::string_view::npos) {
+    std::string_view repeat = entry.substr(bracket);
+    if (repeat.size() < 4 || repeat.substr(0, 2) != "(x" || repeat.back() != ')') {
+      return std::nullopt;
+    }
+    repeat.remove_prefix(2);
+    repeat.remove_suffix(1);
+    parsed.nodes = parse_integer(repeat).value_or(0);
+  }
+  parsed.tasks = parse_integer(entry.substr(0, bracket)).value_or(0);
+  return parsed.tasks > 0 && parsed.nodes > 0 ? std::optional(parsed) : std::nullopt;
+}
+
+}  // namespace detail
+
+/// How many tasks run on the node number `node`, by `list`, the value of `variable`. All of the list is checked.
+/// @throws IdentityError (bad-tasks-per-node) for a list that is not one, or that ends before that node.
+inline int slurm_tasks_on_node(std::string_view variable, std::string_view list, int node) {
+  std::optional<int> found;
+  long long nodes = 0;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
+    if (!entry) {
+      throw IdentityError(
+          IdentityErrc::bad_tasks_per_node,
+          quoted(variable, list) + " is not a list of task counts such as 2(x3),1; correct it or unset it");
+    }
+    nodes += entry->nodes;
+    if (!found && node < nodes) {
+      found = entry->tasks;
+    }
+    begin = end + 1;
+  }
+  if (!found) {
+    throw IdentityError(IdentityErrc::bad_tasks_per_node,
+                        quoted(variable, list) + " counts the tasks of " + std::to_string(nodes) +
+                            " nodes, but SLURM_NODEID='" + std::to_string(node) +
+                            "' is beyond them; correct one of them, or unset " + std::string(variable));
+  }
+  return *found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/slurm_step.hpp
+
+/// @file
+/// What a Slurm step says about one of its tasks.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The variable that gives a step's world size: SLURM_NTASKS is the allocation's, and only stands in for the step's.
+inline const char* slurm_size_variable(const Variables& variables) {
+  return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+/// Whether this is a task of a step that srun started. The numbers 4294967290 to 4294967293 stand for steps that start
+/// none (interactive, batch, extern, pending), and a batch script has SLURM_PROCID=0 without any step.
+inline bool in_slurm_step(const Variables& variables) {
+  constexpr std::uint64_t first_special = 4294967290;
+  constexpr std::uint64_t last_special = 4294967293;
+  if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID") ||
+      !variables.has(slurm_size_variable(variables))) {
+    return false;
+  }
+  const std::uint64_t step = parse_wide_integer(*variables.text("SLURM_STEP_ID")).value_or(0);
+  return step < first_special || step > last_special;
+}
+
+/// Rank and world size of a step's task.
+inline std::optional<Place> slurm_step_place(const Variables& variables) {
+  return in_slurm_step(variables) ? stated_place(variables, "SLURM_PROCID", slurm_size_variable(variables))
+                                  : std::nullopt;
+}
+
+/// How many tasks of the step run on this node; nothing where Slurm does not say.
+/// @throws IdentityError: bad-tasks-per-node, bad-integer
+inline std::optional<int> slurm_local_size(const Variables& variables) {
+  const std::optional<std::string> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
+  const std::optional<int> node = variables.integer("SLURM_NODEID");
+  if (list && node) {
+    return slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node);
+  }
+  const std::optional<std::string> ranks = variables.text("SLURM_GTIDS");
+  if (!ranks) {
+    return std::nullopt;
+  }
+  const bool is_list =
+      std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
+  if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
+    throw IdentityError(IdentityErrc::bad_integer, quoted("SLURM_GTIDS", *ranks) +
+                                                       " is not a list of task numbers such as 4,5; correct it or "
+                                                       "unset it");
+  }
+  return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
+}
+
+/// Fills what `who` lacks: local rank and size, node rank and count. @throws as slurm_local_size
+inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& who) {
+  who.local_rank = who.local_rank ? who.local_rank : variables.integer("SLURM_LOCALID");
+  who.node_rank = who.node_rank ? who.node_rank : variables.integer("SLURM_NODEID");
+  who.node_count = who.node_count ? who.node_count : variables.count("SLURM_STEP_NUM_NODES");
+  who.local_world_size = who.local_world_size ? who.local_world_size : slurm_local_size(variables);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/dtrain.hpp
+
+/// @file
+/// Source [dtrain]: the variables that the per-node launcher writes for its workers, taken whole.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct DtrainSource {
+  static constexpr const char* name = "dtrain";
+
+  static bool present(const Variables& variables) {
+    return variables.has("DTRAIN_RANK") && variables.has("DTRAIN_WORLD_SIZE");
+  }
+
+  /// Nothing else is consulted: a worker inherits whatever its launcher was started with.
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("DTRAIN_RANK");
+    who.world_size = *variables.integer("DTRAIN_WORLD_SIZE");
+    who.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
+    who.local_world_size = variables.integer("DTRAIN_LOCAL_WORLD_SIZE");
+    who.node_rank = variables.integer("DTRAIN_NODE_RANK");
+    who.node_count = variables.count("DTRAIN_NODE_COUNT");
+    who.attempt = variables.integer("DTRAIN_ATTEMPT").value_or(0);
+    complete_one_node(who);
+    check_ranges(who, variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "DTRAIN_LOCAL_RANK",
+                                        "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"}));
+    who.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", who);
+    who.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/flux.hpp
+
+/// @file
+/// Source [flux]: a task of a Flux job.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Flux sets PMI_RANK too, and srun may have started its brokers: only these variables have the task's local facts.
+struct FluxSource {
+  static constexpr const char* name = "flux";
+
+  static bool present(const Variables& variables) {
+    return variables.has("FLUX_TASK_RANK") && variables.has("FLUX_JOB_SIZE");
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("FLUX_TASK_RANK");
+    who.world_size = *variables.integer("FLUX_JOB_SIZE");
+    who.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
+    who.node_count = variables.count("FLUX_JOB_NNODES");
+    const std::string stated =
+        variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, MasterHints{}, stated, who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/horovod.hpp
+
+/// @file
+/// Source [horovod]: horovodrun with its own (Gloo) start of processes.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// HOROVOD_CROSS_RANK counts only the hosts that have this local rank, so on uneven hosts it is not the node's rank.
+struct HorovodSource {
+  static constexpr const char* name = "horovod";
+  static constexpr LauncherVariables names{"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    complete_one_node(who);
+    check_ranges(who, names.stated(variables));
+    find_master(variables, MasterHints{}, names.stated(variables), who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/jsrun.hpp
+
+/// @file
+/// Source [jsrun]: IBM's launcher for LSF.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct JsrunSource {
+  static constexpr const char* name = "jsrun";
+  static constexpr LauncherVariables names{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
+                                           "JSM_NAMESPACE_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    complete_one_node(who);
+    check_ranges(who, names.stated(variables));
+    find_master(variables, MasterHints{}, names.stated(variables), who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/kubernetes.hpp
+
+/// @file
+/// Source [k8s]: a pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct KubernetesSource {
+  static constexpr const char* name = "k8s";
+
+  /// An index without a size is not a distributed job.
+  static bool present(const Variables& variables) {
+    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") && variables.has("WORLD_SIZE") &&
+           variables.text("WORLD_SIZE") != "1";
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("JOB_COMPLETION_INDEX");
+    who.world_size = *variables.integer("WORLD_SIZE");
+    complete_one_node(who);
+    check_ranges(who, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
+    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
+    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/mvapich.hpp
+
+/// @file
+/// Source [mvapich]: MVAPICH2's mpirun_rsh.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct MvapichSource {
+  static constexpr const char* name = "mvapich";
+  static constexpr LauncherVariables names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                                           "MV2_COMM_WORLD_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    complete_one_node(who);
+    check_ranges(who, names.stated(variables));
+    find_master(variables, MasterHints{.slurm_allocation = true}, names.stated(variables), who);
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/openmpi.hpp
+
+/// @file
+/// Source [openmpi]: a process that Open MPI's mpirun started.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// OMPI_COMM_WORLD_NODE_RANK is this process's rank among those on its node, never the node's; OMPI_UNIVERSE_SIZE
+/// counts slots; OMPI_MCA_* settings alone are no launch.
+struct OpenMpiSource {
+  static constexpr const char* name = "openmpi";
+  static constexpr LauncherVariables names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+  static bool present(const Variables& variables) { return names.give_both(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who = names.read(variables, name);
+    who.node_count = variables.count("OMPI_MCA_orte_num_nodes");
+    who.node_count = who.node_count ? who.node_count : variables.count("AZUREML_NODE_COUNT");
+    const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
+                                                 "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"}, stated,
+                who);
+    guess_node_rank(who);
+    return who;
+  }
+
+ private:
+  /// Right where mpirun filled node after node with equally many; nothing says that it did.
+  static void guess_node_rank(ProcessIdentity& who) {
+    const long long local_size = who.local_world_size.value_or(0);
+    if (who.node_rank || !who.node_count || local_size == 0 || local_size * *who.node_count != who.world_size ||
+        who.local_rank != static_cast<int>(who.rank % local_size)) {
+      return;
+    }
+    who.node_rank = static_cast<int>(who.rank / local_size);
+    who.provisional.emplace_back("node_rank");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/pmi.hpp
+
+/// @file
+/// Source [pmi]: a process that MPICH's, Intel MPI's or Cray PALS' mpiexec started.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct PmiSource {
+  static constexpr const char* name = "pmi";
+
+  static bool present(const Variables& variables) { return variables.has("PMI_RANK") && variables.has("PMI_SIZE"); }
+
+  /// Slurm serves PMI itself, and then has the local facts too.
+  static bool yields_to_slurm(const Variables& variables) {
+    const std::optional<Place> step = slurm_step_place(variables);
+    return step && step == stated_place(variables, "PMI_RANK", "PMI_SIZE");
+  }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("PMI_RANK");
+    who.world_size = *variables.integer("PMI_SIZE");
+    who.local_rank = first_of(variables, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID");
+    who.local_world_size = first_of(variables, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE");
+    who.node_rank = variables.integer("PALS_NODEID");
+    const std::string stated =
+        variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
+                          "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
+    complete_one_node(who);
+    check_ranges(who, stated);
+    find_master(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated, who);
+    return who;
+  }
+
+ private:
+  static std::optional<int> first_of(const Variables& variables, const char* a, const char* b, const char* c) {
+    return variables.has(a) ? variables.integer(a) : variables.has(b) ? variables.integer(b) : variables.integer(c);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/sagemaker.hpp
+
+/// @file
+/// Source [sagemaker]: SM_HOSTS and SM_CURRENT_HOST of a SageMaker training job, one rank on each host.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SageMakerSource {
+  static constexpr const char* name = "sagemaker";
+
+  static bool present(const Variables& variables) {
+    return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
+  }
+
+  /// The rank is the place in the list, which is sorted as text: algo-10 comes before algo-2.
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    constexpr int sagemaker_port = 7777;
+    const std::string list = *variables.text("SM_HOSTS");
+    const std::string own = *variables.text("SM_CURRENT_HOST");
+    const std::vector<std::string> hosts = parse_hosts(list);
+    const auto found = std::find(hosts.begin(), hosts.end(), own);
+    if (found == hosts.end()) {
+      throw IdentityError(IdentityErrc::sm_host, quoted("SM_CURRENT_HOST", own) + " is not in " +
+                                                     quoted("SM_HOSTS", list) +
+                                                     "; set SM_CURRENT_HOST to one of the list");
+    }
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = static_cast<int>(found - hosts.begin());
+    who.world_size = static_cast<int>(hosts.size());
+    who.local_rank = 0;
+    who.local_world_size = 1;
+    who.node_rank = who.rank;
+    who.node_count = who.world_size;
+    who.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
+    who.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
+    ignore_master_addr(variables, who);
+    return who;
+  }
+
+ private:
+  /// @throws IdentityError (sm-host) for what is not a JSON list of different names of hosts.
+  static std::vector<std::string> parse_hosts(const std::string& list) {
+    const std::optional<Json> parsed = parse_json(list);
+    std::vector<std::string> hosts;
+    if (parsed && parsed->is(Json::Kind::array)) {
+      for (const Json& host : parsed->items) {
+        const bool is_name =
+            host.is(Json::Kind::string) && !host.text.empty() &&
+            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+        if (!is_name) {
+          fail(list, "is not a JSON list of host names");
+        }
+        hosts.push_back(host.text);
+      }
+    }
+    if (hosts.empty()) {
+      fail(list, "is not a JSON list of host names");
+    }
+    std::vector<std::string> sorted = hosts;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      fail(list, "names a host twice");
+    }
+    return hosts;
+  }
+
+  [[noreturn]] static void fail(const std::string& list, const char* problem) {
+    throw IdentityError(IdentityErrc::sm_host, quoted("SM_HOSTS", list) + " " + problem +
+                                                   "; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/single.hpp
+
+/// @file
+/// Source [single]: rank 0 of 1, where nothing says otherwise.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SingleSource {
+  static constexpr const char* name = "single";
+
+  static bool present(const Variables&) { return true; }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    complete_one_node(who);
+    who.master_addr = loopback_address;
+    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
+    const std::optional<int> tasks = parse_integer(variables.text("SLURM_NTASKS").value_or(""));
+    if (variables.has("SLURM_JOB_ID") && tasks && *tasks > 1) {
+      who.warnings.push_back("Slurm job of " + std::to_string(*tasks) +
+                             " tasks, not started with srun: this is one process; start the program with srun for all");
+    }
+    if (variables.has("SM_HOSTS") && !variables.has("SM_CURRENT_HOST")) {
+      who.warnings.push_back(
+          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
+          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
+    }
+    return who;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/slurm.hpp
+
+/// @file
+/// Source [slurm]: a task of a step that srun started.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SlurmSource {
+  static constexpr const char* name = "slurm";
+
+  static bool present(const Variables& variables) { return in_slurm_step(variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("SLURM_PROCID");
+    who.world_size = *variables.integer(slurm_size_variable(variables));
+    variables.wide_integer("SLURM_STEP_ID");
+    who.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
+    fill_from_slurm_step(variables, who);
+    complete_one_node(who);
+    check_ranges(who, stated(variables));
+    who.master_addr = variables.text("MASTER_ADDR");
+    if (!who.master_addr) {
+      who.master_addr = on_one_node(who) ? loopback_address : first_host(variables);
+    }
+    who.master_port = job_port(variables, SlurmNumbers::step);
+    return who;
+  }
+
+  static std::string stated(const Variables& variables) {
+    return variables.stated({"SLURM_PROCID", slurm_size_variable(variables), "SLURM_LOCALID", "SLURM_NODEID",
+                             "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"});
+  }
+
+ private:
+  /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
+  /// where srun runs: never the master.
+  static std::string first_host(const Variables& variables) {
+    const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
+    const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");
+    const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
+    if (nodes && !placed_by_hand) {
+      return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
+    }
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        (placed_by_hand ? "MASTER_ADDR is not set, and with " +
+                                              quoted("SLURM_DISTRIBUTION", distribution) + " (srun -m arbitrary)"
+                                        : "MASTER_ADDR is not set, and without SLURM_STEP_NODELIST") +
+                            " the node of task 0 cannot be read from the environment (" + stated(variables) +
+                            "); set MASTER_ADDR on every task to the host of task 0");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/tf_config.hpp
+
+/// @file
+/// Source [tf_config]: TF_CONFIG, as TensorFlow's jobs, Kubeflow and Vertex AI set it.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Ranks are the chief (or master), then the workers; parameter servers and evaluators are none.
+struct TfConfigSource {
+  static constexpr const char* name = "tf_config";
+  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
+  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
+  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
+  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
+
+  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/torch.hpp
+
+/// @file
+/// Source [torch]: RANK and WORLD_SIZE, as torchrun, DeepSpeed, Azure ML, Kubeflow, Ray and hand-written scripts set
+/// them.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Elastic (TORCHELASTIC_RUN_ID is set): torchrun made the environment for this process, and it is trusted. Else it may
+/// have been exported before the processes were started, and what started them is asked.
+struct TorchSource {
+  static constexpr const char* name = "torch";
+
+  static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments arguments) {
+    ProcessIdentity who;
+    who.launcher = name;
+    who.rank = *variables.integer("RANK");
+    who.world_size = *variables.integer("WORLD_SIZE");
+    who.job = variables.text("TORCHELASTIC_RUN_ID");
+    const bool elastic = who.job.has_value();
+    who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
+    if (!elastic) {
+      check_conflicts(variables, who);
+    }
+    const std::optional<int> argument = local_rank_argument(arguments);
+    read_local(variables, argument, elastic, who);
+    read_node(variables, elastic, who);
+    if (!elastic) {
+      fill_gaps(variables, who);
+    }
+    complete_one_node(who);
+    guess_local_size(variables, who);
+    check_ranges(who, stated(variables, argument));
+    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
+    who.master_port = read_port(variables);
+    return who;
+  }
+
+  /// torchrun listens on MASTER_PORT itself (bind gives EADDRINUSE) when its agent store is in use: the next one, then.
+  static int read_port(const Variables& variables) {
+    constexpr int last = 65535;
+    constexpr int first_above_ephemeral = 61440;
+    const int port = variables.port("MASTER_PORT").value_or(default_master_port);
+    if (variables.text("TORCHELASTIC_USE_AGENT_STORE") != "True") {
+      return port;
+    }
+    return port == last ? first_above_ephemeral : port + 1;
+  }
+
+ private:
+  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0: all would be rank 0.
+  static void check_conflicts(const Variables& variables, const ProcessIdentity& who) {
+    check_conflict(variables, who, "SLURM_PROCID", slurm_step_place(variables));
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    check_conflict(variables, who, mpi.rank, stated_place(variables, mpi.rank, mpi.world_size));
+    check_conflict(variables, who, "PMI_RANK", stated_place(variables, "PMI_RANK", "PMI_SIZE"));
+  }
+
+  static void check_conflict(const Variables& variables, const ProcessIdentity& who, const char* variable,
+                             const std::optional<Place>& other) {
+    if (other && conflict(*other, Place{who.rank, who.world_size})) {
+      throw IdentityError(IdentityErrc::conflict_rank,
+                          variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
+                              std::to_string(who.world_size) +
+                              " processes; was RANK exported before the processes were started? Unset RANK, or set "
+                              "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
+    }
+  }
+
+  static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
+                         ProcessIdentity& who) {
+    const std::optional<int> variable = variables.integer("LOCAL_RANK");
+    if (variable && argument && *variable != *argument) {
+      throw IdentityError(IdentityErrc::conflict_local_rank,
+                          "LOCAL_RANK=" + std::to_string(*variable) +
+                              " but the argument --local_rank=" + std::to_string(*argument) + "; unset one of them");
+    }
+    who.local_rank = variable ? variable : argument;
+    who.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
+    if (!who.local_world_size && variables.has("CROSS_SIZE")) {
+      who.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
+    }
+    if (!who.local_rank && !elastic) {
+      read_pod(variables, who);
+    }
+  }
+
+  /// Kubeflow's RANK is the pod's while its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
+  static void read_pod(const Variables& variables, ProcessIdentity& who) {
+    const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
+    if (!processes) {
+      return;
+    }
+    if (*processes != "1") {
+      throw IdentityError(IdentityErrc::node_level_env,
+                          "RANK=" + std::to_string(who.rank) + " of WORLD_SIZE=" + std::to_string(who.world_size) +
+                              " with " + quoted("PET_NPROC_PER_NODE", *processes) +
+                              " describes a node, not a process; start the program through the per-node launcher "
+                              "(dtrain::launch::PerNode), or set LOCAL_RANK for every process");
+    }
+    who.local_rank = 0;
+    who.local_world_size = 1;
+    who.node_rank = who.rank;
+    who.node_count = who.world_size;
+  }
+
+  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& who) {
+    const auto fill = [&variables](std::optional<int>& field, const char* variable) {
+      if (!field) {
+        field = variables.integer(variable);
+      }
+    };
+    if (elastic) {
+      fill(who.node_rank, "GROUP_RANK");
+      fill(who.node_count, "GROUP_WORLD_SIZE");
+    }
+    fill(who.node_rank, "NODE_RANK");
+    if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
+      fill(who.node_rank, "CROSS_RANK");
+      fill(who.node_count, "CROSS_SIZE");
+    }
+    fill(who.node_count, "AZUREML_NODE_COUNT");
+  }
+
+  /// From a launcher that says the same rank and world size.
+  static void fill_gaps(const Variables& variables, ProcessIdentity& who) {
+    const Place own{who.rank, who.world_size};
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    if (slurm_step_place(variables) == own) {
+      fill_from_slurm_step(variables, who);
+    }
+    if (stated_place(variables, mpi.rank, mpi.world_size) == own) {
+      who.local_rank = who.local_rank ? who.local_rank : variables.integer(mpi.local_rank);
+      who.local_world_size = who.local_world_size ? who.local_world_size : variables.integer(mpi.local_world_size);
+    }
+  }
+
+  /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
+  static void guess_local_size(const Variables& variables, ProcessIdentity& who) {
+    const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
+    if (!who.local_world_size && nodes && who.world_size % *nodes == 0) {
+      who.local_world_size = who.world_size / *nodes;
+      who.provisional.emplace_back("local_world_size");
+    }
+  }
+
+  static std::string stated(const Variables& variables, const std::optional<int>& argument) {
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    return variables.stated({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK",
+                             "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
+                             "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
+                             mpi.local_rank, mpi.local_world_size}) +
+           (argument ? ", the argument --local_rank=" + std::to_string(*argument) : "");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/sources/vertex.hpp
+
+/// @file
+/// Source [vertex]: CLUSTER_SPEC, which Vertex AI sets for its custom jobs.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// Ranks are worker pool 0, then worker pool 1; pools 2 and 3 are for parameter servers and evaluators.
+struct VertexSource {
+  static constexpr const char* name = "vertex";
+  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
+  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
+  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
+
+  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/process_sources.hpp
+
+/// @file
+/// Where a process can have its identity from, in order.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A launcher's traces: its name, whether they give both rank and world size, and what they say.
+struct Source {
+  std::string_view name;
+  bool (*present)(const Variables&);
+  ProcessIdentity (*read)(const Variables&, Arguments);
+};
+
+template <class S>
+constexpr Source source_of() noexcept {
+  return {S::name, &S::present, &S::read};
+}
+
+/// The first that is present wins. What starts processes comes before what only describes a cluster: mpirun may run
+/// inside one. The last always is present.
+inline constexpr std::array<Source, 14> sources{
+    source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
+    source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
+    source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
+    source_of<TfConfigSource>(),   source_of<VertexSource>(), source_of<SageMakerSource>(),
+    source_of<KubernetesSource>(), source_of<SingleSource>(),
+};
+
+namespace detail {
+
+/// @param there the names of what could be forced, each followed by ", "
+[[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
+  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
+                                                          " names no launcher whose variables are set; there are: " +
+                                                          there + "none; set one of them, or unset it");
+}
+
+inline std::string names_of_present(const Variables& variables) {
+  std::string names;
+  for (const Source& source : sources) {
+    names += source.present(variables) ? std::string(source.name) + ", " : "";
+  }
+  return names;
+}
+
+/// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
+inline const Source& forced_source(const Variables& variables, const std::string& wanted) {
+  if (wanted == "none") {
+    return sources.back();
+  }
+  for (const Source& source : sources) {
+    if (source.name == wanted && source.present(variables)) {
+      return source;
+    }
+  }
+  refuse_launcher(wanted, names_of_present(variables));
+}
+
+inline const Source& first_source(const Variables& variables) {
+  for (const Source& source : sources) {
+    const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
+    if (source.name != SingleSource::name && !yields && source.present(variables)) {
+      return source;
+    }
+  }
+  check_incomplete(variables);
+  return sources.back();
+}
+
+/// Whether a launcher's variables, as far as they can be read, say the same as `who`.
+inline bool agrees(const Source& source, const Variables& variables, Arguments arguments, const ProcessIdentity& who) {
+  try {
+    const ProcessIdentity other = source.read(variables, arguments);
+    return other.rank == who.rank && other.world_size == who.world_size;
+  } catch (const IdentityError&) {
+    return false;
+  }
+}
+
+/// Names what is set but was not followed, for the line that people read. Beside [dtrain] nothing is looked at.
+inline void note_ignored(const Source& chosen, const Variables& variables, Arguments arguments, ProcessIdentity& who) {
+  for (const Source& source : sources) {
+    if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
+        source.present(variables) && !agrees(source, variables, arguments, who)) {
+      who.ignored.emplace_back(source.name);
+    }
+  }
+  const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
+  if (half) {
+    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+  }
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/node_sources.hpp
+
+/// @file
+/// Where a per-node launcher's place can come from, in order: pairs that name nodes, then one launcher on each node
+/// under mpirun or srun, then whatever describes a process, which is the node here.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A pair of variables that names a node.
+struct NodePair {
+  std::string_view launcher;
+  const char* rank;
+  const char* count;
+};
+
+inline constexpr std::array<NodePair, 4> node_pairs{{
+    {"node", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"},
+    {"pet", "PET_NODE_RANK", "PET_NNODES"},
+    {"node", "NODE_RANK", "AZUREML_NODE_COUNT"},
+    {"node", "NODE_RANK", "NNODES"},
+}};
+
+namespace detail {
+
+/// The first pair that is whole, a flag standing in for either half, and has the wanted name.
+inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+  for (const NodePair& pair : node_pairs) {
+    const bool has_rank = variables.has(pair.rank);
+    const bool has_count = variables.has(pair.count);
+    const bool whole = (has_rank || variables.has("--node-rank")) && (has_count || variables.has("--nnodes"));
+    if ((wanted && *wanted != pair.launcher) || !whole) {
+      continue;
+    }
+    NodeFacts node;
+    node.launcher = pair.launcher;
+    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag is put over it
+    node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
+    return node;
+  }
+  return std::nullopt;
+}
+
+/// A process's identity taken for the node's.
+inline NodeFacts node_of(const ProcessIdentity& who) {
+  NodeFacts node;
+  node.launcher = who.launcher;
+  node.node_rank = who.rank;
+  node.node_count = who.world_size;
+  node.master_addr = who.master_addr;
+  node.master_port = who.master_port;
+  node.master_is_guess = who.is_provisional("master_addr");
+  return node;
+}
+
+[[noreturn]] inline void refuse_many(const std::string& launcher, const std::string& stated,
+                                     const std::string& remedy) {
+  throw IdentityError(IdentityErrc::many_launchers,
+                      launcher + " started several launchers on one node (" + stated +
+                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy +
+                          "; a program that is started once for each rank has launch::PerProcess in its policy");
+}
+
+inline NodeFacts read_mpirun_node(const Variables& variables) {
+  const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
+  if (local_size.value_or(1) > 1) {
+    refuse_many("mpirun", OpenMpiSource::names.stated(variables),
+                "mpirun -npernode 1 (Azure ML: process_count_per_node=1)");
+  }
+  return node_of(OpenMpiSource::read(variables, {}));
+}
+
+/// One task on each node, on all of them, or every launcher says that there are many.
+inline NodeFacts read_srun_node(const Variables& variables) {
+  const ProcessIdentity who = SlurmSource::read(variables, {});
+  const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
+  if (who.local_world_size.value_or(1) > 1 || (nodes && *nodes < who.world_size)) {
+    refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
+  }
+  NodeFacts node = node_of(who);
+  node.node_rank = who.node_rank.value_or(who.rank);
+  node.node_count = nodes.value_or(who.world_size);
+  return node;
+}
+
+/// A launcher in a batch script sees the allocation's nodes but runs once.
+inline std::vector<std::string> allocation_warnings(const Variables& variables) {
+  const std::optional<int> nodes = parse_integer(variables.text("SLURM_JOB_NUM_NODES").value_or(""));
+  if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
+    return {};
+  }
+  return {"Slurm job of " + std::to_string(*nodes) +
+          " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
+}
+
+/// @throws IdentityError (unknown-launcher) where DTRAIN_LAUNCHER names a pair that is not whole.
+inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+  if (wanted != "node" && wanted != "pet") {
+    return;
+  }
+  std::string there;
+  for (const NodePair& pair : node_pairs) {
+    const bool whole = variables.has(pair.rank) && variables.has(pair.count);
+    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
+  }
+  refuse_launcher(*wanted, there + names_of_present(variables));
+}
+
+/// What names the number of nodes but not this one's rank.
+/// @throws IdentityError: no-rank, elastic-range
+inline void check_lonely_count(const Variables& variables) {
+  for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
+                                    std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
+    const std::optional<int> nodes = read_node_count(variables, count);
+    if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
+      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) +
+                                                     " says how many nodes there are, but not " +
+                                                     "which of them this is; set " + rank + " to 0.." +
+                                                     std::to_string(*nodes - 1) + ", another on each node");
+    }
+  }
+}
+
+}  // namespace detail
+
+/// This node's place by its environment; flags are not looked at, but for the master that they give.
+/// @throws IdentityError where the environment contradicts itself or says only half.
+inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
+    return *pair;
+  }
+  if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
+    return detail::read_mpirun_node(variables);
+  }
+  if (SlurmSource::present(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
+    return detail::read_srun_node(variables);
+  }
+  detail::check_wanted_pair(variables, wanted);
+  Environment process = environment;
+  process.erase("PET_NNODES");  // what describes a node is right here
+  process.erase("PET_NPROC_PER_NODE");
+  const ProcessIdentity who = process_identity(process);
+  NodeFacts node = detail::node_of(who);
+  if (who.launcher != SingleSource::name) {
+    node.warnings = who.warnings;
+  } else if (!wanted) {
+    detail::check_lonely_count(variables);
+    node.warnings = detail::allocation_warnings(variables);
+  }
+  return node;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/node_identity.hpp
+
+/// @file
+/// Which node a per-node launcher runs on, among how many: a pure function of flags and environment.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// Rank and count, flags first. Whole flags make the environment's place of no interest.
+inline NodeFacts place_of_node(const Environment& joined, const Variables& variables) {
+  const std::optional<int> rank = variables.integer("--node-rank");
+  const std::optional<int> count = read_node_count(variables, "--nnodes");
+  NodeFacts node;
+  node.launcher = "node";
+  if (!(rank && count) && count != 1) {
+    Environment with_master = joined;  // a master that is given is never guessed, nor missed
+    for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
+      if (const std::optional<std::string> address = variables.text(given)) {
+        with_master["MASTER_ADDR"] = *address;
+      }
+    }
+    node = node_facts(with_master, Variables(with_master));
+  }
+  node.node_rank = rank.value_or(node.node_rank);
+  node.node_count = count.value_or(node.node_count);
+  return node;
+}
+
+/// The address where launchers meet: given, else this node, else what the source found.
+inline void find_node_master(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
+  const bool one_node = node.node_count == 1;
+  std::optional<std::string> address;
+  for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
+    address = address ? address : variables.text(variable);
+  }
+  if (!address && !one_node && !facts.master_addr) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
+                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
+  }
+  node.master_addr = address ? *address : one_node ? loopback_address : *facts.master_addr;
+  if (!address && !one_node && facts.master_is_guess) {
+    node.provisional.emplace_back("master_addr");
+  }
+  for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
+    node.master_port = node.master_port ? node.master_port : variables.port(variable);
+  }
+  const std::optional<int> port = variables.port("MASTER_PORT");
+  if (!node.master_port && (port || !one_node)) {
+    node.master_port = facts.master_port ? facts.master_port : port.value_or(default_master_port);
+  }
+}
+
+/// An integer or "auto". @throws IdentityError (bad-integer)
+inline std::optional<std::string> read_nproc_per_node(const Variables& variables) {
+  std::optional<std::string> found;
+  for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
+    const std::optional<std::string> value = found ? std::nullopt : variables.text(variable);
+    if (value && *value != "auto") {
+      variables.count(variable);
+    }
+    found = found ? found : value;
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Which node the launcher with these flags and this environment is. Pure.
+/// @throws IdentityError where they contradict themselves or say only half.
+inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
+  const Environment joined = with_flags(environment, flags);
+  const Variables variables(joined);
+  const NodeFacts facts = detail::place_of_node(joined, variables);
+  NodeIdentity node;
+  node.node_rank = facts.node_rank;
+  node.node_count = facts.node_count;
+  node.launcher = facts.launcher;
+  node.warnings = facts.warnings;
+  if (node.node_rank >= node.node_count) {
+    throw IdentityError(
+        IdentityErrc::rank_out_of_range,
+        "node rank " + std::to_string(node.node_rank) + " is not below node count " + std::to_string(node.node_count) +
+            " (" +
+            variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
+                              "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
+            "); set both (--node-rank, --nnodes), counting from 0");
+  }
+  detail::find_node_master(variables, facts, node);
+  node.nproc_per_node = detail::read_nproc_per_node(variables);
+  return node;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/resolve_definitions.hpp
+
+/// @file
+/// The function of identity/resolve.hpp.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
+  const Variables variables(environment);
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
+  ProcessIdentity who = source.read(variables, arguments);
+  detail::note_ignored(source, variables, arguments, who);
+  return who;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/rendezvous/host_identity.hpp
+
+/// @file
+/// Which host a process runs on, told by what two containers on one machine do not share.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Which machine a rank runs on, as the ranks compare it.
+struct HostIdentity {
+  std::string id;    ///< equal on two ranks exactly where they share a host
+  std::string name;  ///< for messages only: names repeat, and differ between views of one machine
+};
+
+/// The identity that follows from its two parts: what makes it testable without several machines.
+inline std::string host_id_of(std::string_view boot_id, std::string_view network_namespace) {
+  const std::size_t end = boot_id.find_last_not_of(" \t\r\n");
+  std::string id(boot_id.substr(0, end == std::string_view::npos ? 0 : end + 1));
+  id.append("/net:").append(network_namespace);
+  return id;
+}
+
+namespace detail {
+
+/// The first bytes of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_small_file(const char* path) {
+  int fd = -1;
+  do {
+    fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    return {};
+  }
+  char text[128];
+  ssize_t count = -1;
+  do {
+    count = ::read(fd, text, sizeof text);
+  } while (count < 0 && errno == EINTR);
+  static_cast<void>(::close(fd));  // read only: nothing can be lost
+  return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
+}
+
+}  // namespace detail
+
+/// The boot id, which all containers and namespaces of a machine share, with the inode of the network namespace, which
+/// two containers do not. Where the system tells neither, the host's name stands in.
+/// @param override_id DTRAIN_HOST_ID, where it is set: taken as it is; the caller reads the environment
+/// @throws Error (posix) if the system does not tell its name; Error (invalid_argument) for an override that is too
+/// long
+inline HostIdentity host_identity(const std::optional<std::string>& override_id = std::nullopt) {
+  struct ::utsname system {};
+  if (::uname(&system) != 0) {
+    throw errno_error("asking for the name of this host");
+  }
+  HostIdentity host;
+  host.name = static_cast<const char*>(system.nodename);
+  host.name.resize(std::min(host.name.size(), max_name_bytes));
+  if (override_id && !override_id->empty()) {
+    if (override_id->size() > max_name_bytes) {
+      throw Error(Errc::invalid_argument, "DTRAIN_HOST_ID has " + std::to_string(override_id->size()) +
+                                              " characters; at most " + std::to_string(max_name_bytes) +
+                                              " are allowed");
+    }
+    host.id = *override_id;
+    return host;
+  }
+  const std::string boot_id = detail::read_small_file("/proc/sys/kernel/random/boot_id");
+  struct ::stat space {};
+  const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
+  host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
+                       has_namespace ? std::to_string(space.st_ino) : "name:" + host.name);
+  return host;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/key_waits.hpp
+
+/// @file
+/// Who waits for which keys: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a request that awaits its answer: the session, and the number that the session gave the request.
+struct RequestKey {
+  std::uint64_t session = 0;
+  std::uint64_t request = 0;
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
+
+/// A wait ends when all its keys exist at once: one that vanishes meanwhile is waited for again. Which keys exist is
+/// the caller's to say: `exists(key)`, and appeared() and vanished() at each change.
+class KeyWaits {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  /// A wait that ended because all its keys exist.
+  struct Released {
+    RequestKey who;
+    Operation operation = Operation::wait;
+    std::vector<std::string> keys;
+  };
+
+  /// A wait that was taken back.
+  struct GivenUp {
+    std::vector<std::string> missing;  ///< each once, in the order of asking
+    std::size_t keys = 0;              ///< how many different ones were waited for
+    Instant since;
+  };
+
+  /// Registers a wait, unless all keys exist: then there is nothing to wait for, and it is false.
+  /// @param keys at least one; the same one several times counts once
+  template <class Exists>
+  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists) {
+    bool all = true;
+    for (const std::string& key : keys) {
+      all = all && exists(key);
+    }
+    if (all) {
+      return false;
+    }
+    Wait& wait = waits_[who];
+    for (const std::string& key : keys) {
+      if (waiters_[key].insert(who).second) {
+        ++wait.different;
+        wait.missing += exists(key) ? 0 : 1;
+      }
+    }
+    keys_of_[who.session] += keys.size();
+    wait.operation = operation;
+    wait.keys = std::move(keys);
+    wait.since = now;
+    return true;
+  }
+
+  /// A key came to be: the waits that lacked only it end, in the order of sessions and requests.
+  void appeared(const std::string& key, std::vector<Released>& released) {
+    const auto place = waiters_.find(key);
+    if (place == waiters_.end()) {
+      return;
+    }
+    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
+    for (const RequestKey who : waiters) {
+      const auto found = waits_.find(who);
+      if (--found->second.missing == 0) {
+        released.push_back({who, found->second.operation, found->second.keys});
+        end(found);
+      }
+    }
+  }
+
+  /// A key was erased.
+  void vanished(const std::string& key) {
+    const auto place = waiters_.find(key);
+    if (place != waiters_.end()) {
+      for (const RequestKey who : place->second) {
+        ++waits_.at(who).missing;
+      }
+    }
+  }
+
+  /// Takes a wait back; nothing if there is no such (any more).
+  template <class Exists>
+  std::optional<GivenUp> cancel(RequestKey who, const Exists& exists) {
+    const auto found = waits_.find(who);
+    if (found == waits_.end()) {
+      return std::nullopt;
+    }
+    GivenUp result{{}, found->second.different, found->second.since};
+    std::set<std::string> seen;
+    for (const std::string& key : found->second.keys) {
+      if (!exists(key) && seen.insert(key).second) {
+        result.missing.push_back(key);
+      }
+    }
+    end(found);
+    return result;
+  }
+
+  /// Takes back all waits of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
+      end(it++);
+    }
+  }
+
+  /// How many keys the waits of a session have in all, those included that exist by now, and each as often as it was
+  /// named: what they take in memory.
+  std::size_t keys_of(std::uint64_t session) const {
+    const auto found = keys_of_.find(session);
+    return found == keys_of_.end() ? 0 : found->second;
+  }
+
+  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  template <class Exists>
+  std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
+    const auto found = waits_.lower_bound({session, 0});
+    if (found == waits_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    for (const std::string& key : found->second.keys) {
+      if (!exists(key)) {
+        return key;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::size_t size() const noexcept { return waits_.size(); }
+
+ private:
+  struct Wait {
+    Operation operation = Operation::wait;
+    std::vector<std::string> keys;
+    std::size_t different = 0;
+    std::size_t missing = 0;  ///< how many of the different ones do not exist
+    Instant since;
+  };
+
+  void end(std::map<RequestKey, Wait>::iterator wait) {
+    const RequestKey who = wait->first;
+    for (const std::string& key : wait->second.keys) {
+      const auto place = waiters_.find(key);
+      if (place != waiters_.end() && place->second.erase(who) > 0 && place->second.empty()) {
+        waiters_.erase(place);
+      }
+    }
+    const auto count = keys_of_.find(who.session);
+    count->second -= wait->second.keys.size();
+    if (count->second == 0) {
+      keys_of_.erase(count);
+    }
+    waits_.erase(wait);
+  }
+
+  std::map<RequestKey, Wait> waits_;
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, who waits for it among others
+  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/barriers.hpp
+
+/// @file
+/// Who has arrived at which barrier: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every rank passes each barrier once in a round. A completed barrier is forgotten, so that the next arrival at its
+/// name opens the next round, and names that are no longer used cost nothing.
+class Barriers {
+ public:
+  using Instant = KeyWaits::Instant;
+
+  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there };
+
+  /// A barrier that somebody gave up: who came, and who did not.
+  struct Unfinished {
+    std::string name;
+    std::vector<int> arrived;  ///< with the one who gives up now
+    std::vector<int> missing;
+    std::vector<int> gave_up;  ///< those who had arrived and gave up before; the round goes on without them
+    Instant since;             ///< when the first one arrived
+  };
+
+  explicit Barriers(int world_size) : world_size_(world_size) {}
+
+  /// @param released gets every request of the round when the last rank arrives, this one included
+  Arrival arrive(const std::string& name, int rank, RequestKey who, Instant now, std::vector<RequestKey>& released) {
+    const auto [place, is_new] = rounds_.try_emplace(name);
+    Round& round = place->second;
+    if (is_new) {
+      round.since = now;
+    }
+    if (!round.arrived.emplace(rank, who).second) {
+      return Arrival::already_there;
+    }
+    round.gave_up.erase(rank);
+    if (round.arrived.size() < static_cast<std::size_t>(world_size_)) {
+      places_.emplace(who, Place{name, rank});
+      return Arrival::waiting;
+    }
+    for (const auto& [arrived_rank, request] : round.arrived) {
+      released.push_back(request);
+      places_.erase(request);
+    }
+    rounds_.erase(place);
+    return Arrival::completed;
+  }
+
+  /// Takes an arrival back; nothing if there is no such (any more).
+  std::optional<Unfinished> cancel(RequestKey who) {
+    const auto found = places_.find(who);
+    if (found == places_.end()) {
+      return std::nullopt;
+    }
+    const Round& round = rounds_.at(found->second.name);
+    Unfinished result{found->second.name, {}, {}, {round.gave_up.begin(), round.gave_up.end()}, round.since};
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (round.arrived.contains(rank)) {
+        result.arrived.push_back(rank);
+      } else if (!round.gave_up.contains(rank)) {
+        result.missing.push_back(rank);
+      }
+    }
+    take_back(found);
+    return result;
+  }
+
+  /// The barrier that a session waits in; nothing if in none.
+  std::optional<std::string> waited_by(std::uint64_t session) const {
+    const auto found = places_.lower_bound({session, 0});
+    if (found == places_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    return found->second.name;
+  }
+
+  /// Takes back all arrivals of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = places_.lower_bound({session, 0}); it != places_.end() && it->first.session == session;) {
+      take_back(it++);
+    }
+  }
+
+  /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
+  std::vector<std::pair<RequestKey, std::string>> clear() {
+    std::vector<std::pair<RequestKey, std::string>> all;
+    for (auto& [who, place] : places_) {
+      all.emplace_back(who, std::move(place.name));
+    }
+    places_.clear();
+    rounds_.clear();
+    return all;
+  }
+
+  std::size_t size() const noexcept { return rounds_.size(); }
+
+ private:
+  struct Round {
+    Instant since;
+    std::map<int, RequestKey> arrived;
+    std::set<int> gave_up;
+  };
+  /// Where a request waits.
+  struct Place {
+    std::string name;
+    int rank = 0;
+  };
+
+  /// A round that nobody waits in is forgotten.
+  void take_back(std::map<RequestKey, Place>::iterator place) {
+    const auto round = rounds_.find(place->second.name);
+    round->second.arrived.erase(place->second.rank);
+    round->second.gave_up.insert(place->second.rank);
+    if (round->second.arrived.empty()) {
+      rounds_.erase(round);
+    }
+    places_.erase(place);
+  }
+
+  int world_size_;
+  std::map<std::string, Round> rounds_;
+  std::map<RequestKey, Place> places_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/key_space.hpp
+
+/// @file
+/// The keys and values of a job: a pure state machine.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every change is whole or, with the sentence of a refusal, none. Those that add keys give whose waits they end.
+class KeySpace {
+ public:
+  using Refusal = std::optional<std::string>;
+  using Released = KeyWaits::Released;
+
+  /// What add came to, or append's length in bytes.
+  struct Count {
+    std::int64_t value = 0;
+    Refusal refusal;
+  };
+
+  explicit KeySpace(const Limits& limits) : limits_(limits) {}
+
+  const std::string* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  /// Sets or replaces a value and releases those who waited for the key.
+  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    Refusal refusal =
+        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
+    if (!refusal) {
+      store(key, std::move(value), released);
+    }
+    return refusal;
+  }
+
+  /// As so many sets in this order; of a key that is there twice the last value counts. @pre as many values as keys
+  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   std::vector<Released>& released) {
+    std::map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      last[keys[i]] = i;
+    }
+    std::size_t added = 0;
+    std::size_t freed = 0;
+    std::size_t taken = 0;
+    for (const auto& [key, place] : last) {
+      const std::string* old = find(key);
+      added += old == nullptr ? 1 : 0;
+      freed += old == nullptr ? 0 : key.size() + old->size();
+      taken += key.size() + values[place].size();
+    }
+    Refusal refusal = refuse(added, freed, taken);
+    if (!refusal) {
+      for (const auto& [key, place] : last) {
+        store(key, std::move(values[place]), released);
+      }
+    }
+    return refusal;
+  }
+
+  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
+  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+    std::int64_t present = 0;
+    if (const std::string* text = find(key)) {
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, present);
+      if (error != std::errc() || stop != end) {
+        return {0, "it holds no integer; add works on keys that add alone has written"};
+      }
+    }
+    Count sum;
+    if (__builtin_add_overflow(present, delta, &sum.value)) {
+      return {0, "the sum does not fit into 64 bits"};
+    }
+    sum.refusal = set(key, std::to_string(sum.value), released);
+    return sum;
+  }
+
+  /// Appends to the value; a missing key counts as empty.
+  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    if (old == nullptr) {
+      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
+    }
+    const std::size_t length = old->size() + text.size();
+    if (length > max_value_bytes) {
+      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
+                     std::to_string(max_value_bytes) + " are possible"};
+    }
+    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
+    if (!count.refusal) {
+      values_.at(key) += text;
+      bytes_ += text.size();
+    }
+    return count;
+  }
+
+  /// Removes the key; who waits for it goes on waiting. @returns whether it existed
+  bool erase(const std::string& key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) {
+      return false;
+    }
+    bytes_ -= key.size() + found->second.size();
+    values_.erase(found);
+    waits_.vanished(key);
+    return true;
+  }
+
+  /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
+  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now) {
+    return waits_.add(who, operation, std::move(keys), now, Exists{values_});
+  }
+
+  /// Takes a wait back; nothing if there is no such (any more).
+  std::optional<KeyWaits::GivenUp> cancel(RequestKey who) { return waits_.cancel(who, Exists{values_}); }
+
+  /// Takes back all waits of a session.
+  void forget(std::uint64_t session) { waits_.forget(session); }
+
+  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  std::optional<std::string> lacked_by(std::uint64_t session) const {
+    return waits_.lacked_by(session, Exists{values_});
+  }
+
+  const KeyWaits& waits() const noexcept { return waits_; }
+  std::size_t size() const noexcept { return values_.size(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  using Values = std::unordered_map<std::string, std::string>;
+
+  /// For KeyWaits.
+  struct Exists {
+    bool operator()(const std::string& key) const { return values.contains(key); }
+    const Values& values;
+  };
+
+  /// Why the store cannot take `added` more keys, and `taken` bytes in the place of `freed` ones.
+  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
+    if (values_.size() + added > limits_.keys && added > 0) {
+      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
+             std::to_string(limits_.keys) + "; erase keys or use them again";
+    }
+    if (bytes_ - freed + taken > limits_.store_bytes) {
+      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+    }
+    return std::nullopt;
+  }
+
+  void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    const auto [place, is_new] = values_.try_emplace(key);
+    bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
+    place->second = std::move(value);
+    if (is_new) {
+      waits_.appeared(key, released);
+    }
+  }
+
+  Limits limits_;
+  std::size_t bytes_ = 0;
+  Values values_;
+  KeyWaits waits_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/link.hpp
+
+/// @file
+/// A connection between a rank and its store with its frames, at a place that does not move.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct Link {
+  /// @param bound of the frames that are read at first
+  explicit Link(net::Connection connected, std::size_t bound = max_frame_bytes)
+      : connection(std::move(connected)), reader(connection, bound), writer(connection, max_frame_bytes) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  /// Lets the system notice a host or a path that is gone: probes while nothing is sent, a bound while something is.
+  void watch(std::chrono::milliseconds liveness) {
+    connection.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+    connection.set_user_timeout(liveness);
+  }
+
+  net::Connection connection;
+  net::FrameReader reader;
+  net::FrameWriter writer;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/node_groups.hpp
+
+/// @file
+/// From what all ranks said of themselves to who each is among the others: a pure function.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a rank knows of itself when it joins. What its launcher stated as certain is checked; what is open or a guess
+/// of the launcher is left empty and learnt.
+struct RankFacts {
+  int rank = 0;
+  std::string host_id;
+  std::string host;  ///< its name, for messages
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::optional<int> node_count;
+  std::string agreed;  ///< what must be the same on all ranks: lines "name=value" (agreed_terms.hpp)
+};
+
+namespace detail {
+
+/// The sentence about one stated value that is wrong; nothing where it is right or was not stated.
+inline std::optional<std::string> stated_wrong(const RankFacts& facts, std::string_view name, std::optional<int> stated,
+                                               int computed, std::string_view why) {
+  if (!stated || *stated == computed) {
+    return std::nullopt;
+  }
+  std::string text = "rank " + std::to_string(facts.rank) + " on host " + facts.host + " was told ";
+  text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
+  text.append(std::to_string(computed)).append(": ").append(why);
+  return text + "; correct the variable or flag that states it, or leave it out";
+}
+
+}  // namespace detail
+
+/// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
+/// @param ranks one entry for each rank, in order
+/// @param job the name of the job that every rank gets
+/// @returns a Membership for each rank, or the first disagreement between what a rank stated and what is so
+inline std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankFacts>& ranks,
+                                                                    const std::string& job) {
+  std::unordered_map<std::string_view, std::size_t> node_of_host;
+  std::vector<std::vector<int>> nodes;
+  std::vector<Membership> members(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
+    if (node == nodes.size()) {
+      nodes.emplace_back();
+    }
+    members[i].local_rank = static_cast<int>(nodes[node].size());
+    members[i].node_rank = static_cast<int>(node);
+    nodes[node].push_back(ranks[i].rank);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankFacts& facts = ranks[i];
+    Membership& member = members[i];
+    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
+    member.rank = facts.rank;
+    member.world_size = static_cast<int>(ranks.size());
+    member.local_world_size = static_cast<int>(own_node.size());
+    member.node_count = static_cast<int>(nodes.size());
+    member.host = facts.host;
+    member.job = job;
+    if (nodes.size() > 1) {
+      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
+      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
+    }
+    const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
+                                                    : std::to_string(own_node.size()) + " ranks share its host";
+    const std::string hosts = "the ranks run on " + std::to_string(nodes.size()) +
+                              (nodes.size() == 1 ? " host" : " hosts") + ", numbered in the order of their first ranks";
+    std::optional<std::string> wrong =
+        detail::stated_wrong(facts, "local_world_size", facts.local_world_size, member.local_world_size, shared);
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "local_rank", facts.local_rank, member.local_rank,
+                                   shared + ", and their local ranks follow their ranks");
+    }
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "node_count", facts.node_count, member.node_count, hosts);
+    }
+    if (!wrong) {
+      wrong = detail::stated_wrong(facts, "node_rank", facts.node_rank, member.node_rank, hosts);
+    }
+    if (wrong) {
+      return Cause{CauseKind::disagreement, facts.rank, facts.host, *std::move(wrong)};
+    }
+  }
+  return members;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/message.hpp
+
+/// @file
+/// The messages between a rank and the store of its job; this comment is the description of the protocol.
+///
+/// Both sides of a TCP connection send frames (net/frame.hpp: a length, then that many bytes); the first byte of a
+/// frame is its MessageKind, the rest its fields in the order of the structs, integers little-endian, strings as a
+/// 32-bit length and their bytes. Every length is bounded (limits.hpp), and a frame with bytes left over is malformed.
+///
+///   rank                                 store
+///   Hello                        ->              who, of which attempt, with a secret or without; a nonce
+///                                <-      Challenge   a nonce, and whether a secret is asked for
+///   Join, with a proof           ->              within the handshake deadline
+///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
+///
+/// From here on, a session: its frames are numbered on each side by counting them, Heartbeats left out.
+///
+///                                <-      Welcome once all ranks have joined: who this rank is
+///                                 or     Failure the job's first cause
+///   Request (id)                 ->
+///                                <-      Response (id)   in any order; get, wait and barrier answer when they can
+///   Cancel (id)                  ->              its deadline passed: answered by the Response, whichever it became
+///   Report (cause)               ->
+///                                <-      Failure         to every rank, once: the first cause of the job
+///   Leave                        ->
+///                                <-      Left            then the rank closes
+///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
+///                                                the store's as the answer to it
+///
+/// Who hears nothing for the liveness time takes the other for lost. A connection that breaks without Leave is made
+/// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
+/// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
+///
+/// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
+/// connections that say nothing closes the oldest. After a failure every request is answered Status::failed. What every
+/// version keeps: the kind, magic, protocol and version of a Hello, and all of Refused; so two versions can tell each
+/// other apart. The proofs are described in transcript.hpp.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// @name What a Hello begins with
+/// @{
+inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
+inline constexpr std::uint16_t protocol_version = 2;
+/// @}
+
+/// What begins a frame. Numbers are never given to another meaning.
+enum class MessageKind : std::uint8_t {
+  hello = 1,
+  welcome = 2,
+  refused = 3,
+  failure = 4,
+  request = 5,
+  response = 6,
+  cancel = 7,
+  report = 8,
+  leave = 9,
+  left = 10,
+  accepted = 11,
+  challenge = 12,
+  join = 13,
+  resume = 14,
+  heartbeat = 15,
+};
+
+/// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
+enum class Role : std::uint8_t { rank = 1, launcher = 2 };
+
+/// Random bytes, new for each handshake.
+using Nonce = std::array<std::byte, 16>;
+
+/// An HMAC-SHA256; zeros where there is no secret.
+using Proof = std::array<std::byte, 32>;
+
+/// @name At the door
+/// @{
+struct Hello {
+  std::string version;  ///< of dtrain; the same on all ranks of a job
+  Role role = Role::rank;
+  std::uint64_t generation = 0;  ///< the attempt, counted from 0 by the launcher
+  Nonce nonce{};
+  bool has_secret = false;
+};
+
+struct Challenge {
+  Nonce nonce{};
+  bool asks_secret = false;
+};
+
+struct Join {
+  RankFacts facts;
+  int world_size = 1;
+  std::string job;                ///< what the launcher calls the job; empty where it does not
+  std::int64_t process = 0;       ///< its process id, for messages
+  std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
+  Proof proof{};
+};
+
+/// Names a session to the store that gave it out; nobody else can guess the key.
+struct Ticket {
+  std::uint64_t session = 0;
+  Nonce key{};
+};
+
+struct Resume {
+  Ticket ticket;
+  std::uint64_t received = 0;  ///< frames of the session
+  Proof proof{};
+};
+
+/// The rank sits in its place and waits for the others, or goes on with its session.
+struct Accepted {
+  Ticket ticket;
+  std::uint64_t received = 0;  ///< frames of the session; 0 where it begins
+  std::uint32_t heartbeat_ms = 0;
+  std::uint32_t liveness_ms = 0;
+  std::uint32_t grace_ms = 0;  ///< how long the store waits for a Resume
+  Proof proof{};
+};
+
+struct Refused {
+  std::string sentence;
+  bool other_job = false;  ///< the store is another job's: this rank's own may be elsewhere
+};
+/// @}
+
+/// @name In a session
+/// @{
+struct Heartbeat {
+  std::uint64_t received = 0;  ///< frames of the session: they need not be kept for a Resume any more
+};
+
+struct Welcome {
+  Membership membership;
+};
+
+/// The first cause, to a rank; the same fields as a Report, which goes to the store.
+struct Failure {
+  Cause cause;
+};
+
+struct Report {
+  Cause cause;
+};
+
+struct Leave {};
+struct Left {};
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/fields.hpp
+
+/// @file
+/// FieldWriter and FieldReader: one description of a message's fields serves both directions.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Appends fields; a text that is too long for the other side is cut.
+class FieldWriter {
+ public:
+  void number(std::uint16_t value) { out_.u16(value); }
+  void number(std::uint32_t value) { out_.u32(value); }
+  void number(std::uint64_t value) { out_.u64(value); }
+  void number(std::int64_t value) { out_.i64(value); }
+
+  /// An integer that is one of first..last.
+  void number(int value, int, int) { out_.u32(static_cast<std::uint32_t>(value)); }
+  void number(const std::optional<int>& value, int, int) { out_.u32(static_cast<std::uint32_t>(value.value_or(-1))); }
+
+  template <class E>
+  void choice(E value, E, E) {
+    out_.u8(static_cast<std::uint8_t>(value));
+  }
+  void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
+  void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
+  void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
+    out_.u32(static_cast<std::uint32_t>(values.size()));
+    for (const std::string& value : values) {
+      text(value, longest);
+    }
+  }
+  void flag(bool value) { out_.u8(value ? 1 : 0); }
+  template <std::size_t N>
+  void bytes(const std::array<std::byte, N>& value) {
+    out_.raw(value);
+  }
+
+  std::vector<std::byte> take() { return out_.take(); }
+  std::span<const std::byte> view() const noexcept { return out_.view(); }
+  void clear() noexcept { out_.clear(); }
+
+ private:
+  net::ByteWriter out_;
+};
+
+/// Reads fields from bytes that nobody vouches for; after the first one that cannot be, finished() is false for good.
+class FieldReader {
+ public:
+  explicit FieldReader(std::span<const std::byte> bytes) : in_(bytes) {}
+
+  void number(std::uint16_t& value) { value = in_.u16(); }
+  void number(std::uint32_t& value) { value = in_.u32(); }
+  void number(std::uint64_t& value) { value = in_.u64(); }
+  void number(std::int64_t& value) { value = in_.i64(); }
+
+  void number(int& value, int first, int last) {
+    const auto found = static_cast<std::int32_t>(in_.u32());
+    require(found >= first && found <= last);
+    value = in_.ok() ? found : first;
+  }
+  void number(std::optional<int>& value, int first, int last) {
+    const auto found = static_cast<std::int32_t>(in_.u32());
+    require(found == -1 || (found >= first && found <= last));
+    value = in_.ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+  }
+
+  template <class E>
+  void choice(E& value, E first, E last) {
+    const std::uint8_t found = in_.u8();
+    require(found >= static_cast<std::uint8_t>(first) && found <= static_cast<std::uint8_t>(last));
+    value = in_.ok() ? static_cast<E>(found) : first;
+  }
+
+  /// A name or a sentence, for people: printable, whatever the peer sent.
+  void text(std::string& value, std::size_t longest) {
+    value = printable(in_.string(longest));
+    value.resize(cut(value, longest).size());
+  }
+
+  /// Any bytes: a key or a value. In a sentence they are in_quotes() or printable().
+  void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
+
+  /// At least one text and at most `most`. What is allocated follows what is there, not what is announced.
+  void raw_texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
+    const std::uint32_t count = in_.u32();
+    require(count >= 1 && count <= most);
+    for (std::uint32_t i = 0; i < count && in_.ok(); ++i) {
+      values.push_back(in_.string(longest));
+    }
+  }
+  void flag(bool& value) {
+    const std::uint8_t found = in_.u8();
+    require(found <= 1);
+    value = in_.ok() && found == 1;
+  }
+  template <std::size_t N>
+  void bytes(std::array<std::byte, N>& value) {
+    const std::span<const std::byte> found = in_.raw(N);
+    std::copy(found.begin(), found.end(), value.begin());
+  }
+
+  bool ok() const noexcept { return in_.ok(); }
+  bool finished() const noexcept { return in_.finished(); }
+
+ private:
+  void require(bool holds) {
+    if (!holds) {
+      in_.fail();
+    }
+  }
+
+  net::ByteReader in_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/door_fields.hpp
+
+/// @file
+/// The fields of the messages at the door, for the codec.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+inline constexpr int max_int = std::numeric_limits<int>::max();
+
+/// @name The kind of each message, and its fields in their order on the wire. A proof comes last (transcript.hpp).
+/// @{
+inline constexpr MessageKind kind_of(const Challenge*) {
+  return MessageKind::challenge;
+}
+inline constexpr MessageKind kind_of(const Join*) {
+  return MessageKind::join;
+}
+inline constexpr MessageKind kind_of(const Resume*) {
+  return MessageKind::resume;
+}
+inline constexpr MessageKind kind_of(const Accepted*) {
+  return MessageKind::accepted;
+}
+inline constexpr MessageKind kind_of(const Refused*) {
+  return MessageKind::refused;
+}
+
+/// What follows the kind, magic, protocol and version of a Hello.
+template <class Fields>
+void fields(Fields& of, Hello& message) {
+  of.choice(message.role, Role::rank, Role::launcher);
+  of.number(message.generation);
+  of.bytes(message.nonce);
+  of.flag(message.has_secret);
+}
+
+template <class Fields>
+void fields(Fields& of, Challenge& message) {
+  of.bytes(message.nonce);
+  of.flag(message.asks_secret);
+}
+
+template <class Fields>
+void fields(Fields& of, Join& message) {
+  of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
+  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
+  of.text(message.facts.host_id, max_name_bytes);
+  of.text(message.facts.host, max_name_bytes);
+  of.number(message.facts.local_rank, 0, max_int);
+  of.number(message.facts.local_world_size, 0, max_int);
+  of.number(message.facts.node_rank, 0, max_int);
+  of.number(message.facts.node_count, 0, max_int);
+  of.raw_text(message.facts.agreed, max_agreed_bytes);
+  of.text(message.job, max_name_bytes);
+  of.number(message.process);
+  of.number(message.patience_ms);
+  of.bytes(message.proof);
+}
+
+template <class Fields>
+void fields(Fields& of, Ticket& ticket) {
+  of.number(ticket.session);
+  of.bytes(ticket.key);
+}
+
+template <class Fields>
+void fields(Fields& of, Resume& message) {
+  fields(of, message.ticket);
+  of.number(message.received);
+  of.bytes(message.proof);
+}
+
+template <class Fields>
+void fields(Fields& of, Accepted& message) {
+  fields(of, message.ticket);
+  of.number(message.received);
+  of.number(message.heartbeat_ms);
+  of.number(message.liveness_ms);
+  of.number(message.grace_ms);
+  of.bytes(message.proof);
+}
+
+template <class Fields>
+void fields(Fields& of, Refused& message) {
+  of.text(message.sentence, max_sentence_bytes);
+  of.flag(message.other_job);
+}
+/// @}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/job_options.hpp
+
+/// @file
+/// What a store is to know of a job before anybody joins.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// One job of a server's.
+struct JobOptions {
+  Role role = Role::rank;
+  int world_size = 1;
+  std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
+  std::string job{};             ///< what the launcher calls it; empty: every name is let in
+  /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
+  std::string owner = "the store";
+  Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
+
+  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
+  /// @{
+  std::function<void(const Cause&)> on_failure{};
+  std::function<void(int rank, const std::string& host)> on_joined{};
+  std::function<void(int rank)> on_left{};
+  /// @}
+};
+
+/// What all jobs of a server share.
+struct ServerOptions {
+  std::optional<Secret> secret{};  ///< that everybody has to know
+  Limits limits{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/outbox.hpp
+
+/// @file
+/// The frames of one direction of a session, kept until the other side has them: a pure queue.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+using Frame = std::vector<std::byte>;
+
+/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept for a peer that lost its
+/// connection, as far as the bound goes: who misses more cannot go on.
+class Outbox {
+ public:
+  /// @param most bytes that may wait
+  /// @param kept bytes that are kept after they were taken
+  Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
+
+  /// False, with nothing appended, where more than the bound would wait: the peer does not read.
+  [[nodiscard]] bool push(Frame frame) {
+    if (waiting_bytes_ + frame.size() > most_) {
+      return false;
+    }
+    waiting_bytes_ += frame.size();
+    frames_.push_back(std::move(frame));
+    return true;
+  }
+
+  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
+  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
+
+  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre has_waiting()
+  const Frame& take() {
+    drop_beyond_kept();
+    const Frame& frame = frames_[taken_++];
+    waiting_bytes_ -= frame.size();
+    taken_bytes_ += frame.size();
+    return frame;
+  }
+
+  /// The peer has the first `count` frames. False for a count that cannot be: it was never sent so many.
+  bool acknowledge(std::uint64_t count) noexcept {
+    if (count > first_ + taken_) {
+      return false;
+    }
+    while (first_ < count) {
+      drop_first();
+    }
+    return true;
+  }
+
+  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what is no longer
+  /// kept, or claims what was never sent.
+  bool rewind(std::uint64_t count) noexcept {
+    if (count < first_ || !acknowledge(count)) {
+      return false;
+    }
+    waiting_bytes_ += std::exchange(taken_bytes_, 0);
+    taken_ = 0;
+    return true;
+  }
+
+ private:
+  void drop_first() noexcept {
+    taken_bytes_ -= frames_.front().size();
+    frames_.pop_front();
+    --taken_;
+    ++first_;
+  }
+
+  void drop_beyond_kept() noexcept {
+    while (taken_bytes_ > kept_) {
+      drop_first();
+    }
+  }
+
+  std::size_t most_;
+  std::size_t kept_;
+  std::deque<Frame> frames_;  ///< those that were taken, then those that wait
+  std::size_t taken_ = 0;
+  std::uint64_t first_ = 0;  ///< the number of frames_.front()
+  std::size_t taken_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/party_barrier.hpp
+
+/// @file
+/// A barrier for some of a job's ranks, made of a store's other operations.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Counts who comes; the last of a round opens its gate, and takes away that of the round before, which all have
+/// passed. At most four messages there and back for the last, two for any other. A rank is in a barrier of one name
+/// once at a time, and one that timed out counts as having come. @param store a handle whose prefix only the parties
+/// use
+template <class Store>
+async::Task<void> party_barrier(Store store, std::string name, std::int64_t parties, Deadline deadline) {
+  const std::string prefix = "barrier/" + name + "/";
+  async::Task<std::int64_t> arriving = store.add(prefix + "arrived", 1, deadline);
+  const std::int64_t arrived = co_await std::move(arriving);
+  const std::int64_t round = (arrived - 1) / parties;
+  const std::string gate = prefix + std::to_string(round);
+  if (arrived % parties != 0) {
+    async::Task<void> waiting = store.wait(std::vector<std::string>{gate}, deadline);
+    co_await std::move(waiting);
+    co_return;
+  }
+  async::Task<void> opening = store.set(gate, "", deadline);
+  co_await std::move(opening);
+  if (round > 0) {
+    async::Task<bool> erasing = store.erase(prefix + std::to_string(round - 1), deadline);
+    static_cast<void>(co_await std::move(erasing));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_bounds.hpp
+
+/// @file
+/// What a rank may ask of the store at all, checked before anything is sent.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a request is doing, for the beginning of sentences: "setting key 'a' and 2 more". @pre it has a key
+inline std::string doing_of(const Request& request) {
+  const char* verb = "";
+  switch (request.operation) {
+    case Operation::set: verb = "setting key "; break;
+    case Operation::get: verb = "waiting for key "; break;
+    case Operation::try_get: verb = "looking for key "; break;
+    case Operation::add: verb = "adding to key "; break;
+    case Operation::wait: verb = "waiting for key "; break;
+    case Operation::barrier: verb = "waiting in barrier "; break;
+    case Operation::compare_set: verb = "comparing and setting key "; break;
+    case Operation::erase: verb = "erasing key "; break;
+    case Operation::append: verb = "appending to key "; break;
+    case Operation::set_many: verb = "setting key "; break;
+    case Operation::get_many: verb = "waiting for key "; break;
+  }
+  return verb + in_quotes(request.keys.front()) +
+         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+}
+
+/// @throws Error (invalid_argument) for what is too long or too much, with the bound
+inline void require_bounded(const Request& request, const std::string& doing) {
+  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
+    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
+  };
+  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
+  if (request.keys.size() > max_keys_of_a_wait) {
+    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_of_a_wait, " are possible at once");
+  }
+  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
+  for (const std::string& key : request.keys) {
+    sum += key.size();
+    if (key.size() > max_key_bytes) {
+      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
+    }
+  }
+  for (const std::string& value : request.values) {
+    sum += value.size();
+    if (value.size() > max_value_bytes) {
+      refuse("a value has " + bytes(value.size()), max_value_bytes);
+    }
+  }
+  if (request.value.size() > max_value_bytes) {
+    refuse("the value has " + bytes(request.value.size()), max_value_bytes);
+  }
+  if (sum > max_batch_bytes) {
+    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_fields.hpp
+
+/// @file
+/// The fields of requests and their answers, in their order on the wire: for codec.hpp.
+
+namespace DTRAIN_NAMESPACE::rendezvous::detail {
+
+inline constexpr MessageKind kind_of(const Request*) {
+  return MessageKind::request;
+}
+inline constexpr MessageKind kind_of(const Response*) {
+  return MessageKind::response;
+}
+inline constexpr MessageKind kind_of(const Cancel*) {
+  return MessageKind::cancel;
+}
+
+/// Exactly `count` values. @pre when writing, there are so many
+template <class Fields>
+void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
+  values.resize(count);
+  for (std::string& value : values) {
+    of.raw_text(value, max_value_bytes);
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Request& message) {
+  of.number(message.id);
+  of.choice(message.operation, Operation::set, Operation::get_many);
+  of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
+  switch (message.operation) {
+    case Operation::compare_set: {
+      int expects_one = message.expected ? 1 : 0;
+      of.number(expects_one, 0, 1);
+      if (expects_one == 1) {
+        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
+      }
+      of.raw_text(message.value, max_value_bytes);
+      break;
+    }
+    case Operation::set:
+    case Operation::append: of.raw_text(message.value, max_value_bytes); break;
+    case Operation::add: of.number(message.number); break;
+    case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
+    default: break;
+  }
+}
+
+template <class Fields>
+void fields(Fields& of, Response& message) {
+  of.number(message.id);
+  of.choice(message.status, Status::ok, Status::failed);
+  of.raw_text(message.text, max_value_bytes);
+  of.number(message.number);
+  int count = static_cast<int>(message.values.size());
+  of.number(count, 0, static_cast<int>(max_keys_of_a_wait));
+  values_of(of, message.values, static_cast<std::size_t>(count));
+}
+
+template <class Fields>
+void fields(Fields& of, Cancel& message) {
+  of.number(message.id);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous::detail
+
+// ---- dtrain/rendezvous/seats.hpp
+
+/// @file
+/// The places of a job, one for each rank: who may sit down, who sits, who has got up. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Names a connection of the server's; never used twice.
+using SessionId = std::uint64_t;
+
+/// Who has taken the place of each rank, and what became of it.
+class Seats {
+ public:
+  enum class State : std::uint8_t { empty = 1, joined, left, lost };
+
+  struct Seat {
+    State state = State::empty;
+    SessionId session = 0;
+    RankFacts facts;
+    std::int64_t process = 0;
+
+    std::string who() const {
+      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
+             ")";
+    }
+  };
+
+  /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
+  Seats(int world_size, std::string owner) : owner_(std::move(owner)), seats_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const noexcept { return static_cast<int>(seats_.size()); }
+  const Seat& at(int rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
+
+  /// Nothing where the rank has sat down; Refused where only this one is wrong, as everyone is who comes when all seats
+  /// are taken (another job's rank, with this one's address); a Cause where the job cannot be formed, as with different
+  /// world sizes or terms.
+  std::variant<std::monostate, Refused, Cause> sit(SessionId session, const Join& join) {
+    const int rank = join.facts.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = "rank " + std::to_string(rank) + " on host " + join.facts.host +
+                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
+                               " that it has " + std::to_string(world_size());
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Cause{CauseKind::disagreement, rank, join.facts.host, text + "; start all ranks with one world size"};
+    }
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
+                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
+    }
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    if (seat.state != State::empty) {
+      const char* state = seat.state == State::joined ? ""
+                          : seat.state == State::left ? ", which has left"
+                                                      : ", which was lost";
+      return Refused{"rank " + std::to_string(rank) + " is taken: " + seat.who() + " has it" + state +
+                     "; give each process its own rank"};
+    }
+    if (taken_ == 0) {
+      agreed_ = join.facts.agreed;
+      agreed_by_ = "rank " + std::to_string(rank) + " on host " + join.facts.host;
+    } else if (const auto difference = first_difference(join.facts.agreed, agreed_)) {
+      return Cause{CauseKind::disagreement, rank, join.facts.host,
+                   "rank " + std::to_string(rank) + " on host " + join.facts.host + " has " + difference->first + ", " +
+                       agreed_by_ + " has " + difference->second +
+                       "; start all ranks with the same program and settings"};
+    }
+    seat = Seat{State::joined, session, join.facts, join.process};
+    seat.facts.agreed.clear();  // ten thousand copies of one text
+    ++taken_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// The seat that the very process which says this sits in already; null where there is no such.
+  const Seat* seat_of(const Join& join) const noexcept {
+    const int rank = join.facts.rank;
+    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
+      return nullptr;
+    }
+    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    const bool same = seat.facts.host_id == join.facts.host_id && seat.process == join.process;
+    return seat.state == State::joined && same ? &seat : nullptr;
+  }
+
+  /// A rank that sits gets up. @param how left or lost
+  void rise(int rank, State how) {
+    seats_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+    left_ += how == State::left ? 1 : 0;
+  }
+
+  /// Whether every rank has sat down at some time.
+  bool complete() const noexcept { return taken_ == seats_.size(); }
+
+  /// How many sit now.
+  std::size_t present() const noexcept { return present_; }
+
+  bool anyone_left() const noexcept { return left_ > 0; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> in(State state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
+  /// What all said of themselves, in order of rank.
+  std::vector<RankFacts> facts() const {
+    std::vector<RankFacts> all;
+    all.reserve(seats_.size());
+    for (const Seat& seat : seats_) {
+      all.push_back(seat.facts);
+    }
+    return all;
+  }
+
+ private:
+  std::string owner_;
+  std::string agreed_;     ///< what the first to sit down said
+  std::string agreed_by_;  ///< who that was
+  std::vector<Seat> seats_;
+  std::size_t taken_ = 0;
+  std::size_t present_ = 0;
+  std::size_t left_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/effect.hpp
+
+/// @file
+/// What may be said to and by a rank that has joined, and what a Job wants its server to do.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a session is to be sent.
+using ToRank = std::variant<Welcome, Failure, Response, Left>;
+
+/// What a rank may send in its session.
+using FromRank = std::variant<Request, Cancel, Report, Leave>;
+
+/// @name Effects: what the server is to do, in order.
+/// @{
+struct Send {
+  SessionId session = 0;
+  ToRank message;
+};
+/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
+[[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
+  return {session, std::move(message)};
+}
+/// Close the session once what was sent to it is out.
+struct CloseAfterSending {
+  SessionId session = 0;
+};
+/// A rank has taken its place.
+struct Joined {
+  int rank = 0;
+  std::string host;
+};
+/// A rank is done.
+struct HasLeft {
+  int rank = 0;
+};
+/// The job has its first cause.
+struct HasFailed {
+  Cause cause;
+};
+using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/codec.hpp
+
+/// @file
+/// The messages of a session to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// @name The kind of each message, and its fields in their order on the wire.
+/// @{
+inline constexpr MessageKind kind_of(const Heartbeat*) {
+  return MessageKind::heartbeat;
+}
+inline constexpr MessageKind kind_of(const Welcome*) {
+  return MessageKind::welcome;
+}
+inline constexpr MessageKind kind_of(const Failure*) {
+  return MessageKind::failure;
+}
+inline constexpr MessageKind kind_of(const Report*) {
+  return MessageKind::report;
+}
+inline constexpr MessageKind kind_of(const Leave*) {
+  return MessageKind::leave;
+}
+inline constexpr MessageKind kind_of(const Left*) {
+  return MessageKind::left;
+}
+
+template <class Fields>
+void fields(Fields& of, Heartbeat& message) {
+  of.number(message.received);
+}
+
+template <class Fields>
+void fields(Fields& of, Welcome& message) {
+  of.number(message.membership.rank, 0, max_world_size);
+  of.number(message.membership.world_size, 1, max_world_size);
+  of.number(message.membership.local_rank, 0, max_world_size);
+  of.number(message.membership.local_world_size, 1, max_world_size);
+  of.number(message.membership.node_rank, 0, max_world_size);
+  of.number(message.membership.node_count, 1, max_world_size);
+  of.text(message.membership.host, max_name_bytes);
+  of.text(message.membership.job, max_name_bytes);
+  of.number(message.membership.other_host_rank, -1, max_world_size);
+  of.text(message.membership.other_host, max_name_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Cause& cause) {
+  of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
+  of.number(cause.rank, -1, max_int);
+  of.text(cause.host, max_name_bytes);
+  of.text(cause.text, max_sentence_bytes);
+}
+
+template <class Fields>
+void fields(Fields& of, Failure& message) {
+  fields(of, message.cause);
+}
+
+template <class Fields>
+void fields(Fields& of, Report& message) {
+  fields(of, message.cause);
+}
+
+template <class Fields>
+void fields(Fields&, Leave&) {}
+
+template <class Fields>
+void fields(Fields&, Left&) {}
+/// @}
+
+template <class Message, class Any>
+std::optional<Any> decode_as(FieldReader& reader) {
+  Message message;
+  fields(reader, message);
+  std::optional<Any> decoded;
+  if (reader.finished()) {
+    decoded.emplace(std::move(message));
+  }
+  return decoded;
+}
+
+}  // namespace detail
+
+/// The frame of a message, in the memory of `writer`, which is used again.
+template <class Message>
+std::span<const std::byte> encode(Message message, FieldWriter& writer) {
+  writer.clear();
+  const MessageKind kind = detail::kind_of(&message);
+  writer.choice(kind, kind, kind);
+  detail::fields(writer, message);
+  return writer.view();
+}
+
+/// The frame of a message. @pre keys and values within their bounds: they would be cut
+template <class Message>
+Frame encode(Message message) {
+  FieldWriter writer;
+  static_cast<void>(encode(std::move(message), writer));
+  return writer.take();
+}
+
+inline Frame encode(ToRank message) {
+  return std::visit([](auto& each) { return encode(std::move(each)); }, message);
+}
+
+/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
+inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
+  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
+  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
+}
+
+/// What a store sent in a session; nothing if it does not follow the protocol.
+inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
+    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
+    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+/// What a rank sent in a session; nothing if it does not follow the protocol.
+inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
+    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
+    case MessageKind::report: return detail::decode_as<Report, FromRank>(reader);
+    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/door_codec.hpp
+
+/// @file
+/// The messages at the door, before a session begins, to the bytes of a frame and back.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a rank may say after its Hello.
+using Knock = std::variant<Join, Resume>;
+
+/// What a store may say at the door.
+using DoorAnswer = std::variant<Challenge, Accepted, Refused, Failure>;
+
+/// @param protocol another than this version's only in tests
+inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
+  FieldWriter writer;
+  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
+  writer.number(protocol_magic);
+  writer.number(protocol);
+  writer.text(message.version, max_name_bytes);
+  detail::fields(writer, message);
+  return writer.take();
+}
+
+/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
+/// @param version the store's version of dtrain
+inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
+                                                                const std::string& version) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  std::uint32_t magic = 0;
+  std::uint16_t protocol = 0;
+  Hello hello;
+  reader.choice(kind, MessageKind::hello, MessageKind::hello);
+  reader.number(magic);
+  reader.number(protocol);
+  reader.text(hello.version, max_name_bytes);
+  if (!reader.ok() || magic != protocol_magic) {
+    return std::nullopt;
+  }
+  if (protocol != protocol_version || hello.version != version) {
+    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
+                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
+                   "); run one build on all ranks"};
+  }
+  detail::fields(reader, hello);
+  if (!reader.finished()) {
+    return std::nullopt;
+  }
+  return hello;
+}
+
+/// What a rank said after its Hello; nothing if it does not follow the protocol.
+inline std::optional<Knock> decode_knock(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::join: return detail::decode_as<Join, Knock>(reader);
+    case MessageKind::resume: return detail::decode_as<Resume, Knock>(reader);
+    default: return std::nullopt;
+  }
+}
+
+/// What a store said at the door; nothing if it does not follow the protocol.
+inline std::optional<DoorAnswer> decode_door_answer(std::span<const std::byte> frame) {
+  FieldReader reader(frame);
+  MessageKind kind{};
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  switch (kind) {
+    case MessageKind::challenge: return detail::decode_as<Challenge, DoorAnswer>(reader);
+    case MessageKind::accepted: return detail::decode_as<Accepted, DoorAnswer>(reader);
+    case MessageKind::refused: return detail::decode_as<Refused, DoorAnswer>(reader);
+    case MessageKind::failure: return detail::decode_as<Failure, DoorAnswer>(reader);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/line.hpp
+
+/// @file
+/// rendezvous::Line: one side of a session, which outlives the connections that carry it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Bounds of one end of a session.
+struct LineOptions {
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
+  std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
+  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
+};
+
+/// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
+/// loop outlives it. Threads: the loop's. Its handlers may close it.
+class Line : public std::enable_shared_from_this<Line> {
+ public:
+  struct Handlers {
+    /// A frame of the session has come. False where it does not follow the protocol: the connection ends.
+    std::function<bool(std::span<const std::byte>)> on_frame;
+    /// The connection has ended, and no other is attached. @param how a clause
+    std::function<void(const std::string& how)> on_end;
+  };
+
+  Line(async::EventLoop& loop, const LineOptions& options, Handlers handlers)
+      : loop_(loop),
+        options_(options),
+        handlers_(std::move(handlers)),
+        outbox_(options.outgoing_bytes, kept_bytes),
+        to_write_(loop),
+        taken_(loop),
+        last_heard_(Deadline::Clock::now()) {}
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  ~Line() = default;
+
+  /// Goes on over this connection, instead of any that it has. What the link's writer holds already goes first.
+  /// @param has how many frames the peer has. False where it cannot go on from there: then nothing is changed
+  bool attach(std::unique_ptr<Link> link, std::uint64_t has) {
+    if (!outbox_.rewind(has)) {
+      return false;
+    }
+    detach();
+    link_ = std::move(link);
+    last_heard_ = Deadline::Clock::now();
+    reading_ = loop_.spawn(run(shared_from_this(), &Line::read_all));
+    writing_ = loop_.spawn(run(shared_from_this(), &Line::write_all));
+    return true;
+  }
+
+  bool attached() const noexcept { return link_ != nullptr; }
+
+  /// False where the peer leaves too much unread.
+  [[nodiscard]] bool send(Frame frame) {
+    to_write_.set();
+    return outbox_.push(std::move(frame));
+  }
+
+  /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
+  /// under way that the peer hears anyway.
+  void beat() {
+    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
+        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
+      unacknowledged_bytes_ = 0;
+      to_write_.set();
+    }
+  }
+
+  /// Ends the connection once everything is sent. Without one, nothing is sent any more.
+  void close_after_sending() {
+    closing_ = true;
+    to_write_.set();
+  }
+
+  /// Ends everything; no handler is called any more.
+  void close() noexcept {
+    handlers_ = {};
+    detach();
+  }
+
+  std::uint64_t received() const noexcept { return received_; }
+  Deadline::Clock::time_point last_heard() const noexcept { return last_heard_; }
+  void forgive_silence() noexcept { last_heard_ = Deadline::Clock::now(); }
+  std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
+
+ private:
+  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
+  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
+  static constexpr std::chrono::milliseconds linger{1000};
+
+  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  bool lacks_room() const noexcept {
+    return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
+  }
+
+  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
+  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
+  async::Task<void> room() {
+    while (lacks_room()) {
+      is_crowded_ = true;
+      co_await taken_.wait(a_day());
+    }
+    is_crowded_ = false;
+  }
+
+  /// Ends both directions and the connection.
+  void detach() noexcept {
+    reading_.cancel();
+    writing_.cancel();
+    link_.reset();
+    taken_.set();
+  }
+
+  /// Runs one direction. Its end, or its exception, is the end of the connection.
+  static async::Task<void> run(std::shared_ptr<Line> self, async::Task<std::string> (Line::*direction)(Link&)) {
+    const Link* const link = self->link_.get();
+    std::string how;
+    try {
+      how = co_await ((*self).*direction)(*self->link_);
+    } catch (const std::exception& error) {
+      how = error.what();
+    }
+    if (self->link_.get() == link) {
+      self->detach();
+      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
+      if (on_end) {
+        on_end(how);
+      }
+    }
+  }
+
+  async::Task<std::string> read_all(Link& link) {
+    net::FrameResult frame;
+    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
+    for (;;) {
+      if (lacks_room()) {
+        co_await room();
+      }
+      if (!link.reader.try_read_frame(frame)) {
+        co_await link.connection.readable(a_day());
+        continue;
+      }
+      if (!frame.ok()) {
+        co_return frame.reason;
+      }
+      last_heard_ = Deadline::Clock::now();
+      const bool understood = hear(frame.payload);
+      if (link_.get() != &link) {
+        co_return std::string();
+      }
+      if (!understood) {
+        co_return "it sent bytes that do not follow the protocol";
+      }
+    }
+  }
+
+  bool hear(std::span<const std::byte> frame) {
+    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
+      if (options_.is_store) {
+        beat();
+      }
+      return outbox_.acknowledge(*has);
+    }
+    ++received_;
+    unacknowledged_bytes_ += frame.size();
+    if (unacknowledged_bytes_ > acknowledged_every) {
+      beat();
+    }
+    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
+    return !on_frame || on_frame(frame);
+  }
+
+  async::Task<std::string> write_all(Link& link) {
+    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
+    for (;;) {
+      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
+        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+      }
+      if (link.writer.queued_bytes() > 0) {
+        net::IoResult result = link.writer.try_flush();
+        if (result.status == net::IoStatus::timed_out) {
+          const std::size_t at_once = result.bytes;
+          result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
+          result.bytes += at_once;
+        }
+        taken_.set();
+        if (result.status == net::IoStatus::closed) {
+          co_return result.reason();
+        }
+        const Deadline::Clock::time_point now = Deadline::Clock::now();
+        if (result.bytes > 0) {
+          last_taken = now;
+          last_heard_ = is_crowded_ ? now : last_heard_;
+        } else if (now - last_taken >= options_.send) {
+          co_return "it took nothing for " + seconds_text(options_.send);
+        }
+      } else if (closing_) {
+        link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
+        co_await loop_.sleep_for(linger);
+        co_return "it was told to close";
+      } else {
+        co_await to_write_.wait(a_day());
+        last_taken = Deadline::Clock::now();
+      }
+    }
+  }
+
+  async::EventLoop& loop_;
+  LineOptions options_;
+  Handlers handlers_;
+  Outbox outbox_;
+  std::unique_ptr<Link> link_;
+  async::AutoResetEvent to_write_;
+  async::AutoResetEvent taken_;
+  Deadline::Clock::time_point last_heard_;
+  std::uint64_t received_ = 0;
+  std::size_t unacknowledged_bytes_ = 0;
+  FieldWriter heartbeat_;
+  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
+  bool closing_ = false;
+  async::Spawned reading_;
+  async::Spawned writing_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/request_desk.hpp
+
+/// @file
+/// Where the requests of a job's ranks are served: a pure state machine, requests in, answers out.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every request gets one answer, unless its session ends first. Threads: one. Bounded by its Limits.
+class RequestDesk {
+ public:
+  /// @param effects gets the answers. Lifetime: outlives the desk
+  RequestDesk(int world_size, const Limits& limits, std::vector<Effect>& effects)
+      : limits_(limits), world_size_(world_size), effects_(effects), keys_(limits), barriers_(world_size) {}
+  RequestDesk(const RequestDesk&) = delete;
+  RequestDesk& operator=(const RequestDesk&) = delete;
+  ~RequestDesk() = default;
+
+  using Instant = KeyWaits::Instant;
+
+  const KeySpace& keys() const noexcept { return keys_; }
+
+  /// A session may ask from now on, as this rank.
+  void open(SessionId session, int rank) { clients_.emplace(session, Client{rank, {}}); }
+
+  /// Nobody waits for the session's answers any more.
+  void close(SessionId session) {
+    keys_.forget(session);
+    barriers_.forget(session);
+    clients_.erase(session);
+  }
+
+  /// Ends every request without an answer: the job has failed, and its ranks were told so.
+  void fail() {
+    for (auto& [session, client] : clients_) {
+      keys_.forget(session);
+      client.pending.clear();
+    }
+    barriers_.clear();
+  }
+
+  /// This rank has left the job: no barrier can complete any more.
+  void refuse_barriers(int left) {
+    left_.insert(left);
+    const auto waiting = barriers_.clear();
+    const std::string why = waiting.empty() ? std::string() : cannot_complete();
+    for (const auto& [who, name] : waiting) {
+      answer(who, Status::refused, why);
+    }
+  }
+
+  /// What a rank is doing, as far as its requests tell.
+  std::string doing(SessionId session) const {
+    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
+      return "while it waited in barrier " + in_quotes(*barrier);
+    }
+    const std::optional<std::string> key = keys_.lacked_by(session);
+    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+  }
+
+  /// @pre the session is open, and the request came out of decode_from_rank
+  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
+    const RequestKey who{session, request.id};
+    Client& client = clients_.at(session);
+    if (client.pending.size() >= limits_.pending_requests) {
+      return answer(who, Status::refused,
+                    "this rank has " + std::to_string(client.pending.size()) +
+                        " requests without an answer, the limit; await some first");
+    }
+    if (!client.pending.insert(request.id).second) {
+      return;  // an id that is used twice: its first use will be answered
+    }
+    serve(who, client.rank, request, now);
+  }
+
+  /// The rank gives a request up; one that was answered meanwhile stays so.
+  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
+    const RequestKey who{session, cancel.id};
+    if (const std::optional<KeyWaits::GivenUp> wait = keys_.cancel(who)) {
+      answer(who, Status::gave_up, sentence(*wait, now));
+    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(who)) {
+      answer(who, Status::gave_up, sentence(*barrier, now));
+    }
+  }
+
+ private:
+  struct Client {
+    int rank = 0;
+    std::set<std::uint64_t> pending;  ///< requests without an answer
+  };
+
+  static std::string sentence(const KeyWaits::GivenUp& wait, Instant now) {
+    std::string text;
+    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
+      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+    }
+    if (wait.keys > 1) {
+      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
+    }
+    return "no rank set " + text + " in the " + seconds_text(now - wait.since) + " since this rank began to wait";
+  }
+
+  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
+    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(world_size_) +
+                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
+                       seconds_text(now - barrier.since) + " ago)";
+    if (!barrier.missing.empty()) {
+      text += "; " + rank_list(barrier.missing) + " did not come";
+    }
+    if (!barrier.gave_up.empty()) {
+      text += "; " + rank_list(barrier.gave_up) + " came and gave up";
+    }
+    return text;
+  }
+
+  void answer(Response response, SessionId session) {
+    const auto found = clients_.find(session);
+    if (found != clients_.end()) {
+      found->second.pending.erase(response.id);
+      effects_.emplace_back(send_to(session, std::move(response)));
+    }
+  }
+  void answer(RequestKey who, Status status, std::string text = {}, std::int64_t number = 0) {
+    answer(Response{who.request, status, std::move(text), number}, who.session);
+  }
+  void answer(RequestKey who, const KeySpace::Refusal& refusal, std::int64_t number = 0) {
+    answer(who, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
+  }
+
+  void serve(RequestKey who, int rank, Request& request, Instant now) {
+    std::vector<KeyWaits::Released> released;
+    const std::string& key = request.keys.front();
+    switch (request.operation) {
+      case Operation::set: answer(who, keys_.set(key, std::move(request.value), released)); break;
+      case Operation::set_many: answer(who, keys_.set_many(request.keys, std::move(request.values), released)); break;
+      case Operation::add: count(who, keys_.add(key, request.number, released)); break;
+      case Operation::append: count(who, keys_.append(key, request.value, released)); break;
+      case Operation::compare_set: compare_set(who, request, released); break;
+      case Operation::erase: answer(who, keys_.erase(key) ? Status::ok : Status::missing); break;
+      case Operation::try_get: {
+        const std::string* value = keys_.find(key);
+        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
+        break;
+      }
+      case Operation::get:
+      case Operation::wait:
+      case Operation::get_many: wait(who, request, now); break;
+      case Operation::barrier: arrive(who, rank, key, now); break;
+    }
+    release(released);
+  }
+
+  void count(RequestKey who, const KeySpace::Count& count) { answer(who, count.refusal, count.value); }
+
+  void compare_set(RequestKey who, Request& request, std::vector<KeyWaits::Released>& released) {
+    const std::string& key = request.keys.front();
+    const std::string* value = keys_.find(key);
+    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
+    if (as_expected) {
+      answer(who, keys_.set(key, std::move(request.value), released), 1);
+    } else {
+      answer(who, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
+    }
+  }
+
+  void wait(RequestKey who, Request& request, Instant now) {
+    if (keys_.waits().keys_of(who.session) + request.keys.size() > limits_.waited_keys) {
+      return answer(who, Status::refused,
+                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
+    }
+    if (!keys_.wait(who, request.operation, request.keys, now)) {
+      answer(found(KeyWaits::Released{who, request.operation, std::move(request.keys)}), who.session);
+    }
+  }
+
+  /// The answer to a wait whose keys all exist.
+  Response found(const KeyWaits::Released& wait) const {
+    Response response;
+    response.id = wait.who.request;
+    if (wait.operation == Operation::get) {
+      response.text = *keys_.find(wait.keys.front());
+    } else if (wait.operation == Operation::get_many) {
+      std::size_t bytes = 0;
+      for (const std::string& key : wait.keys) {
+        bytes += keys_.find(key)->size();
+      }
+      if (bytes > max_batch_bytes) {
+        return Response{wait.who.request, Status::refused,
+                        "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
+                            std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
+                            " are given at once; ask for fewer keys",
+                        0};
+      }
+      for (const std::string& key : wait.keys) {
+        response.values.push_back(*keys_.find(key));
+      }
+    }
+    return response;
+  }
+
+  /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
+  void release(const std::vector<KeyWaits::Released>& released) {
+    std::map<SessionId, std::size_t> bytes;
+    for (const KeyWaits::Released& each : released) {
+      Response response = found(each);
+      std::size_t& sum = bytes[each.who.session];
+      sum += response.text.size();
+      for (const std::string& value : response.values) {
+        sum += value.size();
+      }
+      if (sum > limits_.outgoing_bytes / 2) {
+        response = Response{each.who.request, Status::refused,
+                            "the answers that this rank waits for at once have more than " +
+                                std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once",
+                            0};
+      }
+      answer(std::move(response), each.who.session);
+    }
+  }
+
+  void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
+    if (!left_.empty()) {
+      return answer(who, Status::refused, cannot_complete());
+    }
+    std::vector<RequestKey> released;
+    if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
+      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+    }
+    for (const RequestKey each : released) {
+      answer(each, Status::ok);
+    }
+  }
+
+  std::string cannot_complete() const {
+    return "it cannot complete: " + rank_list(std::vector<int>(left_.begin(), left_.end())) + " left the job";
+  }
+
+  Limits limits_;
+  int world_size_;
+  std::vector<Effect>& effects_;
+  KeySpace keys_;
+  Barriers barriers_;
+  std::set<int> left_;  ///< the ranks without which no barrier can complete any more
+  std::map<SessionId, Client> clients_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/job.hpp
+
+/// @file
+/// What the store knows of its job, as a state machine without sockets and clocks: messages in, effects out.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who sits where, the formation, the first cause and leaving; what the ranks ask is for the RequestDesk.
+/// Threads: one. Bounded by its Limits whatever it is told.
+class Job {
+ public:
+  /// @param id the name of the job that every rank gets
+  Job(int world_size, std::string owner, std::string id, const Limits& limits)
+      : id_(std::move(id)), seats_(world_size, std::move(owner)), desk_(world_size, limits, effects_) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() = default;
+
+  /// The effects since the last call.
+  std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
+
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  bool formed() const noexcept { return formed_; }
+  const Seats& seats() const noexcept { return seats_; }
+  const KeySpace& keys() const noexcept { return desk_.keys(); }
+
+  /// Nobody is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
+  bool over() const noexcept { return (formed_ || cause_) && seats_.present() == 0; }
+
+  bool has_joined(SessionId session) const { return ranks_.contains(session); }
+
+  /// What became of somebody who wants to join: a session that has joined, or why not.
+  using Verdict = std::variant<std::monostate, Refused, Failure>;
+
+  /// Somebody who has shown that it may wants to join. @pre the session is new
+  Verdict join(SessionId session, const Join& join) {
+    if (cause_) {
+      return Failure{*cause_};
+    }
+    auto verdict = seats_.sit(session, join);
+    if (const Refused* refused = std::get_if<Refused>(&verdict)) {
+      note_refusal(refused->sentence);
+      return *refused;
+    }
+    if (const Cause* cause = std::get_if<Cause>(&verdict)) {
+      post(*cause);
+      return Failure{*cause};
+    }
+    ranks_.emplace(session, join.facts.rank);
+    desk_.open(session, join.facts.rank);
+    effects_.emplace_back(Joined{join.facts.rank, join.facts.host});
+    if (seats_.complete()) {
+      form();
+    }
+    return std::monostate{};
+  }
+
+  /// Somebody was refused. The sentence is kept for those who wait in vain for the rank it might have been.
+  void note_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
+
+  /// A rank sent a message in its session.
+  void receive(SessionId session, FromRank message) {
+    std::visit([&](auto& each) { on(session, each); }, message);
+  }
+
+  /// A session is gone. @returns the loss, for post, if it had joined and not left
+  std::optional<Cause> closed(SessionId session, const std::string& how) {
+    const auto found = ranks_.find(session);
+    if (found == ranks_.end()) {
+      return std::nullopt;
+    }
+    const int rank = found->second;
+    const std::string doing = formed_ ? desk_.doing(session) : "while the ranks were joining";
+    const Cause cause{CauseKind::lost, rank, seats_.at(rank).facts.host, how + " " + doing};
+    remove(session, Seats::State::lost);
+    return cause;
+  }
+
+  /// The first cause wins; it goes to every rank at once.
+  void post(const Cause& cause) {
+    if (cause_) {
+      return;
+    }
+    cause_ = cause;
+    effects_.emplace_back(HasFailed{cause});
+    for (const auto& [session, rank] : ranks_) {
+      send(session, Failure{cause});
+    }
+    desk_.fail();
+  }
+
+  /// Who has not joined yet.
+  std::string missing() const { return rank_list(seats_.in(Seats::State::empty)); }
+
+  /// The deadline of the formation has passed. @param patience says how long it was: "600 s"
+  void formation_late(const std::string& patience) {
+    if (formed_ || cause_) {
+      return;
+    }
+    std::string text = "within " + patience + " only " + rank_list(seats_.in(Seats::State::joined)) + " of " +
+                       std::to_string(seats_.world_size()) + " joined, " + missing() +
+                       " did not; see whether they run and know the address of the store";
+    if (!last_refusal_.empty()) {
+      text += " (a process was refused: " + last_refusal_ + ")";
+    }
+    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
+  }
+
+ private:
+  void send(SessionId session, ToRank message) { effects_.emplace_back(send_to(session, std::move(message))); }
+  void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
+
+  void form() {
+    auto formed = form_membership(seats_.facts(), id_);
+    if (const Cause* cause = std::get_if<Cause>(&formed)) {
+      return post(*cause);
+    }
+    formed_ = true;
+    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
+      const SessionId session = seats_.at(membership.rank).session;
+      send(session, Welcome{std::move(membership)});
+    }
+  }
+
+  void remove(SessionId session, Seats::State how) {
+    seats_.rise(ranks_.at(session), how);
+    desk_.close(session);
+    ranks_.erase(session);
+  }
+
+  void on(SessionId session, Request& request) {
+    if (cause_) {
+      return send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+    }
+    if (!formed_) {
+      return send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+    }
+    desk_.receive(session, request);
+  }
+
+  void on(SessionId session, const Cancel& cancel) { desk_.receive(session, cancel); }
+
+  void on(SessionId, const Report& report) { post(report.cause); }
+
+  void on(SessionId session, const Leave&) {
+    const int rank = ranks_.at(session);
+    const std::string host = seats_.at(rank).facts.host;
+    send(session, Left{});
+    close(session);
+    remove(session, Seats::State::left);
+    effects_.emplace_back(HasLeft{rank});
+    if (!formed_) {
+      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
+    }
+    desk_.refuse_barriers(rank);
+  }
+
+  std::string id_;
+  Seats seats_;
+  std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
+  std::optional<Cause> cause_;
+  bool formed_ = false;
+  std::string last_refusal_;
+  std::vector<Effect> effects_;
+  RequestDesk desk_;  ///< answers into effects_
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation_watch.hpp
+
+/// @file
+/// Waits until all ranks have joined, says whom it waits for, and ends the job when that takes too long.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: the loop and the job outlive it. Threads: the loop's.
+class FormationWatch {
+ public:
+  /// @param ended is called when it has failed the job
+  FormationWatch(async::EventLoop& loop, Job& job, Deadline deadline, std::function<void()> ended)
+      : job_(&job),
+        began_(Deadline::Clock::now()),
+        deadline_(deadline),
+        ended_(std::move(ended)),
+        changed_(loop),
+        watching_(loop.spawn(watch())) {}
+  FormationWatch(const FormationWatch&) = delete;
+  FormationWatch& operator=(const FormationWatch&) = delete;
+
+  /// A rank has joined. One that waits less long than the store ends the formation for all: without it there is no job.
+  void joined(std::uint64_t patience_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    if (patience_ms < static_cast<std::uint64_t>(left.count())) {
+      deadline_ = Deadline::after(std::chrono::milliseconds(patience_ms));
+    }
+    changed_.set();
+  }
+
+ private:
+  /// How long users wait without a word; then as often again.
+  static constexpr std::chrono::seconds patience{10};
+
+  async::Task<void> watch() {
+    Deadline notice = Deadline::after(patience);
+    while (!job_->formed() && !job_->cause()) {
+      co_await changed_.wait(earlier(notice, deadline_));
+      const std::string so_far = seconds_text(Deadline::Clock::now() - began_);
+      if (deadline_.passed()) {
+        job_->formation_late(so_far);
+        ended_();
+      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
+        log(LogLevel::warning, "the job's store waits for " + job_->missing() + ", " + so_far + " so far");
+        notice = Deadline::after(patience);
+      }
+    }
+  }
+
+  Job* job_;
+  Deadline::Clock::time_point began_;
+  Deadline deadline_;
+  std::function<void()> ended_;
+  async::AutoResetEvent changed_;
+  async::Spawned watching_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/served_job.hpp
+
+/// @file
+/// rendezvous::ServedJob: a job with the sessions of its ranks.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Does what its Job wants done, and notices who is gone: whose session has had no connection for the grace, or has
+/// said nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at once.
+/// Threads: the loop's.
+class ServedJob {
+ public:
+  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
+  ServedJob(async::EventLoop& loop, JobOptions options, const Limits& limits)
+      : loop_(loop),
+        options_(checked(std::move(options))),
+        limits_(limits),
+        job_(options_.world_size, options_.owner, random_job_id(), limits_),
+        over_(loop),
+        formation_(loop, job_, options_.formation, [this] { apply(); }),
+        listening_(loop_.spawn(watch_silence())) {}
+  ServedJob(const ServedJob&) = delete;
+  ServedJob& operator=(const ServedJob&) = delete;
+  ~ServedJob() = default;
+
+  const JobOptions& options() const noexcept { return options_; }
+
+  /// Posts a failure that the store's own process noticed. The first cause of the job wins and goes to every rank.
+  void post_failure(const Cause& cause) {
+    job_.post(cause);
+    apply();
+  }
+
+  /// The job's first cause; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
+
+  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
+  async::Task<bool> all_left(Deadline deadline) {
+    const async::Ready ready = co_await over_.wait(deadline);
+    co_return ready == async::Ready::ready;
+  }
+
+  std::size_t sessions() const noexcept { return members_.size(); }
+
+  /// @name For the server's door
+  /// @{
+  /// Somebody who may wants to join, or to go on. After Accepted, carry() with the same session.
+  std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+    const Seats::Seat* seat = job_.seats().seat_of(join);
+    const Member* former = seat == nullptr ? nullptr : members_.at(seat->session).get();
+    if (former != nullptr && !former->line->attached() && former->line->received() == 0) {
+      return accept(seat->session, *former);  // its connection broke before it had heard that it is in
+    }
+    const SessionId id = ++last_id_;
+    auto member = std::make_unique<Member>(Nonce(random_bytes<16>()), line_of(id));
+    Member& added = *members_.emplace(id, std::move(member)).first->second;
+    const Job::Verdict verdict = job_.join(id, join);
+    if (std::holds_alternative<std::monostate>(verdict)) {
+      formation_.joined(join.patience_ms);
+      const Accepted accepted = accept(id, added);
+      apply();
+      return accepted;
+    }
+    members_.erase(id);
+    apply();
+    const Refused* refused = std::get_if<Refused>(&verdict);
+    return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(verdict);
+  }
+  std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
+    const auto found = members_.find(resume.ticket.session);
+    if (found == members_.end() || found->second->key != resume.ticket.key) {
+      if (job_.cause()) {
+        return Failure{*job_.cause()};
+      }
+      return Refused{"this session is over: it was without a connection for too long, or it never was"};
+    }
+    return accept(found->first, *found->second);
+  }
+  /// The session goes on over this connection. @param has how many frames the rank has
+  void carry(SessionId id, std::unique_ptr<Link> link, std::uint64_t has) {
+    const auto found = members_.find(id);
+    if (found == members_.end()) {
+      return;
+    }
+    link->reader.raise_bound(max_frame_bytes);
+    link->watch(limits_.liveness);
+    if (found->second->line->attach(std::move(link), has)) {
+      found->second->waiting.cancel();
+    } else {
+      gone(id, "it missed more than is kept for it");
+    }
+  }
+  void note_refusal(std::string sentence) { job_.note_refusal(std::move(sentence)); }
+  /// @}
+
+ private:
+  struct Member {
+    Member(Nonce secret_key, std::shared_ptr<Line> conversation) : key(secret_key), line(std::move(conversation)) {}
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+    ~Member() { line->close(); }
+
+    Nonce key;
+    std::shared_ptr<Line> line;
+    async::Spawned waiting;  ///< for a new connection
+  };
+
+  static JobOptions checked(JobOptions options) {
+    if (options.world_size < 1 || options.world_size > max_world_size) {
+      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
+                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
+    }
+    return options;
+  }
+
+  std::shared_ptr<Line> line_of(SessionId id) {
+    Line::Handlers handlers;
+    handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
+    handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
+    const LineOptions line{limits_.outgoing_bytes, limits_.send, true};
+    return std::make_shared<Line>(loop_, line, std::move(handlers));
+  }
+
+  /// Fewer heartbeats a rank where there are many ranks: ten thousand of them say 10,000 a second.
+  std::chrono::milliseconds heartbeat() const {
+    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
+    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
+  }
+
+  Accepted accept(SessionId id, const Member& member) const {
+    Accepted accepted;
+    accepted.ticket = Ticket{id, member.key};
+    accepted.received = member.line->received();
+    accepted.heartbeat_ms = on_the_wire(heartbeat());
+    accepted.liveness_ms = on_the_wire(limits_.liveness);
+    accepted.grace_ms = on_the_wire(limits_.grace);
+    return accepted;
+  }
+  static std::uint32_t on_the_wire(std::chrono::milliseconds time) noexcept {
+    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
+  }
+
+  bool hear(SessionId id, std::span<const std::byte> frame) {
+    if (!job_.has_joined(id)) {
+      return true;  // it has left: what it still says is read only so that its end is seen
+    }
+    std::optional<FromRank> message = decode_from_rank(frame);
+    if (!message) {
+      return false;
+    }
+    job_.receive(id, *std::move(message));
+    apply();
+    return true;
+  }
+
+  /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
+  void disconnected(SessionId id, const std::string& how) {
+    const std::string text = "its connection ended without leave(ok) (" + how + ")";
+    const auto found = members_.find(id);
+    if (found == members_.end()) {
+      return;
+    }
+    const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.grace.count() > 0;
+    if (may_come_back) {
+      found->second->waiting = loop_.spawn(wait_for(id, text));
+    } else {
+      gone(id, text);
+    }
+  }
+
+  async::Task<void> wait_for(SessionId id, std::string how) {
+    co_await loop_.sleep_for(limits_.grace);
+    gone(id, how);
+  }
+
+  /// A session is over.
+  void gone(SessionId id, const std::string& how) {
+    const std::optional<Cause> loss = job_.closed(id, how);
+    members_.erase(id);
+    if (loss) {
+      job_.post(*loss);
+    }
+    apply();
+  }
+
+  /// Where the store's own process was stopped meanwhile, nobody is blamed for it.
+  async::Task<void> watch_silence() {
+    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(step);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      const bool was_stopped = now - before > step + limits_.liveness / 2;
+      std::vector<SessionId> silent;
+      for (auto& [id, member] : members_) {
+        if (was_stopped) {
+          member->line->forgive_silence();
+        } else if (member->line->attached() && now - member->line->last_heard() > limits_.liveness) {
+          silent.push_back(id);
+        }
+      }
+      for (const SessionId id : silent) {
+        gone(id, "it has said nothing for " + seconds_text(limits_.liveness) +
+                     " (it is stopped, or its host or the way to it is gone)");
+      }
+    }
+  }
+
+  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
+  void apply() {
+    if (std::exchange(applying_, true)) {
+      return;
+    }
+    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
+    std::vector<SessionId> unread;
+    for (auto effects = job_.take_effects(); !effects.empty(); effects = job_.take_effects()) {
+      for (Effect& effect : effects) {
+        std::visit([&](auto& each) { perform(each, unread); }, effect);
+      }
+    }
+    applying_ = false;
+    if (job_.over()) {
+      over_.set();
+    }
+    for (const SessionId id : unread) {
+      gone(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+    }
+  }
+
+  void perform(Send& send, std::vector<SessionId>& unread) {
+    const auto found = members_.find(send.session);
+    if (found != members_.end() && !found->second->line->send(encode(std::move(send.message)))) {
+      unread.push_back(send.session);
+    }
+  }
+  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
+    const auto found = members_.find(close.session);
+    if (found != members_.end()) {
+      found->second->line->close_after_sending();
+    }
+  }
+  void perform(const Joined& joined, std::vector<SessionId>&) {
+    if (options_.on_joined) {
+      options_.on_joined(joined.rank, joined.host);
+    }
+  }
+  void perform(const HasLeft& left, std::vector<SessionId>&) {
+    if (options_.on_left) {
+      options_.on_left(left.rank);
+    }
+  }
+  void perform(const HasFailed& failed, std::vector<SessionId>&) {
+    if (options_.on_failure) {
+      options_.on_failure(failed.cause);
+    }
+  }
+
+  async::EventLoop& loop_;
+  JobOptions options_;
+  Limits limits_;
+  Job job_;
+  async::Event over_;
+  bool applying_ = false;
+  SessionId last_id_ = 0;
+  std::map<SessionId, std::unique_ptr<Member>> members_;
+  FormationWatch formation_;  ///< the tasks come last: they are gone before what they use
+  async::Spawned listening_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/transcript.hpp
+
+/// @file
+/// What was said at the door, and the proofs of the secret over it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Whose proof it is. Each has a label of its own, so neither can be sent back as the other.
+enum class Prover : std::uint8_t { rank, store };
+
+/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
+/// of a label and the SHA-256 of these frames up to the place of the proof itself, which ends its frame. It is bound to
+/// both nonces, so that none can be replayed; to the protocol's and dtrain's version, the role and the generation,
+/// which are in the Hello; and to everything else that its frame says. The store's covers the rank's. Pure.
+class Transcript {
+ public:
+  void add(std::span<const std::byte> frame) noexcept { append(said_, frame); }
+
+  /// The proof for a frame whose proof is not filled in yet, without adding it.
+  Proof proof_for(Prover prover, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    Sha256 said = said_;
+    append(said, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
+    constexpr std::string_view rank_label = "dtrain: a rank's proof";
+    constexpr std::string_view store_label = "dtrain: the store's proof";
+    const std::string_view label = prover == Prover::rank ? rank_label : store_label;
+    return HmacSha256(secret.bytes()).update(label).update(said.digest()).digest();
+  }
+
+  /// Whether a received frame ends with the right proof.
+  bool is_proved(Prover prover, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    if (frame.size() < sizeof(Proof)) {
+      return false;
+    }
+    Proof given{};
+    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
+    return equal_in_constant_time(given, proof_for(prover, secret, frame));
+  }
+
+ private:
+  static void append(Sha256& said, std::span<const std::byte> frame) noexcept {
+    std::array<std::byte, 8> length{};
+    for (std::size_t i = 0; i < length.size(); ++i) {
+      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
+    }
+    said.update(length).update(frame);
+  }
+
+  Sha256 said_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/unjoined_bound.hpp
+
+/// @file
+/// How many connections that have not joined a server keeps open.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
+inline std::size_t unjoined_bound(std::size_t wanted) noexcept {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
+    return wanted;
+  }
+  return std::min(wanted, std::max(static_cast<std::size_t>(files.rlim_cur / 2), std::size_t{1}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/version_text.hpp
+
+/// @file
+/// The version as ranks and stores tell it each other.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "0.1.0"
+inline std::string version_text() {
+  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/knock.hpp
+
+/// @file
+/// A rank's half of what is said at the door of a store.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Where a store is, and how to get in.
+struct Address {
+  std::string host;
+  std::uint16_t port = 0;
+  std::uint16_t ports = 1;  ///< at which of so many ports from there on the store may be
+  Role role = Role::rank;
+  std::uint64_t generation = 0;
+  std::optional<Secret> secret{};
+
+  std::string text() const { return host + ":" + std::to_string(port); }
+};
+
+/// The store closed, or the deadline passed, before it had said whether it lets this rank in.
+struct NoAnswer {
+  std::string reason;
+  bool timed_out = false;
+};
+
+using KnockResult = std::variant<Accepted, Refused, Failure, NoAnswer>;
+
+namespace detail {
+
+inline Error no_store_error(const std::string& doing) {
+  return Error(Errc::protocol,
+               doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
+}
+
+inline NoAnswer no_answer(const net::FrameResult& frame) {
+  return {frame.reason, frame.status == net::FrameStatus::timed_out};
+}
+
+}  // namespace detail
+
+/// @param call its proof is filled in here
+/// @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// @param deadline of hearing anything
+/// @param settled of the answer to `call`: a store that took it may act on it
+/// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
+/// none where this rank has one: it may be somebody else
+inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock call, std::string doing,
+                                      Deadline deadline, Deadline settled) {
+  Transcript transcript;
+  const Frame hello =
+      encode(Hello{version_text(), address.role, address.generation, random_bytes<16>(), address.secret.has_value()});
+  transcript.add(hello);
+  const net::IoResult greeted = co_await link.writer.write_frame(hello, deadline);
+  if (!greeted.ok()) {
+    co_return NoAnswer{greeted.reason(), greeted.status == net::IoStatus::timed_out};
+  }
+  const net::FrameResult first = co_await link.reader.read_frame(deadline);
+  if (!first.ok()) {
+    co_return detail::no_answer(first);
+  }
+  std::optional<DoorAnswer> answer = decode_door_answer(first.payload);
+  if (answer && std::holds_alternative<Refused>(*answer)) {
+    co_return std::get<Refused>(*std::move(answer));
+  }
+  const Challenge* challenge = answer ? std::get_if<Challenge>(&*answer) : nullptr;
+  if (challenge == nullptr) {
+    throw detail::no_store_error(doing);
+  }
+  if (address.secret && !challenge->asks_secret) {
+    throw Error(Errc::refused, doing +
+                                   ": this process has the job's secret, and the store asks for none: it is another "
+                                   "job's, or nobody gave it the secret; check MASTER_ADDR and MASTER_PORT, and "
+                                   "DTRAIN_SECRET on rank 0");
+  }
+  transcript.add(first.payload);
+  Frame frame = std::visit([](auto& each) { return encode(each); }, call);
+  if (address.secret) {
+    const Proof proof = transcript.proof_for(Prover::rank, *address.secret, frame);
+    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+  }
+  transcript.add(frame);
+  const net::IoResult called = co_await link.writer.write_frame(frame, settled);
+  if (!called.ok()) {
+    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
+  }
+  const net::FrameResult second = co_await link.reader.read_frame(settled);
+  if (!second.ok()) {
+    co_return detail::no_answer(second);
+  }
+  answer = decode_door_answer(second.payload);
+  if (!answer || std::holds_alternative<Challenge>(*answer)) {
+    throw detail::no_store_error(doing);
+  }
+  if (Refused* refused = std::get_if<Refused>(&*answer)) {
+    co_return std::move(*refused);
+  }
+  if (Failure* failure = std::get_if<Failure>(&*answer)) {
+    co_return std::move(*failure);
+  }
+  if (address.secret && !transcript.is_proved(Prover::store, *address.secret, second.payload)) {
+    throw Error(Errc::refused, doing +
+                                   ": what listens there does not know the job's secret; check MASTER_ADDR and "
+                                   "MASTER_PORT");
+  }
+  co_return std::get<Accepted>(*std::move(answer));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/entrance.hpp
+
+/// @file
+/// How a rank finds the store of its job and is let in.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Who wants to join.
+struct JoinRequest {
+  RankFacts facts;
+  int world_size = 1;
+  std::string job{};  ///< what the launcher calls the job
+};
+
+/// A store that has let this rank in.
+struct Entered {
+  Address address;  ///< with the port that it was found at
+  Accepted accepted;
+  std::unique_ptr<Link> link;
+};
+
+/// Tries until the store is there. Where it may be at one of several ports, what is found at one is asked whether it is
+/// this job's; who does not answer as a store of this job is passed over.
+/// Lifetime: what it is given outlives its task. Threads: the loop's.
+class Entrance {
+ public:
+  Entrance(async::EventLoop& loop, Address address, const JoinRequest& request, FailureLatch& failure,
+           std::string doing, Deadline deadline)
+      : loop_(&loop),
+        address_(std::move(address)),
+        request_(&request),
+        failure_(&failure),
+        doing_(std::move(doing)),
+        deadline_(deadline) {}
+
+  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
+  async::Task<Entered> enter() {
+    const std::chrono::microseconds turn = turn_of(request_->facts.rank);
+    if (turn.count() > 0) {
+      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(turn)));
+    }
+    const std::uint16_t first = address_.port;
+    std::chrono::milliseconds delay{10};
+    for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
+      address_.port = static_cast<std::uint16_t>(first + place);
+      Entered entered;
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_, deadline_) : try_place(entered);
+      const bool in = co_await std::move(attempt);
+      if (in) {
+        entered.address = address_;
+        co_return std::move(entered);
+      }
+      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
+        throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+      }
+      if (place + 1 == address_.ports) {
+        co_await loop_->sleep_for(delay);
+        delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+      }
+    }
+  }
+
+ private:
+  /// How long one of several ports is tried before the next.
+  static constexpr std::chrono::milliseconds one_place{500};
+  /// And how long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
+  static constexpr std::chrono::milliseconds settling{5000};
+  /// How long users wait without a word.
+  static constexpr std::chrono::seconds silence{10};
+
+  /// How long a rank waits before it calls. More calls at once than a listener's queue holds (4096 on most systems) are
+  /// dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as fast as a store
+  /// takes them.
+  static std::chrono::microseconds turn_of(int rank) noexcept {
+    constexpr int at_once = 2000;
+    constexpr int longest = 100000;
+    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
+  }
+
+  Error timed_out(const std::string& what) const {
+    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
+  }
+
+  async::Task<bool> try_place(Entered& entered) {
+    bool in = false;
+    try {
+      const Deadline moment = earlier(deadline_, Deadline::after(one_place));
+      in = co_await try_once(entered, moment, earlier(deadline_, Deadline::after(settling)));
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && !is_elsewhere_)) {
+        throw;
+      }
+      in_vain_ = error.what();
+    }
+    co_return in;
+  }
+
+  /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
+  async::Task<bool> try_once(Entered& entered, Deadline deadline, Deadline settled) {
+    is_elsewhere_ = true;
+    net::Connection connection = co_await connect(deadline);
+    entered.link = std::make_unique<Link>(std::move(connection));
+    Knock call = make_join();
+    KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline, settled);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      is_elsewhere_ = refused->other_job;
+      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->facts.rank);
+    }
+    if (const Failure* failed = std::get_if<Failure>(&result)) {
+      failure_->set(failed->cause);
+      failure_->throw_if_failed(request_->facts.rank);
+    }
+    const NoAnswer* none = std::get_if<NoAnswer>(&result);
+    if (none != nullptr && none->timed_out) {
+      throw timed_out("the store took the connection but does not answer");
+    }
+    if (none != nullptr) {
+      in_vain_ = "what listens there closed the connection without an answer (" + none->reason + ")";
+      co_return false;
+    }
+    entered.accepted = std::get<Accepted>(result);
+    co_return true;
+  }
+
+  /// With a word to the user where it takes long.
+  async::Task<net::Connection> connect(Deadline deadline) {
+    const Deadline moment = earlier(deadline, Deadline::after(silence));
+    std::string so_far;
+    try {
+      net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, moment);
+      co_return std::move(connection);
+    } catch (const Error& error) {
+      constexpr std::chrono::milliseconds longest_delay(1100);  // it ends by so much before its deadline
+      if (moment.remaining() > longest_delay || moment.instant() == deadline.instant()) {
+        throw;
+      }
+      so_far = error.what();
+    }
+    log(LogLevel::warning, doing_ + ": still waiting; " + so_far);
+    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
+    co_return std::move(connection);
+  }
+
+  /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
+  Join make_join() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
+    Join join;
+    join.facts = request_->facts;
+    join.world_size = request_->world_size;
+    join.job = request_->job;
+    join.process = static_cast<std::int64_t>(::getpid());
+    join.patience_ms = static_cast<std::uint64_t>(patience.count());
+    return join;
+  }
+
+  async::EventLoop* loop_;
+  Address address_;
+  const JoinRequest* request_;
+  FailureLatch* failure_;
+  std::string doing_;
+  Deadline deadline_;
+  std::string in_vain_;
+  bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/lifeline.hpp
+
+/// @file
+/// rendezvous::Lifeline: a rank's side of its session: beats, and is made good after a break.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: the loop outlives it. Threads: the loop's. Its handlers may end it.
+class Lifeline {
+ public:
+  struct Handlers {
+    std::function<bool(ToRank&)> on_message;              ///< false where it is out of place
+    std::function<void(const std::string& how)> on_lost;  ///< the store is gone for good; a clause
+  };
+
+  Lifeline(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link,
+           Handlers handlers)
+      : loop_(loop),
+        address_(std::move(address)),
+        accepted_(accepted),
+        handlers_(std::move(handlers)),
+        line_(std::make_shared<Line>(loop, LineOptions{}, line_handlers())) {
+    link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
+    static_cast<void>(line_->attach(std::move(link), 0));  // a new line can go on from its beginning
+    beating_ = loop_.spawn(beat());
+  }
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+  ~Lifeline() { end(); }
+
+  /// False where too much waits to be sent.
+  [[nodiscard]] bool send(Frame frame) { return line_->send(std::move(frame)); }
+  std::size_t waiting_bytes() const noexcept { return line_->waiting_bytes(); }
+
+  /// Closes the connection; no handler is called any more.
+  void end() noexcept {
+    handlers_ = {};
+    line_->close();
+    beating_.cancel();
+    resuming_.cancel();
+  }
+
+ private:
+  Line::Handlers line_handlers() {
+    Line::Handlers handlers;
+    handlers.on_frame = [this](std::span<const std::byte> frame) {
+      std::optional<ToRank> message = decode_to_rank(frame);
+      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
+      return message && (!on_message || on_message(*message));
+    };
+    handlers.on_end = [this](const std::string& how) {
+      if (accepted_.grace_ms == 0) {
+        lose(how);
+      } else {
+        resuming_ = loop_.spawn(resume(how));
+      }
+    };
+    return handlers;
+  }
+
+  void lose(const std::string& how) {
+    const std::function<void(const std::string&)> on_lost = handlers_.on_lost;
+    end();
+    if (on_lost) {
+      on_lost(how);
+    }
+  }
+
+  /// Where this process itself was stopped meanwhile, the store is not blamed for it.
+  async::Task<void> beat() {
+    const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
+    const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(every);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      if (now - before > every + liveness / 2) {
+        line_->forgive_silence();
+      } else if (line_->attached() && now - line_->last_heard() > liveness) {
+        lose("it has said nothing for " + seconds_text(liveness) +
+             " (it is stopped, or its host or the way to it is gone)");
+        co_return;
+      }
+      line_->beat();
+    }
+  }
+
+  /// Makes the broken connection good within the grace. @param how it broke
+  async::Task<void> resume(std::string how) {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.grace_ms));
+    std::string reason;
+    bool done = false;
+    try {
+      while (!done && reason.empty() && !deadline.passed()) {
+        done = co_await resume_once(reason, deadline);
+        if (!done && reason.empty()) {
+          co_await loop_.sleep_for(std::chrono::milliseconds(10));
+        }
+      }
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    if (!done) {
+      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
+    }
+  }
+
+  /// @param reason set where trying again is in vain
+  async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
+    net::Connection connection = co_await net::connect_with_backoff(loop_, address_.host, address_.port, deadline);
+    auto link = std::make_unique<Link>(std::move(connection));
+    Knock call = Resume{accepted_.ticket, line_->received(), {}};
+    KnockResult result =
+        co_await knock(*link, address_, std::move(call), "going on with the session", deadline, deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      reason = refused->sentence;
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      reason = failure->cause.sentence();
+      ToRank message = *failure;
+      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
+      static_cast<void>(!on_message || on_message(message));
+    }
+    const Accepted* accepted = std::get_if<Accepted>(&result);
+    if (accepted == nullptr) {
+      co_return false;
+    }
+    link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
+    const bool attached = line_->attach(std::move(link), accepted->received);
+    reason = attached ? "" : "the store misses more than is kept for it";
+    co_return attached;
+  }
+
+  async::EventLoop& loop_;
+  Address address_;
+  Accepted accepted_;
+  Handlers handlers_;
+  std::shared_ptr<Line> line_;
+  async::Spawned beating_;
+  async::Spawned resuming_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/exchange.hpp
+
+/// @file
+/// A rank's side of its session with the store: questions out, answers and the job's failure in.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Shared by the Session, which ends it, and the tasks that wait for answers.
+/// Lifetime: the loop outlives it. Threads: the loop's.
+class Exchange {
+ public:
+  /// What a question came to: an answer, or nothing in time.
+  using Answer = std::optional<Response>;
+
+  /// @param link on which the store has accepted this rank
+  Exchange(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link, int rank,
+           std::shared_ptr<FailureLatch> failure)
+      : loop_(loop),
+        rank_(rank),
+        store_(address.text()),
+        failure_(std::move(failure)),
+        welcomed_(loop),
+        left_(loop),
+        told_(loop),
+        line_(std::make_unique<Lifeline>(loop, std::move(address), accepted, std::move(link), handlers())) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange() { end("the session with the store ended"); }
+
+  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed.
+  /// @throws the job's first cause
+  async::Task<std::optional<Membership>> welcome(Deadline deadline) {
+    co_await welcomed_.wait(deadline);
+    failure_->throw_if_failed(rank_);
+    co_return std::move(membership_);
+  }
+
+  /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
+  /// store to say what was missing.
+  /// @param doing begins every sentence: "waiting for key 'a' of the store"
+  /// @throws the job's first cause; Error (closed) after leave or end; Error (limit) where too much waits to be sent
+  async::Task<Answer> ask(Request request, const std::string& doing, Deadline deadline) {
+    require_open(doing);
+    Question question(*this, request.id = ++last_id_);
+    post(encode(std::move(request)), doing);
+    async::Ready ready = co_await question.over.wait(deadline);
+    if (ready == async::Ready::timed_out) {
+      question.take_back();
+      ready = co_await question.over.wait(Deadline::after(last_word));
+    }
+    if (!question.answer || question.answer->status == Status::failed) {
+      require_open(doing);
+    }
+    co_return std::move(question.answer);
+  }
+
+  /// Says leave(ok). @returns whether the store acknowledged it by the deadline. Every other wait ends.
+  async::Task<bool> leave(Deadline deadline) {
+    if (!open()) {
+      co_return false;
+    }
+    leaving_ = true;
+    post(encode(Leave{}), "leaving the job");
+    const async::Ready ready = co_await left_.wait(deadline);
+    const bool acknowledged = ready == async::Ready::ready && acknowledged_;
+    end("this rank has left the job");
+    co_return acknowledged;
+  }
+
+  /// Tells the store. Where it does not answer with the job's first cause soon, this one is taken for it.
+  void report(const Cause& cause) {
+    if (failure_->failed()) {
+      return;
+    }
+    if (!open() || leaving_) {
+      failure_->set(cause);
+      return;
+    }
+    try {
+      post(encode(Report{cause}), "reporting a failure");
+      if (reporting_.done()) {
+        reporting_ = loop_.spawn(insist(cause));
+      }
+    } catch (const Error&) {  // too much waits to be sent: the store takes nothing
+      fail(cause);
+    }
+  }
+
+  /// Closes the connection; every wait ends with `sentence`. Without leave, the job sees a lost rank.
+  void end(std::string sentence) noexcept {
+    if (open()) {
+      end_sentence_ = std::move(sentence);
+    }
+    reporting_.cancel();
+    line_.reset();
+    wake_all();
+  }
+
+  int rank() const noexcept { return rank_; }
+  FailureLatch& failure() const noexcept { return *failure_; }
+
+ private:
+  static constexpr std::chrono::milliseconds last_word{1000};
+
+  /// A request that waits, in the frame of the coroutine that asked.
+  struct Question {
+    Question(Exchange& home, std::uint64_t number) : exchange(home), id(number), over(home.loop_) {
+      exchange.questions_.emplace(id, this);
+    }
+    Question(const Question&) = delete;
+    Question& operator=(const Question&) = delete;
+    ~Question() {
+      exchange.questions_.erase(id);
+      take_back();
+    }
+
+    /// Tells the store that nobody waits any more.
+    void take_back() noexcept {
+      if (answer || taken_back || !exchange.open()) {
+        return;
+      }
+      taken_back = true;
+      try {
+        exchange.post(encode(Cancel{id}), "taking a request back");
+      } catch (...) {  // too much waits to be sent: the store keeps the request
+      }
+    }
+
+    Exchange& exchange;
+    std::uint64_t id;
+    async::Event over;
+    Answer answer;
+    bool taken_back = false;
+  };
+
+  bool open() const noexcept { return line_ != nullptr; }
+
+  Lifeline::Handlers handlers() {
+    Lifeline::Handlers handlers;
+    handlers.on_message = [this](ToRank& message) {
+      std::visit([this](auto& each) { on(each); }, message);
+      return true;
+    };
+    handlers.on_lost = [this](const std::string& how) { lose(how); };
+    return handlers;
+  }
+
+  void require_open(const std::string& doing) const {
+    failure_->throw_if_failed(rank_);
+    if (!open() || leaving_) {
+      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
+          .with_rank(rank_);
+    }
+  }
+
+  void post(Frame frame, const std::string& doing) {
+    if (!line_->send(std::move(frame))) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(line_->waiting_bytes()) +
+                                   " bytes wait to be sent to the store; await some requests first")
+          .with_rank(rank_);
+    }
+  }
+
+  void wake_all() noexcept {
+    for (const auto& [id, question] : questions_) {
+      question->over.set();
+    }
+    welcomed_.set();
+    left_.set();
+    told_.set();
+  }
+
+  async::Task<void> insist(Cause cause) {
+    const async::Ready ready = co_await told_.wait(Deadline::after(last_word));
+    if (ready == async::Ready::timed_out) {
+      fail(cause);
+    }
+  }
+
+  void on(Response& response) {
+    const auto found = questions_.find(response.id);
+    if (found != questions_.end()) {
+      found->second->answer = std::move(response);
+      found->second->over.set();
+    }
+  }
+  void on(const Failure& failure) { fail(failure.cause); }
+  void on(const Left&) {
+    acknowledged_ = true;
+    left_.set();
+  }
+  void on(Welcome& welcome) {
+    membership_ = std::move(welcome.membership);
+    welcomed_.set();
+  }
+
+  /// The job has failed: every wait ends with its cause.
+  void fail(const Cause& cause) {
+    failure_->set(cause);
+    for (const auto& [id, question] : questions_) {
+      question->over.set();
+    }
+    welcomed_.set();
+    told_.set();
+  }
+
+  /// The session ended, and this rank did not mean it.
+  void lose(const std::string& how) {
+    if (!leaving_ && !failure_->failed()) {
+      fail(Cause{CauseKind::lost,
+                 -1,
+                 {},
+                 "the store of the job at " + store_ + " went away: rank 0 or its launcher ended (" + how + ")"});
+    }
+    wake_all();
+  }
+
+  async::EventLoop& loop_;
+  int rank_;
+  std::string store_;
+  std::shared_ptr<FailureLatch> failure_;
+  async::Event welcomed_;
+  async::Event left_;
+  async::Event told_;
+  std::uint64_t last_id_ = 0;
+  std::optional<Membership> membership_;
+  std::map<std::uint64_t, Question*> questions_;
+  bool leaving_ = false;
+  bool acknowledged_ = false;
+  std::string end_sentence_;
+  async::Spawned reporting_;
+  std::unique_ptr<Lifeline> line_;  ///< null once ended
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/listen.hpp
+
+/// @file
+/// Where a store listens for the others of its job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What the user said about it.
+struct ListenRules {
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
+  bool has_secret = false;                  ///< then who reaches the port cannot join without it
+};
+
+namespace detail {
+
+/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
+inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
+                                               const net::Endpoint& endpoint) {
+  try {
+    return net::Listener::bind(loop, endpoint);
+  } catch (const Error& error) {
+    if (error.code().value() == EADDRNOTAVAIL) {
+      return std::nullopt;
+    }
+    if (error.code().value() == EADDRINUSE) {
+      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
+                                    " is in use by another program, or by another rank 0, and the job's store is to "
+                                    "listen there; choose another with MASTER_PORT or --master-port");
+    }
+    throw;
+  }
+}
+
+/// The addresses of what DTRAIN_INTERFACE names. @throws Error (usage) where this machine has no such
+inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::uint16_t port) {
+  if (const std::optional<net::Endpoint> address = net::Endpoint::from_numeric(name, port)) {
+    return {*address};
+  }
+  std::vector<net::Endpoint> found;
+  std::string there;
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (each.interface == name) {
+      found.push_back(each.endpoint.with_port(port));
+    }
+    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
+  }
+  if (found.empty()) {
+    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
+                                 " is neither an address nor an interface of this machine with "
+                                 "one; there are: " +
+                                 there);
+  }
+  return found;
+}
+
+/// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
+/// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
+/// @throws Error (usage) where that would be every interface, for everybody
+inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const std::vector<net::Endpoint>& resolved,
+                                                const std::optional<net::Endpoint>& outward) {
+  std::vector<net::Endpoint> candidates;
+  if (outward) {
+    candidates.push_back(outward->with_port(resolved.front().port()));
+  }
+  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
+               [](const net::Endpoint& each) { return each.is_loopback(); });
+  if (candidates.empty()) {
+    throw Error(Errc::usage,
+                "the job's store is to listen at " + host +
+                    ", which is no address of this machine, and to listen at all of its addresses the job "
+                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
+                    "the same DTRAIN_SECRET for all of the job");
+  }
+  return candidates;
+}
+
+}  // namespace detail
+
+/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
+/// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
+/// address of the default route, and at the loopback address that the name means here.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
+/// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
+inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
+                                                                std::uint16_t port, Deadline deadline,
+                                                                ListenRules rules) {
+  std::vector<net::Listener> listeners;
+  const auto listen = [&](const net::Endpoint& endpoint) {
+    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
+    if (listener) {
+      listeners.push_back(*std::move(listener));
+    }
+    return !listeners.empty();
+  };
+  if (rules.interface) {
+    const std::vector<net::Endpoint> named = detail::named_addresses(*rules.interface, port);
+    if (!std::any_of(named.begin(), named.end(), listen)) {
+      throw Error(Errc::usage, "DTRAIN_INTERFACE=" + *rules.interface + " is no address of this machine");
+    }
+    co_return std::move(listeners);
+  }
+  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
+  const std::vector<net::Endpoint>& resolved = resolution.endpoints;
+  if (resolved.empty()) {
+    throw net::unresolved_error(host, resolution.reason);
+  }
+  const bool loopback = net::is_written_as_loopback(host);
+  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
+    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
+  });
+  if (!found && rules.has_secret) {
+    listeners.push_back(net::Listener::bind_any(loop, port));
+  } else if (!found) {
+    const std::vector<net::Endpoint> candidates =
+        detail::behind_a_name(host, resolved, net::address_of_default_route());
+    std::for_each(candidates.begin(), candidates.end(), listen);
+  }
+  if (listeners.empty()) {
+    throw Error(Errc::usage, "the job's store is to listen at " + host +
+                                 ", which is no address of this machine; set "
+                                 "MASTER_ADDR to one that is");
+  }
+  co_return std::move(listeners);
+}
+
+/// listen_for_ranks at the first port that is free of those where `address` may be.
+inline async::Task<std::vector<net::Listener>> listen_at_one_of(async::EventLoop& loop, Address address,
+                                                                Deadline deadline, ListenRules rules) {
+  for (std::uint16_t place = 0;; ++place) {
+    const auto port = static_cast<std::uint16_t>(address.port + place);
+    try {
+      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, rules);
+      co_return std::move(listeners);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || place + 1 >= address.ports) {
+        throw;
+      }
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server.hpp
+
+/// @file
+/// rendezvous::Server: the door of a store: who may enter, and to which job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
+/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+class Server {
+ public:
+  /// @param listeners at least one
+  Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
+      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
+    for (net::Listener& listener : listeners_) {
+      accepting_.push_back(
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { broken(reason); }));
+    }
+  }
+  Server(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : Server(loop, one(std::move(listener)), std::move(options)) {}
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() = default;
+
+  /// Where it listens; the first of its addresses.
+  net::Endpoint local() const noexcept { return listeners_.front().local(); }
+
+  /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
+  ServedJob& open(JobOptions options) {
+    auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
+    std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
+    place = std::move(job);
+    return *place;
+  }
+
+  /// How many connections have not joined: for tests and diagnosis.
+  std::size_t visitors() const noexcept { return visitors_.size(); }
+
+ private:
+  /// A connection that has not joined.
+  struct Visitor {
+    std::unique_ptr<Link> link;
+    bool has_greeted = false;
+    async::Spawned task;  ///< gone before the link
+  };
+  using VisitorId = std::uint64_t;
+
+  /// What somebody said at the door.
+  struct Call {
+    Hello hello;
+    Knock knock;
+    Transcript transcript;
+  };
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  static std::vector<net::Listener> one(net::Listener listener) {
+    std::vector<net::Listener> listeners;
+    listeners.push_back(std::move(listener));
+    return listeners;
+  }
+
+  async::Task<void> accept_all(net::Listener& listener) {
+    for (std::size_t unheard = 1;; ++unheard) {
+      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
+      if (accepted) {
+        admit(std::move(*accepted));
+      }
+      if (unheard >= most_visitors() / 8) {  // they are heard before many others could push them out
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));
+        unheard = 0;
+      }
+    }
+  }
+
+  /// Where all ranks of a large job come at once, there is room for each of them.
+  std::size_t most_visitors() const noexcept {
+    std::size_t most = options_.limits.unjoined_connections;
+    for (const auto& [role, job] : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job->options().world_size);
+      most += ranks - std::min(ranks, job->sessions());
+    }
+    return most;
+  }
+
+  void admit(net::Connection connection) {
+    if (visitors_.size() >= most_visitors()) {
+      visitors_.erase(least_welcome());
+    }
+    const VisitorId id = ++last_id_;
+    try {
+      Visitor& visitor = visitors_[id];
+      visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
+      visitor.link->watch(options_.limits.liveness);
+      visitor.task = loop_.spawn(receive(id, *visitor.link));
+    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
+      visitors_.erase(id);
+    }
+  }
+
+  /// The oldest that has said nothing that makes sense, or else the oldest.
+  std::map<VisitorId, Visitor>::iterator least_welcome() {
+    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
+      if (!visitor->second.has_greeted) {
+        return visitor;
+      }
+    }
+    return visitors_.begin();
+  }
+
+  /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
+  async::Task<void> receive(VisitorId id, Link& link) {
+    try {
+      const Deadline deadline = Deadline::after(options_.limits.handshake);
+      std::variant<std::monostate, Refused, Call> heard = co_await hear(id, link, deadline);
+      if (const Refused* refused = std::get_if<Refused>(&heard)) {
+        co_await turn_away(link, encode(*refused));
+      } else if (Call* call = std::get_if<Call>(&heard)) {
+        const std::optional<Frame> no = let_in(id, *call);
+        if (no) {
+          co_await turn_away(link, *no);
+        }
+      }
+    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
+    }
+    visitors_.erase(id);
+  }
+
+  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  async::Task<std::variant<std::monostate, Refused, Call>> hear(VisitorId id, Link& link, Deadline deadline) {
+    Call call;
+    const net::FrameResult first = co_await link.reader.read_frame(deadline);
+    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    if (!hello) {
+      co_return std::monostate();
+    }
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      co_return std::move(*refused);
+    }
+    call.hello = std::get<Hello>(std::move(*hello));
+    if (auto refused = wrong_secret(call.hello)) {
+      co_return *std::move(refused);
+    }
+    visitors_.at(id).has_greeted = true;
+    call.transcript.add(first.payload);
+    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    call.transcript.add(challenge);
+    const net::IoResult sent = co_await link.writer.write_frame(challenge, deadline);
+    if (!sent.ok()) {
+      co_return std::monostate();
+    }
+    const net::FrameResult second = co_await link.reader.read_frame(deadline);
+    std::optional<Knock> knock = second.ok() ? decode_knock(second.payload) : std::nullopt;
+    if (!knock) {
+      co_return std::monostate();
+    }
+    if (options_.secret && !call.transcript.is_proved(Prover::rank, *options_.secret, second.payload)) {
+      co_return Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    }
+    call.transcript.add(second.payload);
+    call.knock = *std::move(knock);
+    co_return std::move(call);
+  }
+
+  std::optional<Refused> wrong_secret(const Hello& hello) const {
+    if (options_.secret && !hello.has_secret) {
+      return Refused{
+          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+          "DTRAIN_SECRET_FILE"};
+    }
+    return std::nullopt;
+  }
+
+  /// The session takes the link over, and nothing is returned; or what to answer instead.
+  std::optional<Frame> let_in(VisitorId id, Call& call) {
+    const auto place = jobs_.find(call.hello.role);
+    if (place == jobs_.end() && call.hello.role == Role::rank) {
+      return Frame();  // not yet
+    }
+    if (place == jobs_.end()) {
+      return encode(
+          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+                  "start this process with --nnodes=1, or correct the address"});
+    }
+    ServedJob& job = *place->second;
+    const Join* join = std::get_if<Join>(&call.knock);
+    if (call.hello.generation > job.options().generation) {
+      return Frame();  // the store itself still belongs to the former attempt
+    }
+    if (auto refused = wrong_job(call.hello, join, job.options())) {
+      job.note_refusal(refused->sentence);
+      return encode(*std::move(refused));
+    }
+    std::variant<Accepted, Refused, Failure> answer =
+        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(call.knock));
+    const Accepted* accepted = std::get_if<Accepted>(&answer);
+    if (accepted == nullptr) {
+      return std::visit([](auto& each) { return encode(each); }, answer);
+    }
+    Frame frame = encode(*accepted);
+    if (options_.secret) {
+      const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
+      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+    }
+    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    static_cast<void>(link->writer.queue(frame));  // its queue is empty
+    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
+    job.carry(accepted->ticket.session, std::move(link), has);
+    return std::nullopt;
+  }
+
+  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
+    const std::string who = join == nullptr ? "a process"
+                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
+                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+    if (hello.generation < job.generation) {
+      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
+                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
+                     "; end what is left of the earlier attempt"};
+    }
+    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
+      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
+                         "'; give each job a port of its own (MASTER_PORT)",
+                     true};
+    }
+    return std::nullopt;
+  }
+
+  /// Sends the last word, and gives the other side a moment to read it and close. @param frame empty: nothing is said
+  async::Task<void> turn_away(Link& link, Frame frame) {
+    if (frame.empty()) {
+      co_return;
+    }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const net::IoResult sent = co_await link.writer.write_frame(frame, deadline);
+    if (!sent.ok()) {
+      co_return;
+    }
+    link.connection.shutdown_write();
+    for (bool open = true; open;) {
+      const net::FrameResult rest = co_await link.reader.read_frame(deadline);
+      open = rest.ok();
+    }
+  }
+
+  /// The server itself cannot go on.
+  void broken(const std::exception_ptr& reason) {
+    std::string text = "an unknown exception";
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+    }
+    for (const auto& [role, job] : jobs_) {
+      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    }
+  }
+
+  async::EventLoop& loop_;
+  std::vector<net::Listener> listeners_;
+  ServerOptions options_;
+  std::map<Role, std::unique_ptr<ServedJob>> jobs_;
+  VisitorId last_id_ = 0;
+  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/session.hpp
+
+/// @file
+/// rendezvous::Session: a rank's membership in its job, from joining to leaving.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A rank's side of the rendezvous is built of, from below: Link (a connection with its frames), knock() and Entrance
+/// (Hello, Challenge, Join, until the store accepts), Line (numbers frames and keeps what was not acknowledged),
+/// Lifeline (attaches a new connection to a Line that lost its own), Exchange (pairs requests with answers), and this.
+///
+/// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
+/// of this rank. Threads: the loop's, destruction included.
+class Session {
+ public:
+  /// Connects to the store, with patience for one that is not there yet, and waits until all ranks have joined.
+  /// @param failure gets the job's first cause, now and for the session's life
+  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); and what connecting throws
+  static async::Task<std::unique_ptr<Session>> join(async::EventLoop& loop, Address address, JoinRequest request,
+                                                    std::shared_ptr<FailureLatch> failure, Deadline deadline) {
+    const std::string store = address.text();
+    const int rank = request.facts.rank;
+    const std::string doing = "joining the job at " + store + " as " +
+                              (address.role == Role::rank ? "rank " : "node ") + std::to_string(rank);
+    Entrance entrance(loop, std::move(address), request, *failure, doing, deadline);
+    Entered entered = co_await entrance.enter();
+    const net::Endpoint own_end = entered.link->connection.local().unmapped();
+    auto exchange = std::make_shared<Exchange>(loop, std::move(entered.address), entered.accepted,
+                                               std::move(entered.link), rank, std::move(failure));
+    std::optional<Membership> membership = co_await exchange->welcome(deadline);
+    if (!membership) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
+    }
+    if (membership->rank != rank || membership->world_size != request.world_size) {
+      throw Error(Errc::protocol, doing + ": the store answered for another rank");
+    }
+    if (!own_end.is_loopback()) {
+      membership->route_address = own_end.host();
+    }
+    co_return std::unique_ptr<Session>(new Session(*std::move(membership), std::move(exchange)));
+  }
+
+  /// Who this rank is among the others.
+  const Membership& membership() const noexcept { return membership_; }
+
+  /// Says leave(ok) and closes. @returns whether the store acknowledged it by the deadline
+  async::Task<bool> leave(Deadline deadline) {
+    const bool acknowledged = co_await exchange_->leave(deadline);
+    co_return acknowledged;
+  }
+
+  /// Tells the job of a failure on this rank; the latch gets the job's first cause within about a second.
+  void report(const Cause& cause) { exchange_->report(cause); }
+
+  /// For Store, which may outlive the session.
+  const std::shared_ptr<Exchange>& exchange() const noexcept { return exchange_; }
+
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() { exchange_->end("the session with the store has ended"); }
+
+ private:
+  Session(Membership membership, std::shared_ptr<Exchange> exchange)
+      : membership_(std::move(membership)), exchange_(std::move(exchange)) {}
+
+  Membership membership_;
+  std::shared_ptr<Exchange> exchange_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/participant_definitions.hpp
+
+/// @file
+/// The functions of rendezvous::Participant.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// How long a rank that hosts the store stays for the others to hear why it goes.
+inline constexpr std::chrono::milliseconds farewell{1000};
+
+}  // namespace detail
+
+/// The rank's end of its session and, where it hosts the store, the other ones: the loop's thread only, until it has
+/// ended.
+struct Participant::Ends {
+  std::optional<Server> server;
+  ServedJob* job = nullptr;  ///< the server's
+  std::unique_ptr<Session> session;
+};
+
+DTRAIN_DEFINED Participant::Participant(const ParticipantOptions& options, std::shared_ptr<FailureLatch> failure)
+    : failure_(std::move(failure)), control_(std::make_shared<Control>(thread_)), ends_(std::make_unique<Ends>()) {
+  const HostIdentity host = host_identity(options.host_id);
+  const Deadline deadline = Deadline::after(options.timeout);
+  const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
+  try {
+    thread_.run_blocking(form, a_moment_after(deadline), "joining the job");
+  } catch (...) {
+    close();
+    throw;
+  }
+  install_reporter();
+}
+
+DTRAIN_DEFINED Participant::~Participant() {
+  close();
+}
+
+DTRAIN_DEFINED bool Participant::leave_blocking(Deadline deadline) {
+  failure_->set_reporter({});
+  const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
+  const bool left = thread_.run_blocking(leave, a_moment_after(deadline), "leaving the job");
+  close();
+  return left;
+}
+
+DTRAIN_DEFINED async::Task<void> Participant::join(async::EventLoop& loop, const ParticipantOptions& options,
+                                                   const HostIdentity& host, Deadline deadline) {
+  JoinRequest request;
+  request.facts = RankFacts{
+      options.rank,       host.id,       host.name, options.local_rank, options.local_world_size, options.node_rank,
+      options.node_count, options.agreed};
+  request.world_size = options.world_size;
+  request.job = options.job;
+  const bool alone = options.world_size == 1 && options.host_store;
+  Address address;
+  address.host = alone ? "127.0.0.1" : options.master_host;
+  address.port = alone ? std::uint16_t{0} : options.master_port;
+  address.ports = alone ? std::uint16_t{1} : options.master_ports;
+  address.generation = options.generation;
+  address.secret = options.secret;
+  if (options.host_store) {
+    const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
+    std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
+    const net::Endpoint bound = listeners.front().local();
+    address.host = bound.is_any() ? "localhost" : bound.host();
+    address.port = bound.port();
+    address.ports = 1;
+    open_store(loop, std::move(listeners), options, host, deadline);
+  }
+  try {
+    ends_->session = co_await Session::join(loop, address, std::move(request), failure_, deadline);
+  } catch (const std::exception& error) {
+    if (ends_->server) {  // the others are to hear why their store goes away
+      ends_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+    }
+    throw;
+  }
+  membership_ = ends_->session->membership();
+  membership_.named_address = options.interface ? net::own_address_named(*options.interface) : std::string();
+  exchange_ = ends_->session->exchange();
+}
+
+DTRAIN_DEFINED void Participant::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
+                                            const ParticipantOptions& options, const HostIdentity& host,
+                                            Deadline formation) {
+  ends_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
+  JobOptions job;
+  job.world_size = options.world_size;
+  job.generation = options.generation;
+  job.job = options.job;
+  job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+  job.formation = formation;
+  ends_->job = &ends_->server->open(std::move(job));
+}
+
+DTRAIN_DEFINED async::Task<bool> Participant::leave_all(Deadline deadline) {
+  bool left = ends_->session != nullptr;
+  if (ends_->session != nullptr) {
+    left = co_await ends_->session->leave(deadline);
+  }
+  if (ends_->server) {
+    const bool all = co_await ends_->job->all_left(deadline);
+    left = left && all;
+  }
+  co_return left;
+}
+
+/// Ends the session, and lets the others of a store that this rank hosts hear of it.
+DTRAIN_DEFINED async::Task<void> Participant::bid_farewell() {
+  ends_->session.reset();
+  if (ends_->server) {
+    co_await ends_->job->all_left(Deadline::after(detail::farewell));
+  }
+}
+
+DTRAIN_DEFINED async::Task<void> Participant::drop() {
+  ends_->session.reset();
+  ends_->server.reset();
+  co_return;
+}
+
+/// A report goes to the store; once there is no session any more, nobody else is to be told.
+DTRAIN_DEFINED void Participant::install_reporter() {
+  const std::weak_ptr<FailureLatch> latch = failure_;
+  failure_->set_reporter([control = control_, handle = exchange_, latch](const Cause& cause) {
+    const bool posted = control->post([handle, latch, cause] {
+      if (const std::shared_ptr<Exchange> exchange = handle.lock()) {
+        exchange->report(cause);
+      } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
+        own->set(cause);
+      }
+    });
+    const std::shared_ptr<FailureLatch> own = latch.lock();
+    if (!posted && own) {
+      own->set(cause);
+    }
+  });
+}
+
+DTRAIN_DEFINED void Participant::close() noexcept {
+  failure_->set_reporter({});
+  const auto first = [this](async::EventLoop&) { return bid_farewell(); };
+  const auto then = [this](async::EventLoop&) { return drop(); };
+  for (const bool last : {false, true}) {
+    try {
+      const Deadline deadline = a_moment_after(Deadline::after(detail::farewell));
+      last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+    } catch (...) {  // the loop has ended, and with it every task
+    }
+  }
+  control_->close();
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/store_definitions.hpp
+
+/// @file
+/// The functions of rendezvous::Store.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// The answer that is ok or missing. @throws everything else
+inline async::Task<Response> ask(std::weak_ptr<Exchange> handle, Request request, Deadline deadline) {
+  if (request.keys.empty()) {
+    co_return Response{};  // several keys, and there are none
+  }
+  const std::string doing = doing_of(request);
+  require_bounded(request, doing);
+  const std::shared_ptr<Exchange> exchange = handle.lock();
+  if (!exchange) {
+    throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
+  }
+  Exchange::Answer answer = co_await exchange->ask(std::move(request), doing, deadline);
+  if (!answer) {
+    throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer")
+        .with_rank(exchange->rank());
+  }
+  if (answer->status == Status::gave_up) {
+    throw Error(Errc::timeout, doing + ": the deadline passed; " + printable(answer->text)).with_rank(exchange->rank());
+  }
+  if (answer->status != Status::ok && answer->status != Status::missing) {
+    throw Error(Errc::refused, doing + ": " + printable(answer->text)).with_rank(exchange->rank());
+  }
+  co_return *std::move(answer);
+}
+
+inline async::Task<void> nothing_of(async::Task<Response> answer) {
+  const Response response = co_await std::move(answer);
+  static_cast<void>(response);
+}
+
+inline async::Task<std::string> text_of(async::Task<Response> answer) {
+  Response response = co_await std::move(answer);
+  co_return std::move(response.text);
+}
+
+inline async::Task<std::optional<std::string>> maybe_text_of(async::Task<Response> answer) {
+  Response response = co_await std::move(answer);
+  if (response.status == Status::missing) {
+    co_return std::nullopt;
+  }
+  co_return std::optional<std::string>(std::move(response.text));
+}
+
+inline async::Task<std::vector<std::string>> values_of(async::Task<Response> answer, std::size_t count) {
+  Response response = co_await std::move(answer);
+  if (response.values.size() != count) {
+    throw Error(Errc::protocol, "getting " + std::to_string(count) + " keys: the store answered with " +
+                                    std::to_string(response.values.size()) + " values");
+  }
+  co_return std::move(response.values);
+}
+
+inline async::Task<std::int64_t> number_of(async::Task<Response> answer) {
+  const Response response = co_await std::move(answer);
+  co_return response.number;
+}
+
+inline async::Task<bool> existed(async::Task<Response> answer) {
+  const Response response = co_await std::move(answer);
+  co_return response.status == Status::ok;
+}
+
+inline async::Task<CompareSet> compared(async::Task<Response> answer, std::string desired) {
+  Response response = co_await std::move(answer);
+  CompareSet result;
+  result.swapped = response.number != 0;
+  if (result.swapped) {
+    result.now = std::move(desired);
+  } else if (response.status == Status::ok) {
+    result.now = std::move(response.text);
+  }
+  co_return std::move(result);
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Request Store::about(Operation operation, std::string key) const {
+  Request request;
+  request.operation = operation;
+  request.keys.push_back(prefix_ + std::move(key));
+  return request;
+}
+
+DTRAIN_DEFINED Request Store::about_many(Operation operation, std::vector<std::string> keys) const {
+  Request request;
+  request.operation = operation;
+  for (std::string& key : keys) {
+    request.keys.push_back(prefix_ + key);
+  }
+  return request;
+}
+
+DTRAIN_DEFINED Request Store::with_value(Operation operation, std::string key, std::string value) const {
+  Request request = about(operation, std::move(key));
+  request.value = std::move(value);
+  return request;
+}
+
+DTRAIN_DEFINED Deadline Store::by(const OptionalDeadline& deadline) const {
+  return deadline ? *deadline : Deadline::after(timeout_);
+}
+
+DTRAIN_DEFINED async::Task<Response> Store::ask(Request request, const OptionalDeadline& deadline) const {
+  return detail::ask(exchange_, std::move(request), by(deadline));
+}
+
+template <class T>
+T Store::block(Task<T> task, const OptionalDeadline& deadline, const char* doing) const {
+  const auto make = [&](async::EventLoop&) { return std::move(task); };
+  return control_->run_blocking(make, a_moment_after(by(deadline)), doing);
+}
+
+DTRAIN_DEFINED async::Task<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
+  return detail::nothing_of(ask(with_value(Operation::set, std::move(key), std::move(value)), deadline));
+}
+
+DTRAIN_DEFINED void Store::set_blocking(const std::string& key, const std::string& value,
+                                        OptionalDeadline deadline) const {
+  block(set(key, value, by(deadline)), deadline, "setting a key in the store");
+}
+
+DTRAIN_DEFINED async::Task<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
+                                                 OptionalDeadline deadline) const {
+  Request request = about_many(Operation::set_many, {});
+  for (auto& [key, value] : entries) {
+    request.keys.push_back(prefix_ + key);
+    request.values.push_back(std::move(value));
+  }
+  return detail::nothing_of(ask(std::move(request), deadline));
+}
+
+DTRAIN_DEFINED void Store::set_many_blocking(const std::vector<std::pair<std::string, std::string>>& entries,
+                                             OptionalDeadline deadline) const {
+  block(set_many(entries, by(deadline)), deadline, "setting keys in the store");
+}
+
+DTRAIN_DEFINED async::Task<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
+                                                          std::string desired, OptionalDeadline deadline) const {
+  Request request = with_value(Operation::compare_set, std::move(key), desired);
+  request.expected = std::move(expected);
+  return detail::compared(ask(std::move(request), deadline), std::move(desired));
+}
+
+DTRAIN_DEFINED CompareSet Store::compare_set_blocking(const std::string& key,
+                                                      const std::optional<std::string>& expected,
+                                                      const std::string& desired, OptionalDeadline deadline) const {
+  return block(compare_set(key, expected, desired, by(deadline)), deadline, "comparing a key of the store");
+}
+
+DTRAIN_DEFINED async::Task<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
+  return detail::text_of(ask(about(Operation::get, std::move(key)), deadline));
+}
+
+DTRAIN_DEFINED std::string Store::get_blocking(const std::string& key, OptionalDeadline deadline) const {
+  return block(get(key, by(deadline)), deadline, "waiting for a key of the store");
+}
+
+DTRAIN_DEFINED async::Task<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
+                                                                     OptionalDeadline deadline) const {
+  const std::size_t count = keys.size();
+  return detail::values_of(ask(about_many(Operation::get_many, std::move(keys)), deadline), count);
+}
+
+DTRAIN_DEFINED std::vector<std::string> Store::get_many_blocking(const std::vector<std::string>& keys,
+                                                                 OptionalDeadline deadline) const {
+  return block(get_many(keys, by(deadline)), deadline, "waiting for keys of the store");
+}
+
+DTRAIN_DEFINED async::Task<std::optional<std::string>> Store::try_get(std::string key,
+                                                                      OptionalDeadline deadline) const {
+  return detail::maybe_text_of(ask(about(Operation::try_get, std::move(key)), deadline));
+}
+
+DTRAIN_DEFINED std::optional<std::string> Store::try_get_blocking(const std::string& key,
+                                                                  OptionalDeadline deadline) const {
+  return block(try_get(key, by(deadline)), deadline, "looking for a key in the store");
+}
+
+DTRAIN_DEFINED async::Task<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
+  return detail::existed(ask(about(Operation::erase, std::move(key)), deadline));
+}
+
+DTRAIN_DEFINED bool Store::erase_blocking(const std::string& key, OptionalDeadline deadline) const {
+  return block(erase(key, by(deadline)), deadline, "erasing a key of the store");
+}
+
+DTRAIN_DEFINED async::Task<std::int64_t> Store::add(std::string key, std::int64_t delta,
+                                                    OptionalDeadline deadline) const {
+  Request request = about(Operation::add, std::move(key));
+  request.number = delta;
+  return detail::number_of(ask(std::move(request), deadline));
+}
+
+DTRAIN_DEFINED std::int64_t Store::add_blocking(const std::string& key, std::int64_t delta,
+                                                OptionalDeadline deadline) const {
+  return block(add(key, delta, by(deadline)), deadline, "adding to a key of the store");
+}
+
+DTRAIN_DEFINED async::Task<std::int64_t> Store::append(std::string key, std::string text,
+                                                       OptionalDeadline deadline) const {
+  return detail::number_of(ask(with_value(Operation::append, std::move(key), std::move(text)), deadline));
+}
+
+DTRAIN_DEFINED std::int64_t Store::append_blocking(const std::string& key, const std::string& text,
+                                                   OptionalDeadline deadline) const {
+  return block(append(key, text, by(deadline)), deadline, "appending to a key of the store");
+}
+
+DTRAIN_DEFINED async::Task<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
+  return detail::nothing_of(ask(about_many(Operation::wait, std::move(keys)), deadline));
+}
+
+DTRAIN_DEFINED void Store::wait_blocking(const std::vector<std::string>& keys, OptionalDeadline deadline) const {
+  block(wait(keys, by(deadline)), deadline, "waiting for keys of the store");
+}
+
+DTRAIN_DEFINED async::Task<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
+  if (parties_ > 0) {
+    return party_barrier(*this, std::move(name), parties_, by(deadline));
+  }
+  return detail::nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
+}
+
+DTRAIN_DEFINED void Store::barrier_blocking(const std::string& name, OptionalDeadline deadline) const {
+  block(barrier(name, by(deadline)), deadline, "waiting in a barrier of the store");
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/launch/exit_status.hpp
+
+/// @file
+/// How a process ended, as a number for exit() and in words.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// "SIGKILL"; "signal 42" for those without a common name.
+inline std::string signal_name(int signal) {
+  switch (signal) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    case SIGXFSZ: return "SIGXFSZ";
+    case SIGSYS: return "SIGSYS";
+    default: return "signal " + std::to_string(signal);
+  }
+}
+
+/// An exit code, or a signal where `signal` is not 0.
+struct ExitStatus {
+  int code = 0;
+  int signal = 0;
+
+  static ExitStatus of(const siginfo_t& info) noexcept {
+    return info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
+  }
+
+  /// What a shell would say: 128 + signal.
+  int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
+
+  std::string text() const {
+    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) + ")"
+                       : "exit code " + std::to_string(code);
+  }
+
+  friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/help.hpp
+
+/// @file
+/// What --help-launch prints.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+inline constexpr const char* help_text =
+    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
+    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
+    "                           computes on GPUs, else for each core this process may use\n"
+    "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
+    "  --node-rank=R            which of them this one is, from 0\n"
+    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
+    "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
+    "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
+    "                           node 0's counts); exit code 2 and a job that was told to end are not tried again\n"
+    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
+    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
+    "  --help-launch            prints this\n"
+    "  --                       everything after it is the program's\n"
+    "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
+    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
+    "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
+    "nodes:\n"
+    "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
+    "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
+    "takes everything.\n";
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/launcher_keys.hpp
+
+/// @file
+/// The keys and small values through which the launchers of a job talk.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Those of an attempt begin with its number; stop requests are the job's.
+class LauncherKeys {
+ public:
+  explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
+
+  static std::string card(int node) { return "node/" + std::to_string(node); }            ///< NodeCard
+  static std::string table() { return "nodes"; }                                          ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
+  std::string go() const { return attempt_ + "go"; }                                      ///< ranks can join
+  std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
+  std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
+  std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
+  std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
+  std::string verdict() const { return attempt_ + "verdict"; }                            ///< JobVerdict
+
+ private:
+  std::string attempt_;
+};
+
+/// A Cause as a record (see record.hpp).
+struct CauseRecord {
+  Cause cause;
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    int kind = static_cast<int>(self.cause.kind);
+    fields.number(kind);
+    if constexpr (!std::is_const_v<Self>) {
+      self.cause.kind = static_cast<CauseKind>(kind);
+    }
+    fields.number(self.cause.rank);
+    fields.text(self.cause.host);
+    fields.text(self.cause.text);
+  }
+};
+
+/// A failed worker, as its launcher tells the others. A record (see record.hpp).
+struct FailureRecord {
+  CauseRecord cause;
+  bool secondary = false;  ///< it fell over what the ranks know already
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    CauseRecord::describe(self.cause, fields);
+    fields.flag(self.secondary);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/launcher_loss.hpp
+
+/// @file
+/// What a launcher says when the launchers do not go on together.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// @param cause the first cause of the launchers' job, in which nodes are ranks
+/// @param store where node 0's launcher listens
+inline std::string launcher_loss(const Cause& cause, const std::string& store) {
+  if (cause.rank < 0) {
+    return cause.kind == CauseKind::lost
+               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
+               : "the launchers of this job did not come together: " + cause.text;
+  }
+  const std::string who = "the launcher of node " + std::to_string(cause.rank) +
+                          (cause.host.empty() ? std::string() : " on host " + cause.host);
+  return who + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") + cause.text;
+}
+
+/// "nodes 1 and 2": rank_list for nodes.
+inline std::string node_list(const std::vector<int>& nodes) {
+  std::string text = rendezvous::rank_list(nodes);
+  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
+}
+
+/// @param missing the nodes whose launchers have not come
+/// @param patience how long the others waited: "600.0 s"
+inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& patience,
+                                 const std::string& store) {
+  return node_list(missing) + " of " + std::to_string(node_count) + " did not come within " + patience +
+         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
+         "whether it can reach " +
+         store;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/line_splitter.hpp
+
+/// @file
+/// Cuts a stream of bytes into whole lines, with a bound.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Pure: the lines depend on the bytes alone, not on how they were cut into pieces. A line beyond the bound becomes
+/// several of exactly that length.
+class LineSplitter {
+ public:
+  static constexpr std::size_t default_max_line_bytes = std::size_t{64} << 10;
+
+  explicit LineSplitter(std::size_t max_line_bytes = default_max_line_bytes) : max_line_bytes_(max_line_bytes) {}
+
+  /// Calls `emit(std::string_view)` for each line that is whole now, without its '\n'.
+  template <class Emit>
+  void feed(std::string_view bytes, Emit emit) {
+    while (!bytes.empty()) {
+      const std::size_t newline = bytes.find('\n');
+      const std::size_t room = max_line_bytes_ - partial_.size();
+      const std::size_t length = newline < bytes.size() ? newline : bytes.size();
+      const std::size_t taken = length < room ? length : room;
+      partial_.append(bytes.substr(0, taken));
+      bytes.remove_prefix(taken);
+      const bool whole = !bytes.empty() && bytes.front() == '\n';
+      if (whole) {
+        bytes.remove_prefix(1);
+      }
+      // A full line waits for the byte after it: a '\n' there ends it instead of an empty line.
+      if (whole || !bytes.empty()) {
+        emit(std::string_view(partial_));
+        partial_.clear();
+      }
+    }
+  }
+
+  /// The end of the stream: emits a line that has no '\n'.
+  template <class Emit>
+  void finish(Emit emit) {
+    if (!partial_.empty()) {
+      emit(std::string_view(partial_));
+      partial_.clear();
+    }
+  }
+
+  /// The beginning of the line that is not whole yet.
+  std::string_view partial() const noexcept { return partial_; }
+
+ private:
+  std::size_t max_line_bytes_;
+  std::string partial_;
+};
+
+/// What a terminal would show of a line in which '\r' went back to its start: the text after the last '\r' that is
+/// followed by something. So a progress bar that was drawn a hundred times is one line.
+inline std::string_view visible_part(std::string_view line) noexcept {
+  while (!line.empty() && line.back() == '\r') {
+    line.remove_suffix(1);
+  }
+  const std::size_t back = line.rfind('\r');
+  return back == std::string_view::npos ? line : line.substr(back + 1);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/log_file.hpp
+
+/// @file
+/// The file that --log-dir keeps of one stream of one worker.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Makes a directory and those above it. @throws Error (posix)
+inline void make_directories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct ::stat status {};
+    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
+                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
+    if (!there) {
+      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
+    }
+    if (end == std::string::npos) {
+      return;
+    }
+  }
+}
+
+/// Holds the bytes as the worker wrote them, without prefixes. Emptied when it is opened.
+class LogFile {
+ public:
+  /// Keeps nothing.
+  LogFile() noexcept = default;
+
+  /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
+  explicit LogFile(const std::string& path)
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+    if (!file_) {
+      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
+    }
+  }
+
+  /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
+  bool write(std::string_view bytes) noexcept {
+    while (file_ && !bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno != EINTR) {
+        file_.reset();
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  async::Descriptor file_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/machine_files.hpp
+
+/// @file
+/// What a machine says of itself in files, below a root that a test can choose.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
+class MachineFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
+
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  explicit MachineFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
+
+  /// A regular file's bytes, at most the first `most_bytes`; nothing for what is none.
+  std::optional<std::string> text(const std::string& path) const {
+    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct ::stat facts {};
+    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+      return std::nullopt;
+    }
+    std::string bytes(most_bytes, '\0');
+    std::size_t filled = 0;
+    while (filled < bytes.size()) {
+      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+      if (count < 0 && errno != EINTR) {
+        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
+      }
+      if (count == 0) {
+        break;
+      }
+      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    bytes.resize(filled);
+    return bytes;
+  }
+
+  /// A file's first line without the spaces at its end.
+  std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// What is in a folder, sorted; of more than `most_names` only so many.
+  std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace_back(name);
+      }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/infiniband.hpp
+
+/// @file
+/// InfiniBand ports of this machine, and what keeps a job from using them.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Ports that are up, "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; those of an Ethernet adapter (RoCE) are not among them.
+inline std::vector<std::string> active_infiniband_ports(const MachineFiles& files) {
+  const std::string all = "/sys/class/infiniband";
+  std::vector<std::string> active;
+  for (const std::string& adapter : files.names(all)) {
+    const std::string ports = all + "/" + adapter + "/ports";
+    for (const std::string& port : files.names(ports)) {
+      const std::string folder = ports + "/" + port;
+      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
+      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
+        const std::optional<std::string> rate = files.line(folder + "/rate");
+        active.push_back(printable(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
+      }
+    }
+  }
+  return active;
+}
+
+namespace detail {
+
+/// Whether a list of transports, "rc,sm" or "^tcp" for all others, leaves out every one whose name begins so.
+inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
+  const bool all_others = !list.empty() && list.front() == '^';
+  list.remove_prefix(all_others ? 1 : 0);
+  bool listed = false;
+  while (!list.empty()) {
+    std::string_view word = list.substr(0, list.find_first_of(",;"));
+    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: this one alone, without its helpers
+    for (const std::string_view transport : transports) {
+      listed = listed || word.substr(0, transport.size()) == transport;
+    }
+  }
+  return listed == all_others;
+}
+
+}  // namespace detail
+
+/// The variables that keep NCCL, UCX or libfabric from InfiniBand, each as "NAME='value'".
+/// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
+inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
+  std::vector<std::string> found;
+  const auto check = [&](const char* name, const auto& disables) {
+    const std::optional<std::string> value = variables.text(name);
+    if (value && disables(*value)) {
+      found.push_back(identity::quoted(name, *value));
+    }
+  };
+  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
+  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
+  check("FI_PROVIDER", [](const std::string& value) {
+    return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
+  });
+  return found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/interface_facts.hpp
+
+/// @file
+/// What /sys says of a network interface.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// /sys/class/net/NAME; an alias ("eth0:1") is its interface's.
+inline std::string folder_of_interface(std::string_view name) {
+  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
+}
+
+/// Neither a device of its own nor on top of one, as a bond or a VLAN is.
+inline bool is_virtual(const std::vector<std::string>& files) {
+  return std::none_of(files.begin(), files.end(),
+                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
+}
+
+}  // namespace detail
+
+/// In Mbit/s. Nothing where the kernel does not know, and for an interface without a device: what veth says (10000) is
+/// made up.
+inline std::optional<int> interface_speed(std::string_view name, const MachineFiles& files) {
+  const std::string folder = detail::folder_of_interface(name);
+  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
+  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
+}
+
+/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
+inline std::string speed_text(std::optional<int> mbit) {
+  if (!mbit) {
+    return "speed unknown";
+  }
+  if (*mbit < 1000) {
+    return std::to_string(*mbit) + " Mbit/s";
+  }
+  std::string text = std::to_string(*mbit / 1000);
+  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
+    text += "." + std::to_string(tenths);
+  }
+  return text + " Gbit/s";
+}
+
+/// Whether it joins the containers of one machine: as an address for other hosts it is a mistake.
+inline bool is_container_bridge(std::string_view name) {
+  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
+  const bool docker_network =  // br-0123456789ab
+      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
+         begins("lxdbr") || begins("virbr");
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_table.hpp
+
+/// @file
+/// Which ranks are on which node: a pure function of what the launchers say of themselves.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a launcher says of its node. A record (see record.hpp).
+struct NodeCard {
+  int workers = 1;
+  std::string host;     ///< its name, for sentences
+  std::string host_id;  ///< see rendezvous/host_identity.hpp
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.workers);
+    fields.text(self.host);
+    fields.text(self.host_id);
+  }
+};
+
+/// Node 0's word to all launchers. A record (see record.hpp).
+struct NodeTable {
+  std::vector<int> workers;  ///< of each node
+  std::string problem;       ///< why there can be no such job; empty where there can
+
+  int node_count() const noexcept { return static_cast<int>(workers.size()); }
+
+  /// How many ranks are on the nodes below.
+  int first_rank(int node) const noexcept {
+    int rank = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
+      rank += workers[i];
+    }
+    return rank;
+  }
+  int world_size() const noexcept { return first_rank(node_count()); }
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.numbers(self.workers);
+    fields.text(self.problem);
+  }
+};
+
+/// @param cards one for each node, in order
+inline NodeTable table_of(const std::vector<NodeCard>& cards) {
+  NodeTable table;
+  std::map<std::string, std::size_t> node_of_host;
+  std::int64_t ranks = 0;
+  for (std::size_t node = 0; node < cards.size(); ++node) {
+    const NodeCard& card = cards[node];
+    table.workers.push_back(card.workers);
+    ranks += card.workers;
+    const auto [place, is_new] = node_of_host.emplace(card.host_id, node);
+    if (!is_new && table.problem.empty()) {
+      table.problem = "nodes " + std::to_string(place->second) + " and " + std::to_string(node) + " are one host, " +
+                      card.host +
+                      "; start one launcher on each host (with more workers: "
+                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
+    }
+    if (card.workers < 1 && table.problem.empty()) {
+      table.problem = "node " + std::to_string(node) + " has " + std::to_string(card.workers) + " workers";
+    }
+  }
+  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
+    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
+                    std::to_string(rendezvous::max_world_size) + " are possible";
+  }
+  return table;
+}
+
+/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)", the nodes counted where there are many.
+inline std::string to_string(const NodeTable& table) {
+  constexpr std::size_t most = 8;
+  std::string text =
+      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
+  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
+    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
+  }
+  return text + (table.workers.size() > most ? ", ...)" : ")");
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/own_interface.hpp
+
+/// @file
+/// The network interface by which the other hosts of a job reach this one, as far as can be told without asking
+/// anybody.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// An interface with the address that the others reach it by.
+struct OwnInterface {
+  std::string name;     ///< "eth0"
+  std::string address;  ///< "192.0.2.1"
+  bool is_loopback = false;
+};
+
+namespace detail {
+
+/// What a file in the form of /etc/hosts says of a name.
+inline std::optional<net::Endpoint> address_in_hosts(std::string_view hosts, std::string_view name) {
+  while (!hosts.empty()) {
+    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
+    std::string_view line = hosts.substr(0, end);
+    hosts.remove_prefix(std::min(end + 1, hosts.size()));
+    line = line.substr(0, line.find('#'));
+    std::optional<net::Endpoint> address;
+    while (!line.empty()) {
+      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+      line.remove_prefix(begin);
+      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+      line.remove_prefix(word.size());
+      if (!address) {
+        address = net::Endpoint::from_numeric(word, 0);
+        if (!address) {
+          break;
+        }
+      } else if (word == name) {
+        return address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// The numeric address of the job's meeting point, where it is written as one or /etc/hosts has it. A name that means
+/// the loopback address here (Debian's 127.0.1.1) means another one elsewhere: nothing.
+inline std::optional<net::Endpoint> known_address(const std::string& host, const MachineFiles& files) {
+  if (const auto numeric = net::Endpoint::from_numeric(host, 0)) {
+    return numeric;
+  }
+  const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
+  return listed && (!listed->is_loopback() || net::is_written_as_loopback(host)) ? listed : std::nullopt;
+}
+
+/// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's meeting point; else the one
+/// of the default route. Nothing where that is none of `addresses`.
+/// @param master MASTER_ADDR, or what stands for it
+/// @param address_towards which own address the route to another one has: net::address_towards, or a test's
+template <class AddressTowards>
+std::optional<OwnInterface> own_interface(const identity::Variables& variables,
+                                          const std::optional<std::string>& master, const MachineFiles& files,
+                                          const std::vector<net::InterfaceAddress>& addresses,
+                                          AddressTowards address_towards) {
+  const auto found = [&](const auto& is_wanted) -> std::optional<OwnInterface> {
+    for (const net::InterfaceAddress& each : addresses) {
+      if (is_wanted(each)) {
+        return OwnInterface{each.interface, each.endpoint.host(), each.endpoint.is_loopback()};
+      }
+    }
+    return std::nullopt;
+  };
+  if (const auto named = variables.text("DTRAIN_INTERFACE")) {
+    const auto numeric = net::Endpoint::from_numeric(*named, 0);
+    return found([&](const auto& each) { return numeric ? each.endpoint == *numeric : each.interface == *named; });
+  }
+  const std::optional<net::Endpoint> target = master ? known_address(*master, files) : std::nullopt;
+  const std::optional<net::Endpoint> own = address_towards(target);
+  return own ? found([&](const auto& each) { return each.endpoint == *own; }) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/own_process.hpp
+
+/// @file
+/// What must be true of a process before it becomes a launcher.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How many threads this process has. @throws Error (posix) where /proc does not tell
+inline std::size_t thread_count() {
+  DIR* tasks = ::opendir("/proc/self/task");
+  if (tasks == nullptr) {
+    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
+  }
+  std::size_t count = 0;
+  while (const dirent* entry = ::readdir(tasks)) {
+    count += entry->d_name[0] != '.' ? 1 : 0;
+  }
+  static_cast<void>(::closedir(tasks));  // read only: nothing can be lost
+  return count;
+}
+
+/// Workers die with the thread that started them, and a fork copies locks that other threads hold: so the launcher has
+/// one thread. MPI and CUDA, once initialised, have some. @throws Error (usage)
+inline void require_single_thread() {
+  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has one of its own
+  const std::size_t count = thread_count();
+  if (count > expected || ::gettid() != ::getpid()) {
+    throw Error(Errc::usage, "this process has " + std::to_string(count) +
+                                 " threads already; make dtrain::run the first statement of main, before anything that "
+                                 "starts threads, MPI or CUDA");
+  }
+}
+
+/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe or socket takes its number, and
+/// with it what the program prints.
+inline void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
+      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
+    }
+  }
+}
+
+/// What a worker leaves behind becomes this process's child, so that it can be reaped, also as PID 1 of a container.
+inline void adopt_orphans() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    throw errno_error("becoming the parent of what the workers leave behind");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/participation.hpp
+
+/// @file
+/// From a worker's identity to its place at the rendezvous.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// At least as long, and short enough to be counted with.
+inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
+}
+
+/// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
+/// @param agreed what must be the same on all ranks (rendezvous/agreed_terms.hpp)
+/// @throws Error (identity) where several ranks have no address to meet at.
+inline rendezvous::ParticipantOptions participant_options(const Worker& worker, std::string agreed = {}) {
+  const identity::ProcessIdentity& who = worker.identity;
+  const auto certain = [&who](const char* field, const std::optional<int>& value) {
+    return who.is_provisional(field) ? std::nullopt : value;
+  };
+  if (who.world_size > 1 && (!who.master_addr || !who.master_port)) {
+    throw Error(Errc::identity, "rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size) +
+                                    " does not know where the job meets; set MASTER_ADDR and MASTER_PORT to an address "
+                                    "of rank 0's host and a free port there");
+  }
+  rendezvous::ParticipantOptions options;
+  options.rank = who.rank;
+  options.world_size = who.world_size;
+  options.local_rank = certain("local_rank", who.local_rank);
+  options.local_world_size = certain("local_world_size", who.local_world_size);
+  options.node_rank = certain("node_rank", who.node_rank);
+  options.node_count = certain("node_count", who.node_count);
+  options.master_host = who.master_addr.value_or("127.0.0.1");
+  options.master_port = static_cast<std::uint16_t>(who.master_port.value_or(identity::default_master_port));
+  options.host_store = worker.hosts_store;
+  options.timeout = in_milliseconds(worker.timeout);
+  options.secret = worker.secret;
+  options.generation = static_cast<std::uint64_t>(who.attempt);
+  if (who.job && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
+    options.job = *who.job + "@" + *who.master_addr + ":" + std::to_string(options.master_port);
+    options.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - int{options.master_port}));
+  }
+  options.limits.liveness = in_milliseconds(worker.liveness);
+  options.host_id = worker.host_id_override;
+  options.interface = worker.interface;
+  options.agreed = std::move(agreed);
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/pollable.hpp
+
+/// @file
+/// Which descriptors can be waited for, and whether one is ready now.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Pipes, sockets and terminals. A regular file or /dev/null is refused by epoll, and never makes its user wait.
+inline bool can_be_waited_for(int descriptor) noexcept {
+  struct ::stat status {};
+  if (::fstat(descriptor, &status) != 0) {
+    return false;
+  }
+  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
+}
+
+/// Whether a read would return at once with bytes. Blocking: no.
+inline bool has_input(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLIN, 0};
+  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
+}
+
+/// Whether a write, of at most PIPE_BUF bytes to a pipe, would return at once, be it with an error. Blocking: no.
+inline bool takes_output(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLOUT, 0};
+  return ::poll(&asked, 1, 0) == 1;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/console.hpp
+
+/// @file
+/// The launcher's own stdout or stderr: whole lines out, never in the way of the loop.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A bounded queue in front of a descriptor. Lines are written as many at a time as a pipe takes whole (PIPE_BUF), so
+/// that those of other processes on the same pipe do not fall between. Who adds output waits for room() first, so a
+/// slow consumer slows the workers and loses nothing. A consumer that has gone away (EPIPE, a full disk) takes nothing
+/// more; what is added then is dropped.
+///
+/// On a terminal one line may be live: the unfinished line of a worker, redrawn below everything else that is printed.
+/// Lifetime: outlives the task of write_out(). Threads: the loop's.
+class Console {
+ public:
+  Console(async::EventLoop& loop, int descriptor, bool is_terminal)
+      : loop_(&loop),
+        descriptor_(descriptor),
+        is_terminal_(is_terminal),
+        can_wait_(can_be_waited_for(descriptor)),
+        changed_(loop),
+        room_(loop) {
+    room_.set();
+  }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  bool is_terminal() const noexcept { return is_terminal_; }
+  bool broken() const noexcept { return broken_; }
+  bool empty() const noexcept { return pending_.size() == written_; }
+
+  /// How many bytes the consumer has taken: whether it moves.
+  std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// Adds `prefix` + `text` + '\n'.
+  void line(std::string_view prefix, std::string_view text) {
+    const std::string live = live_;
+    erase_live();
+    add(prefix);
+    add(is_terminal_ ? visible_part(text) : text);
+    add("\n");
+    draw_live(live);
+  }
+
+  /// Makes `text` the live line; an empty one takes it away. On a terminal that does not keep up, drawings are skipped.
+  void live_line(const std::string& text) {
+    const bool keeps_up = pending_.size() - written_ < PIPE_BUF;
+    if (!is_terminal_ || text == live_ || (!text.empty() && !keeps_up)) {
+      return;
+    }
+    erase_live();
+    draw_live(text);
+  }
+
+  /// `co_await console.room(deadline)`: until there is room for more output, at most till the deadline.
+  async::Event::Awaiter room(Deadline deadline) noexcept { return room_.wait(deadline); }
+
+  /// Writes what is added, for ever: a task for the loop to keep.
+  async::Task<void> write_out() {
+    for (;;) {
+      if (empty()) {
+        co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+        changed_.reset();
+        continue;
+      }
+      if (can_wait_ && !broken_) {
+        const async::Ready ready = co_await loop_->writable(descriptor_, Deadline::after(std::chrono::hours(1)));
+        if (ready == async::Ready::timed_out) {
+          continue;
+        }
+      }
+      const bool busy = !write_some();
+      if (busy || !can_wait_) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(busy ? 10 : 0));  // the others' turn
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t high_water_bytes = std::size_t{256} << 10;
+
+  void add(std::string_view bytes) {
+    if (broken_) {
+      return;
+    }
+    pending_.append(bytes);
+    changed_.set();
+    if (pending_.size() - written_ > high_water_bytes) {
+      room_.reset();
+    }
+  }
+
+  void erase_live() {
+    if (!live_.empty()) {
+      add("\r\x1b[K");
+      live_.clear();
+    }
+  }
+
+  void draw_live(const std::string& text) {
+    add(text);
+    live_ = text;
+  }
+
+  /// As many whole lines as fit into a page of a pipe; a part of a line that is longer than that.
+  std::size_t next_length() const noexcept {
+    const std::string_view rest = std::string_view(pending_).substr(written_);
+    if (rest.size() <= PIPE_BUF || !can_wait_) {
+      return rest.size();
+    }
+    const std::size_t newline = rest.rfind('\n', PIPE_BUF - 1);
+    return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
+  }
+
+  /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
+  /// other stream may have filled the same pipe since this one was woken.
+  bool write_some() {
+    bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
+    if (!broken_ && !would_block) {
+      const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
+      if (count >= 0) {
+        written_ += static_cast<std::size_t>(count);
+        taken_bytes_ += static_cast<std::uint64_t>(count);
+      } else {
+        would_block = errno == EAGAIN;
+        broken_ = errno != EAGAIN && errno != EINTR;
+      }
+    }
+    if (broken_ || empty()) {
+      pending_.clear();
+      written_ = 0;
+    } else if (written_ > high_water_bytes) {
+      pending_.erase(0, written_);
+      written_ = 0;
+    }
+    if (broken_ || pending_.size() - written_ <= high_water_bytes / 2) {
+      room_.set();
+    }
+    return !would_block;
+  }
+
+  async::EventLoop* loop_;
+  int descriptor_;
+  bool is_terminal_;
+  bool can_wait_;
+  bool broken_ = false;
+  std::string pending_;
+  std::size_t written_ = 0;  ///< how much of pending_ is out
+  std::uint64_t taken_bytes_ = 0;
+  std::string live_;
+  async::Event changed_;
+  async::Event room_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/input_pump.hpp
+
+/// @file
+/// Carries the launcher's stdin to one worker.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A worker in its own process group that read the terminal would be stopped by SIGTTIN; through a pipe it reads
+/// freely. Lifetime: outlives the task of carry(). Threads: the loop's.
+class InputPump {
+ public:
+  /// @param source stays the caller's
+  /// @param pipe the writing end, closed when the source ends or nobody reads
+  InputPump(async::EventLoop& loop, int source, async::Descriptor pipe)
+      : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
+    const int flags = ::fcntl(pipe_.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+      throw errno_error("preparing the pipe of a worker's input");
+    }
+  }
+  InputPump(const InputPump&) = delete;
+  InputPump& operator=(const InputPump&) = delete;
+
+  /// A task for the loop to keep.
+  async::Task<void> carry() {
+    std::array<char, 4096> buffer;
+    while (pipe_) {
+      if (in_background()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the input is the shell's
+        continue;
+      }
+      if (can_wait_) {
+        const async::Ready ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
+        if (ready == async::Ready::timed_out || in_background()) {
+          continue;
+        }
+      }
+      const ssize_t count = ::read(source_, buffer.data(), buffer.size());
+      const int error = count < 0 ? errno : 0;
+      if (error == EINTR || error == EAGAIN) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(10));
+      } else if (count <= 0) {
+        pipe_.reset();
+      } else {
+        co_await pass_on(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+      }
+    }
+  }
+
+ private:
+  bool in_background() const noexcept {
+    const pid_t foreground = ::tcgetpgrp(source_);
+    return foreground >= 0 && foreground != ::getpgrp();
+  }
+
+  async::Task<void> pass_on(std::string_view bytes) {
+    while (pipe_ && !bytes.empty()) {
+      const ssize_t count = ::write(pipe_.get(), bytes.data(), bytes.size());
+      const int error = count < 0 ? errno : 0;
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (error == EAGAIN) {
+        co_await loop_->writable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+      } else if (error != EINTR) {
+        pipe_.reset();  // the worker has closed its stdin or ended
+      }
+    }
+  }
+
+  async::EventLoop* loop_;
+  int source_;
+  async::Descriptor pipe_;
+  bool can_wait_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/rank_store.hpp
+
+/// @file
+/// The job that the ranks of one attempt after the other meet in, in the store of node 0's launcher.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Of the store that the ranks meet at.
+struct RankStoreOptions {
+  int world_size = 1;
+  std::string owner;                               ///< "the launcher on host a"
+  std::chrono::nanoseconds formation{0};           ///< from its opening until all have joined
+  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
+  std::function<void(int rank)> on_left{};
+};
+
+/// Opens a generation of the ranks' job for each attempt, which closes the one before: its stragglers are refused.
+/// Lifetime: the server outlives it. Threads: the loop's.
+class RankStore {
+ public:
+  RankStore(rendezvous::Server& server, RankStoreOptions options) : server_(&server), options_(std::move(options)) {}
+  RankStore(const RankStore&) = delete;
+  RankStore& operator=(const RankStore&) = delete;
+
+  /// Ranks of this attempt can join from now on.
+  void open(int attempt) {
+    left_.clear();
+    cause_.reset();
+    rendezvous::JobOptions job;
+    job.role = rendezvous::Role::rank;
+    job.world_size = options_.world_size;
+    job.generation = static_cast<std::uint64_t>(attempt);
+    job.owner = options_.owner;
+    job.formation = Deadline::after(options_.formation);
+    job.on_left = [this](int rank) {
+      left_.insert(rank);
+      if (options_.on_left) {
+        options_.on_left(rank);
+      }
+    };
+    job.on_failure = [this](const Cause& cause) {
+      cause_ = cause;
+      if (options_.on_failure) {
+        options_.on_failure(cause);
+      }
+    };
+    job_ = &server_->open(std::move(job));
+  }
+
+  bool has_left(int rank) const { return left_.count(rank) != 0; }
+
+  /// The first cause of the present attempt; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+
+  /// Tells the ranks of a failed worker, unless it had left.
+  void lose(const Cause& loss) {
+    if (job_ != nullptr && !has_left(loss.rank)) {
+      job_->post_failure(loss);
+    }
+  }
+
+ private:
+  rendezvous::Server* server_;
+  RankStoreOptions options_;
+  std::set<int> left_;
+  std::optional<Cause> cause_;
+  rendezvous::ServedJob* job_ = nullptr;  ///< the server's
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/record.hpp
+
+/// @file
+/// What launchers tell each other, as values of the store: one description of a record's fields serves both directions.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Appends fields.
+class RecordWriter {
+ public:
+  void number(int value) { out_.i64(value); }
+  void flag(bool value) { out_.u8(value ? 1 : 0); }
+  void text(std::string_view value) { out_.string(value); }
+  void numbers(const std::vector<int>& values) {
+    out_.u32(static_cast<std::uint32_t>(values.size()));
+    for (const int value : values) {
+      number(value);
+    }
+  }
+  void texts(const std::vector<std::string>& values) {
+    out_.u32(static_cast<std::uint32_t>(values.size()));
+    for (const std::string& value : values) {
+      text(value);
+    }
+  }
+  template <class Record>
+  void maybe(const std::optional<Record>& record) {
+    flag(record.has_value());
+    if (record) {
+      Record::describe(*record, *this);
+    }
+  }
+
+  std::string take() const { return std::string(out_.characters()); }
+
+ private:
+  net::ByteWriter out_;
+};
+
+/// Reads fields; after the first one that cannot be, finished() is false for good. What is allocated follows what is
+/// there, not what is announced.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view bytes) noexcept : in_(bytes) {}
+
+  void number(int& value) {
+    const std::int64_t found = in_.i64();
+    const bool fits = found >= std::numeric_limits<int>::min() && found <= std::numeric_limits<int>::max();
+    fits ? void(value = static_cast<int>(found)) : in_.fail();
+  }
+  void flag(bool& value) { value = in_.u8() != 0; }
+  void text(std::string& value) { value = in_.string(in_.remaining()); }
+  void numbers(std::vector<int>& values) {
+    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
+      number(values.emplace_back());
+    }
+  }
+  void texts(std::vector<std::string>& values) {
+    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
+      text(values.emplace_back());
+    }
+  }
+  template <class Record>
+  void maybe(std::optional<Record>& record) {
+    bool there = false;
+    flag(there);
+    if (there) {
+      Record::describe(record.emplace(), *this);
+    }
+  }
+
+  bool finished() const noexcept { return in_.finished(); }
+
+ private:
+  net::ByteReader in_;
+};
+
+/// A record is a struct with `describe(record, fields)`, which names its fields in order.
+template <class Record>
+std::string to_value(const Record& record) {
+  RecordWriter writer;
+  Record::describe(record, writer);
+  return writer.take();
+}
+
+/// @throws Error (protocol) for bytes that are no such record
+template <class Record>
+Record from_value(std::string_view value) {
+  Record record;
+  RecordReader reader(value);
+  Record::describe(record, reader);
+  if (!reader.finished()) {
+    throw Error(Errc::protocol,
+                "another launcher of this job wrote what this one cannot read; start the same program on every node");
+  }
+  return record;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_meeting.hpp
+
+/// @file
+/// The launchers of all nodes, from finding each other to parting.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a launcher brings to the meeting of all nodes' launchers.
+struct NodeMeetingOptions {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  rendezvous::HostIdentity host;
+  int workers = 1;                        ///< on this node
+  std::chrono::nanoseconds formation{0};  ///< from the opening of the store until all have joined
+  rendezvous::Limits limits{};
+  std::optional<rendezvous::Secret> secret{};
+  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
+};
+
+/// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
+/// Threads: the loop's.
+class NodeMeeting {
+ public:
+  /// @param changed is set when another launcher is lost
+  NodeMeeting(async::EventLoop& loop, async::AutoResetEvent& changed, NodeMeetingOptions options)
+      : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
+    subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
+  }
+  NodeMeeting(const NodeMeeting&) = delete;
+  NodeMeeting& operator=(const NodeMeeting&) = delete;
+
+  const NodeMeetingOptions& options() const noexcept { return options_; }
+
+  /// Until all launchers have come and know where their ranks are.
+  /// @throws JobFailed with a sentence that names the nodes that did not come; Error (usage) for nodes that cannot be
+  /// one job; what listening and joining throw
+  async::Task<void> meet() {
+    const Deadline deadline = Deadline::after(options_.formation);
+    rendezvous::Address address;
+    address.host = options_.master_addr;
+    address.port = options_.master_port;
+    address.role = rendezvous::Role::launcher;
+    address.secret = options_.secret;
+    if (options_.node_rank == 0) {
+      const rendezvous::ListenRules rules{options_.interface, options_.secret.has_value()};
+      std::vector<net::Listener> listeners =
+          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
+      const net::Endpoint bound = listeners.front().local();
+      address.host = bound.is_any() ? "localhost" : bound.host();
+      open_store(std::move(listeners), deadline);
+    }
+    rendezvous::JoinRequest request;
+    request.facts.rank = options_.node_rank;
+    request.facts.host_id = options_.host.id;
+    request.facts.host = options_.host.name;
+    request.world_size = options_.node_count;
+    session_ = co_await rendezvous::Session::join(*loop_, address, std::move(request), failure_, deadline);
+    missing_watch_.cancel();
+    store_.emplace(session_->exchange(), nullptr);
+    co_await find_places();
+  }
+
+  bool has_met() const noexcept { return store_.has_value(); }
+
+  /// Which node has which ranks, once all have met.
+  const NodeTable& table() const noexcept { return table_; }
+
+  /// Node 0's store.
+  rendezvous::Server& server() noexcept { return *server_; }
+
+  /// Whether a launcher was lost.
+  bool is_over() const noexcept { return failure_->failed(); }
+
+  /// Why, once it is over.
+  std::optional<Cause> cause() const { return failure_->cause(); }
+
+  /// @name Keys of the launchers' job. They end with an exception when a launcher is lost.
+  /// @{
+  async::Task<void> set(std::string key, std::string value) {
+    return store_->set(std::move(key), std::move(value), answer_deadline());
+  }
+  /// Does nothing where the key exists.
+  async::Task<void> set_first(std::string key, std::string value) {
+    const rendezvous::CompareSet result =
+        co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), answer_deadline());
+    static_cast<void>(result);
+  }
+  /// Waits until it exists: as long as all launchers are alive.
+  async::Task<std::string> get(std::string key) {
+    return store_->get(std::move(key), Deadline::after(longer_than_any_job));
+  }
+  /// @}
+
+  /// Tells the others why this launcher cannot go on, unless all have the same reason.
+  async::Task<void> fail(std::string why) {
+    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
+      const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(why)};
+      session_->report(cause);
+      const Deadline deadline = Deadline::after(moment);
+      while (!is_over() && !deadline.passed()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  /// Says that this launcher is done; node 0's store stays until all have said so, or know why there is nothing more.
+  async::Task<void> part() {
+    const bool well = !is_over();
+    if (session_ != nullptr && well) {
+      co_await session_->leave(Deadline::after(farewell));
+    }
+    session_.reset();
+    if (launchers_ != nullptr) {
+      co_await launchers_->all_left(Deadline::after(well ? farewell : moment));
+    }
+    launchers_ = nullptr;
+    server_.reset();
+  }
+
+  /// "host:29500"
+  std::string store_text() const { return options_.master_addr + ":" + std::to_string(options_.master_port); }
+
+ private:
+  static constexpr std::chrono::hours longer_than_any_job{24 * 365};
+  static constexpr std::chrono::seconds farewell{5};
+  static constexpr std::chrono::seconds moment{1};
+
+  static Deadline answer_deadline() { return Deadline::after(std::chrono::seconds(60)); }
+
+  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
+    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
+    rendezvous::JobOptions job;
+    job.role = rendezvous::Role::launcher;
+    job.world_size = options_.node_count;
+    job.owner = "the launcher of node 0 on host " + options_.host.name;
+    job.formation = deadline;
+    job.on_joined = [this](int node, const std::string&) { present_.insert(node); };
+    launchers_ = &server_->open(std::move(job));
+    missing_watch_ = loop_->spawn(watch_missing(deadline));
+  }
+
+  /// Says in time, in words of nodes, what the store would say of ranks a moment later.
+  async::Task<void> watch_missing(Deadline deadline) {
+    const Deadline::Clock::duration all = deadline.remaining();
+    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
+    co_await loop_->sleep_for(all - before);
+    std::vector<int> missing;
+    for (int node = 0; node < options_.node_count; ++node) {
+      if (present_.count(node) == 0) {
+        missing.push_back(node);
+      }
+    }
+    if (!missing.empty()) {
+      launchers_->post_failure(
+          Cause{CauseKind::timeout,
+                -1,
+                {},
+                missing_nodes(missing, options_.node_count, seconds_text(options_.formation), store_text())});
+    }
+  }
+
+  async::Task<void> find_places() {
+    NodeCard card;
+    card.workers = options_.workers;
+    card.host = options_.host.name;
+    card.host_id = options_.host.id;
+    co_await set(LauncherKeys::card(options_.node_rank), to_value(card));
+    if (options_.node_rank == 0) {
+      std::vector<NodeCard> cards;
+      for (int node = 0; node < options_.node_count; ++node) {
+        const std::string value = co_await get(LauncherKeys::card(node));
+        cards.push_back(from_value<NodeCard>(value));
+      }
+      co_await set(LauncherKeys::table(), to_value(table_of(cards)));
+    }
+    const std::string value = co_await get(LauncherKeys::table());
+    table_ = from_value<NodeTable>(value);
+    if (!table_.problem.empty()) {
+      throw Error(Errc::usage, table_.problem);
+    }
+  }
+
+  async::EventLoop* loop_;
+  NodeMeetingOptions options_;
+  std::shared_ptr<FailureLatch> failure_;
+  FailureLatch::Subscription subscription_;
+  std::optional<rendezvous::Server> server_;    ///< node 0's
+  rendezvous::ServedJob* launchers_ = nullptr;  ///< the server's
+  std::set<int> present_;
+  std::unique_ptr<rendezvous::Session> session_;
+  std::optional<rendezvous::Store> store_;
+  NodeTable table_;
+  async::Spawned missing_watch_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/secret_setting.hpp
+
+/// @file
+/// The job's secret, as the environment gives it.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// A file's text without the white space at its end; it may be a pipe, which is read to its end.
+/// Blocking: until the deadline. @throws Error (usage) where it cannot be read; Error (timeout)
+inline std::string secret_in_file(const std::string& path,
+                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
+  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
+  std::array<char, rendezvous::Secret::most_characters + 2> text{};
+  std::size_t length = 0;
+  ssize_t count = file ? 1 : -1;
+  while (count > 0 && length < text.size()) {
+    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
+    count = ::read(file.get(), text.data() + length, text.size() - length);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
+      count = 1;
+      continue;
+    }
+    length += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  if (count < 0) {
+    throw Error(Errc::usage, identity::quoted("DTRAIN_SECRET_FILE", path) + " cannot be read (" +
+                                 std::system_category().message(errno) + "); name a file that holds the job's secret");
+  }
+  const std::string all(text.data(), length);
+  return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
+}
+
+}  // namespace detail
+
+/// Nothing where there is none. Blocking: reads the file.
+/// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
+inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
+  const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
+  const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
+  if (text && file) {
+    throw Error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
+  }
+  if (text) {
+    return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
+  }
+  if (file) {
+    return rendezvous::Secret::of(detail::secret_in_file(*file), "the file that DTRAIN_SECRET_FILE names");
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/signals.hpp
+
+/// @file
+/// The launcher's signals: held back from the process and read from a descriptor instead.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is passed on to the workers.
+inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                                      SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+
+/// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
+/// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
+/// read: SIGPIPE, because a reader that went away is an error of a write here; SIGTTIN and SIGTTOU, because a launcher
+/// in the background must not be stopped by its own pumping. Threads: for a process with one thread.
+class SignalReader {
+ public:
+  SignalReader() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGCHLD);
+    for (const int signal : forwarded_signals) {
+      struct sigaction now {};
+      if (::sigaction(signal, nullptr, &now) != 0) {
+        throw errno_error("asking how a signal is handled");
+      }
+      if (now.sa_handler != SIG_IGN) {
+        sigaddset(&wanted, signal);
+      }
+    }
+    // Inherited as ignored, the ends of children would never be told.
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
+      throw errno_error("setting how SIGCHLD is handled");
+    }
+    sigset_t blocked = wanted;
+    for (const int signal : {SIGPIPE, SIGTTIN, SIGTTOU}) {
+      sigaddset(&blocked, signal);
+    }
+    descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!descriptor_) {
+      throw errno_error("creating a descriptor for signals");
+    }
+    const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
+    if (error != 0) {
+      throw posix_error(error, "blocking signals");
+    }
+  }
+  SignalReader(const SignalReader&) = delete;
+  SignalReader& operator=(const SignalReader&) = delete;
+  ~SignalReader() {
+    while (next()) {  // what came too late must not hit the process when the mask falls
+    }
+    const timespec at_once{};
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    static_cast<void>(::sigtimedwait(&pipe, nullptr, &at_once));
+    static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
+  }
+
+  /// A signal that has arrived. Blocking: no. @throws nothing; a failed read is no signal
+  std::optional<int> next() noexcept {
+    signalfd_siginfo info{};
+    ssize_t count = -1;
+    do {
+      count = ::read(descriptor_.get(), &info, sizeof info);
+    } while (count < 0 && errno == EINTR);
+    return count == static_cast<ssize_t>(sizeof info) ? std::optional<int>(static_cast<int>(info.ssi_signo))
+                                                      : std::nullopt;
+  }
+
+  int descriptor() const noexcept { return descriptor_.get(); }
+
+  /// The mask that the process was started with, for its children.
+  const sigset_t& original_mask() const noexcept { return original_mask_; }
+
+ private:
+  async::Descriptor descriptor_;
+  sigset_t original_mask_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/slow_paths.hpp
+
+/// @file
+/// What makes the network of a job slower than the machine could be, each as a sentence with its remedy.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// For ranks on several hosts: the loopback interface, and a bridge for containers, reach no other host.
+/// @param others this machine's addresses, of which the sentence proposes some
+inline std::optional<std::string> interface_without_others(const OwnInterface& own,
+                                                           const std::vector<net::InterfaceAddress>& others) {
+  const bool is_bridge = is_container_bridge(own.name);
+  if (!own.is_loopback && !is_bridge) {
+    return std::nullopt;
+  }
+  std::string proposals;
+  for (const net::InterfaceAddress& each : others) {
+    const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
+    if (is_new && !each.endpoint.is_loopback() && !is_container_bridge(each.interface)) {
+      proposals += (proposals.empty() ? "" : ", ") + each.interface + " (" + each.endpoint.host() + ")";
+    }
+  }
+  return own.name + " (" + own.address + ") is " +
+         (is_bridge ? "a bridge for this machine's containers" : "the loopback interface") +
+         ", by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+         "DTRAIN_INTERFACE to an interface of this one" +
+         (proposals.empty() ? "" : "; there are: " + proposals);
+}
+
+/// An InfiniBand port that is up, and that variables keep the job from.
+inline std::optional<std::string> unused_infiniband(const identity::Variables& variables, const MachineFiles& files) {
+  const std::vector<std::string> ports = active_infiniband_ports(files);
+  const std::vector<std::string> against = variables_against_infiniband(variables);
+  if (ports.empty() || against.empty()) {
+    return std::nullopt;
+  }
+  std::string names;
+  for (const std::string& variable : against) {
+    names += (names.empty() ? "" : " and ") + variable;
+  }
+  return "InfiniBand is up at " + ports.front() +
+         (ports.size() > 1 ? " and " + std::to_string(ports.size() - 1) + " more" : "") + ", but " + names +
+         (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
+}
+
+/// Memory for InfiniBand is locked; below a GiB a job runs out of it, or falls back to TCP.
+inline std::optional<std::string> little_lockable_memory(const MachineFiles& files) {
+  constexpr std::string_view label = "Max locked memory";
+  const std::string limits = files.text("/proc/self/limits").value_or("");
+  const std::size_t place = limits.find(label);
+  if (place == std::string::npos || active_infiniband_ports(files).empty()) {
+    return std::nullopt;
+  }
+  const std::size_t begin = limits.find_first_not_of(' ', place + label.size());
+  const std::string soft = begin == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
+  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(soft);
+  if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
+    return std::nullopt;
+  }
+  return "RLIMIT_MEMLOCK is " + std::to_string(*bytes >> 10) +
+         " KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with memlock in "
+         "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
+}
+
+/// Azure's images describe how GPUs and adapters are wired; NCCL cannot see that through their virtual PCI bus.
+inline std::optional<std::string> unused_topology_file(const identity::Variables& variables,
+                                                       const MachineFiles& files) {
+  const std::string top = "/opt/microsoft";
+  const auto is_topology = [](const std::string& name) {
+    return name.size() > 4 && name.find("topo") != std::string::npos && name.compare(name.size() - 4, 4, ".xml") == 0;
+  };
+  if (variables.has("NCCL_TOPO_FILE") ||
+      files.text("/etc/nccl.conf").value_or("").find("NCCL_TOPO_FILE") != std::string::npos) {
+    return std::nullopt;
+  }
+  for (const std::string& name : files.names(top)) {
+    std::string found = is_topology(name) ? name : "";
+    for (const std::string& inner : found.empty() ? files.names(top + "/" + name) : std::vector<std::string>{}) {
+      found = is_topology(inner) ? name + "/" + inner : found;
+    }
+    if (!found.empty()) {
+      const std::string path = printable(top + "/" + found);
+      return path + " tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE=" + path;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/network_report.hpp
+
+/// @file
+/// What rank 0 says of the network at start, and whoami --verbose on request.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a launcher says of the network before its job begins.
+struct NetworkReport {
+  std::string interface;                ///< "network: eth0 (192.0.2.1), 25 Gbit/s"
+  std::vector<std::string> slow_paths;  ///< sentences with a remedy each
+};
+
+/// Whether a job has ranks on several hosts, as far as its environment says: where that does not say how many nodes
+/// there are, a meeting point that only one host can reach means one.
+inline bool spans_hosts(const identity::ProcessIdentity& who) {
+  if (who.node_count) {
+    return *who.node_count > 1;
+  }
+  return who.world_size > 1 && who.master_addr && !net::is_written_as_loopback(*who.master_addr);
+}
+
+/// Pure, but for the files below the root.
+/// @param several_hosts whether others must reach this host
+/// @param addresses of this machine; `address_towards` as in own_interface
+template <class AddressTowards>
+NetworkReport network_report(const identity::Variables& variables, const std::optional<std::string>& master,
+                             bool several_hosts, const MachineFiles& files,
+                             const std::vector<net::InterfaceAddress>& addresses, AddressTowards address_towards) {
+  NetworkReport report;
+  const auto add = [&report](std::optional<std::string> sentence) {
+    if (sentence) {
+      report.slow_paths.push_back(*std::move(sentence));
+    }
+  };
+  const std::optional<OwnInterface> own = own_interface(variables, master, files, addresses, address_towards);
+  if (own) {
+    report.interface = "network: " + own->name + " (" + own->address + "), " +
+                       (own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files)));
+  } else {
+    report.interface = "network: no interface leads to other hosts";
+  }
+  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which makes several of one, for a test
+    add(interface_without_others(*own, addresses));
+  }
+  add(unused_infiniband(variables, files));
+  add(little_lockable_memory(files));
+  add(unused_topology_file(variables, files));
+  return report;
+}
+
+/// The same of this machine; advice that cannot be had keeps nobody from starting. Opens no connection; nothing is
+/// sent. Blocking: reads files of the kernel's.
+inline NetworkReport own_network_report(const identity::Variables& variables, const std::optional<std::string>& master,
+                                        bool several_hosts) {
+  try {
+    return network_report(variables, master, several_hosts, MachineFiles(), net::interface_addresses(),
+                          [](const std::optional<net::Endpoint>& target) {
+                            return target ? net::address_towards(*target) : net::address_of_default_route();
+                          });
+  } catch (const Error& error) {
+    return {std::string("network: not known, because ") + error.what(), {}};
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/spawn.hpp
+
+/// @file
+/// Starts a program as a child that dies with this process.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A pipe, both ends close-on-exec.
+struct Pipe {
+  async::Descriptor reader;
+  async::Descriptor writer;
+};
+
+/// @throws Error (posix) where descriptors run out
+inline Pipe make_pipe() {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw errno_error("creating a pipe to a worker",
+                      "raise the limit of open files (ulimit -n) or start fewer workers");
+  }
+  return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
+}
+
+/// What to start. Lifetime: the descriptors, all above 2, stay open until spawn() returns.
+struct SpawnRequest {
+  std::string executable;
+  std::vector<std::string> arguments;  ///< the program's name first
+  identity::Environment environment;
+  int standard_input = -1;
+  int standard_output = -1;
+  int standard_error = -1;
+  sigset_t signal_mask{};
+};
+
+namespace detail {
+
+inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) {
+    pointers.push_back(text.data());
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
+inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment,
+                  pid_t parent) noexcept {
+  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
+  // starts can be ended with it.
+  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    return errno;
+  }
+  if (::getppid() != parent) {
+    ::_exit(128 + SIGKILL);  // the launcher died before it could be tied to it
+  }
+  const std::pair<int, int> standard[] = {
+      {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
+  for (const auto& [from, to] : standard) {
+    while (::dup2(from, to) < 0) {
+      if (errno != EINTR && errno != EBUSY) {
+        return errno;
+      }
+    }
+  }
+  if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
+    return errno;
+  }
+  ::execve(request.executable.c_str(), arguments, environment);
+  return errno;
+}
+
+/// The error that the child wrote, or 0 once its exec has closed the pipe.
+inline int exec_error(int reader, const std::string& doing) {
+  constexpr int patience_ms = 10000;
+  for (;;) {
+    pollfd waiting{reader, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, patience_ms);
+    if (ready == 0) {
+      throw Error(Errc::timeout, doing + ": it did not start within 10 s; see whether the system is out of memory");
+    }
+    int error = 0;
+    const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
+    if (count >= 0) {
+      return count == static_cast<ssize_t>(sizeof error) ? error : 0;
+    }
+    if (errno != EINTR) {
+      throw errno_error(doing);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// The process id of the started program. It is killed when this thread ends, hence when this process does, however it
+/// does. Blocking: until the program runs, 10 s at most. Threads: the main thread, of a process that has no other.
+/// @throws Error (posix) if it cannot be started; Error (timeout). Nothing is left behind.
+inline pid_t spawn(const SpawnRequest& request) {
+  const std::string doing = "starting " + request.executable;
+  std::vector<std::string> arguments = request.arguments;
+  std::vector<std::string> environment;
+  environment.reserve(request.environment.size());
+  for (const auto& [name, value] : request.environment) {
+    environment.push_back(name + "=" + value);
+  }
+  const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
+  const std::vector<char*> environment_pointers = detail::pointers_to(environment);
+  Pipe report = make_pipe();
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) {
+    throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
+  }
+  if (child == 0) {
+    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent);
+    const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
+    static_cast<void>(written);
+    ::_exit(127);
+  }
+  static_cast<void>(::setpgid(child, child));  // the child does it, too: whichever comes first
+  report.writer.reset();
+  try {
+    const int error = detail::exec_error(report.reader.get(), doing);
+    if (error != 0) {
+      throw posix_error(error, doing);
+    }
+  } catch (...) {
+    static_cast<void>(::kill(child, SIGKILL));
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    throw;
+  }
+  return child;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/stop_plan.hpp
+
+/// @file
+/// When the workers are told to stop, and when they are killed: a pure function of what happened when.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// After the first failure the others get `settle` to end by themselves, saying why, then SIGTERM, and SIGKILL
+/// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
+/// `term_grace`.
+class StopPlan {
+ public:
+  using Clock = Deadline::Clock;
+
+  /// ThreadSanitizer holds a process up for a second when it exits.
+  static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  static constexpr std::chrono::milliseconds term_grace{1000};
+  static constexpr std::chrono::milliseconds default_stop_grace{30000};
+
+  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace)
+      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)) {}
+
+  enum class Action { nothing, terminate, kill };
+
+  /// A worker failed. Workers that were asked to stop may end as they like.
+  void failed(Clock::time_point now) {
+    if (!terminate_at_ && !kill_at_) {
+      terminate_at_ = now + settle;
+      kill_at_ = now + settle + term_grace;
+    }
+  }
+
+  /// SIGINT or SIGTERM was forwarded.
+  void stop_asked(Clock::time_point now) {
+    const Clock::time_point latest = now + (stop_asked_ ? Clock::duration(term_grace) : stop_grace_);
+    stop_asked_ = true;
+    kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
+  }
+
+  bool was_stop_asked() const noexcept { return stop_asked_; }
+
+  /// What is to be done now, each once.
+  Action due(Clock::time_point now) {
+    if (kill_at_ && *kill_at_ <= now && !killed_) {
+      killed_ = true;
+      terminate_at_.reset();
+      return Action::kill;
+    }
+    if (terminate_at_ && *terminate_at_ <= now && !terminated_) {
+      terminated_ = true;
+      return Action::terminate;
+    }
+    return Action::nothing;
+  }
+
+  /// When there is something to do next.
+  std::optional<Clock::time_point> next() const {
+    if (terminate_at_ && !terminated_) {
+      return terminate_at_;
+    }
+    return killed_ ? std::nullopt : kill_at_;
+  }
+
+  /// Whether the launcher itself has ended workers: what ends from now on is no cause.
+  bool has_acted() const noexcept { return terminated_ || killed_; }
+  bool has_killed() const noexcept { return killed_; }
+
+ private:
+  Clock::duration stop_grace_;
+  std::optional<Clock::time_point> terminate_at_;
+  std::optional<Clock::time_point> kill_at_;
+  bool stop_asked_ = false;
+  bool terminated_ = false;
+  bool killed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/tail.hpp
+
+/// @file
+/// The last lines of a stream, for a report of how a process ended.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Keeps a bounded number of lines, each cut to a bounded length.
+class Tail {
+ public:
+  static constexpr std::size_t max_lines = 20;
+  static constexpr std::size_t max_line_bytes = 512;
+
+  void push(std::string_view line) {
+    if (lines_.size() == max_lines) {
+      lines_.pop_front();
+    }
+    lines_.emplace_back(line.substr(0, max_line_bytes));
+    if (line.size() > max_line_bytes) {
+      lines_.back() += "...";
+    }
+  }
+
+  bool empty() const noexcept { return lines_.empty(); }
+  const std::deque<std::string>& lines() const noexcept { return lines_; }
+
+ private:
+  std::deque<std::string> lines_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/line_relay.hpp
+
+/// @file
+/// Carries one stream of one worker to the launcher's console, line by line.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads a pipe to its end. Lifetime: it and the console outlive the task of carry(). Threads: the loop's.
+class LineRelay {
+ public:
+  /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
+  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log)
+      : loop_(&loop),
+        pipe_(std::move(pipe)),
+        console_(&console),
+        prefix_("[" + std::to_string(rank) + "] "),
+        is_live_(is_live && console.is_terminal()),
+        log_(std::move(log)) {
+    const int flags = ::fcntl(pipe_.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+      throw errno_error("preparing the pipe of a worker's output");
+    }
+  }
+  LineRelay(const LineRelay&) = delete;
+  LineRelay& operator=(const LineRelay&) = delete;
+
+  /// Carries until the last writer has closed the pipe: a task for the loop to keep.
+  async::Task<void> carry() {
+    std::array<char, std::size_t{16} << 10> buffer;
+    while (pipe_) {
+      co_await console_->room(Deadline::after(std::chrono::hours(1)));
+      const async::Ready ready = co_await loop_->readable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+      if (ready == async::Ready::timed_out) {
+        continue;
+      }
+      const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
+      if (count > 0) {
+        take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+      } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
+        finish();
+      }
+    }
+  }
+
+  /// Whether nothing more will come, or nothing more is there although somebody still holds the pipe open.
+  bool is_drained() const noexcept { return !pipe_ || !has_input(pipe_.get()); }
+
+  /// Shows the last line although it has no end, and closes the pipe. Call it when carry() does not run any more.
+  void finish() {
+    show_live("");
+    splitter_.finish([this](std::string_view line) { emit(line); });
+    pipe_.reset();
+  }
+
+  const Tail& tail() const noexcept { return tail_; }
+
+ private:
+  void take(std::string_view bytes) {
+    if (!log_.write(bytes)) {
+      console_->line("dtrain: ",
+                     "a file of --log-dir cannot be written any more (is the disk full?); the output goes on here");
+    }
+    show_live("");
+    splitter_.feed(bytes, [this](std::string_view line) { emit(line); });
+    if (is_live_) {
+      const std::string_view text = visible_part(splitter_.partial());
+      show_live(text.empty() ? std::string() : prefix_ + std::string(text));
+    }
+  }
+
+  void emit(std::string_view line) {
+    console_->line(prefix_, line);
+    tail_.push(visible_part(line));
+  }
+
+  void show_live(const std::string& text) {
+    if (has_live_line_ || !text.empty()) {
+      console_->live_line(text);
+      has_live_line_ = !text.empty();
+    }
+  }
+
+  async::EventLoop* loop_;
+  async::Descriptor pipe_;
+  Console* console_;
+  std::string prefix_;
+  bool is_live_;
+  bool has_live_line_ = false;
+  LogFile log_;
+  LineSplitter splitter_;
+  Tail tail_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/terminal_output.hpp
+
+/// @file
+/// The launcher's stdout and stderr together.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
+/// other. Lifetime: the loop outlives it. Threads: the loop's.
+class TerminalOutput {
+ public:
+  TerminalOutput(async::EventLoop& loop, int output, int error)
+      : loop_(&loop),
+        output_(loop, output, ::isatty(output) == 1),
+        error_(loop, error, ::isatty(error) == 1),
+        is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
+        output_task_(loop.spawn(output_.write_out())),
+        error_task_(loop.spawn(error_.write_out())) {}
+
+  Console& output() noexcept { return output_; }
+  Console& error() noexcept { return is_one_ ? output_ : error_; }
+
+  /// Until everything is written and `done()`, or the consumers have taken nothing for `patience`, or `give_up()`.
+  /// @returns whether everything is written
+  template <class Done, class GiveUp>
+  async::Task<bool> flush(std::chrono::milliseconds patience, Done done, GiveUp give_up) {
+    std::uint64_t taken = taken_bytes();
+    Deadline deadline = Deadline::after(patience);
+    while (!(output_.empty() && error_.empty() && done()) && !deadline.passed() && !give_up()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      if (taken_bytes() != taken) {
+        taken = taken_bytes();
+        deadline = Deadline::after(patience);
+      }
+    }
+    co_return output_.empty() && error_.empty() && done();
+  }
+
+ private:
+  static bool same_device(int a, int b) noexcept {
+    struct ::stat first {};
+    struct ::stat second {};
+    return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+  }
+
+  std::uint64_t taken_bytes() const noexcept { return output_.taken_bytes() + error_.taken_bytes(); }
+
+  async::EventLoop* loop_;
+  Console output_;
+  Console error_;
+  bool is_one_;
+  async::Spawned output_task_;
+  async::Spawned error_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/verdict.hpp
+
+/// @file
+/// Which worker's end is the cause of the others': a pure function of how all ended.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How a worker ended. Listed in the order in which the ends were noticed. A record (see record.hpp).
+struct WorkerEnd {
+  int rank = 0;
+  ExitStatus status;
+  bool left = true;      ///< it had said that it was done (leave)
+  bool stopped = false;  ///< it ended after the launcher had told it to
+
+  /// Leaving with exit code 0 is the only end that is none; without leaving it is a loss.
+  bool failed() const noexcept { return status != ExitStatus{} || !left; }
+
+  /// It fell because another rank had failed.
+  bool is_secondary() const noexcept { return status == ExitStatus{exit_code_job_failed, 0}; }
+
+  /// It may be what the others fell over.
+  bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }
+
+  /// Exit code 0 without leaving must not look like success.
+  int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
+
+  std::string text() const {
+    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
+  }
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.rank);
+    fields.number(self.status.code);
+    fields.number(self.status.signal);
+    fields.flag(self.left);
+    fields.flag(self.stopped);
+  }
+};
+
+/// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
+/// cause that the store knows. Where all fell because of another, one that fell by itself comes before one that was
+/// stopped.
+inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
+  const auto first_that = [&ends](auto holds) {
+    const auto found = std::find_if(ends.begin(), ends.end(), holds);
+    return found == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*found);
+  };
+  std::optional<WorkerEnd> first =
+      first_that([&](const WorkerEnd& end) { return end.is_primary() && cause && cause->rank == end.rank; });
+  first = first ? first : first_that([](const WorkerEnd& end) { return end.is_primary(); });
+  first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
+  return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_end.hpp
+
+/// @file
+/// How one attempt ended on one node, for the verdict on the job.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A record (see record.hpp).
+struct NodeEnd {
+  int node = 0;
+  std::string host;
+  std::optional<WorkerEnd> first;       ///< what first_failure says of the node's workers
+  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
+  std::vector<std::string> last_lines;  ///< of the first one's stderr
+  int stop_signal = 0;                  ///< SIGINT or SIGTERM that the job was told to stop by, or 0
+  bool interrupted = false;             ///< a signal has come that ends a job for good
+  bool started = true;                  ///< false where the job was stopped before there were workers
+  bool abandoned = false;               ///< a killed process did not go: the kernel holds it
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.node);
+    fields.text(self.host);
+    fields.maybe(self.first);
+    fields.numbers(self.secondary);
+    fields.texts(self.last_lines);
+    fields.number(self.stop_signal);
+    fields.flag(self.interrupted);
+    fields.flag(self.started);
+    fields.flag(self.abandoned);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/report.hpp
+
+/// @file
+/// What the launcher says about a job that failed.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)", or the store's cause where all fell over that.
+inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
+  return first.is_primary() || !cause
+             ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
+             : "the job failed: " + cause->sentence();
+}
+
+/// Lines for stderr: which rank on which host failed first, how, what it wrote last, and who fell because of it. Pure.
+/// @param secondary the ranks that ended with exit_code_job_failed
+/// @param last_lines the last lines that the first one wrote to stderr
+inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
+                                               const std::optional<Cause>& cause, std::string_view host,
+                                               const std::vector<std::string>& last_lines) {
+  std::vector<std::string> lines{failure_sentence(first, cause, host)};
+  if (first.is_primary() && cause && cause->rank != first.rank) {
+    lines.push_back("the first cause that the ranks were told: " + cause->sentence());
+  }
+  std::sort(secondary.begin(), secondary.end());
+  if (!cause) {
+    secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
+  }
+  if (!secondary.empty()) {
+    lines.push_back("fell because of it, with exit code " + std::to_string(exit_code_job_failed) + ": " +
+                    rendezvous::rank_list(secondary));
+  }
+  if (!last_lines.empty()) {
+    lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
+    for (const std::string& line : last_lines) {
+      lines.push_back("    " + line);
+    }
+  }
+  return lines;
+}
+
+/// One line where the job ended because the launcher was told to end it.
+inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first, std::string_view host) {
+  std::string line = signal_name(signal) + " was forwarded to the workers; ";
+  return first ? line + "rank " + std::to_string(first->rank) + " on host " + std::string(host) +
+                     " ended first: " + first->text()
+               : line + "all of them ended well";
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/restart_policy.hpp
+
+/// @file
+/// Whether a job that failed is started again: a pure function.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// --max-restarts. Attempts count from 0.
+struct RestartPolicy {
+  static constexpr int most_restarts = 10000;
+
+  int max_restarts = 0;
+
+  /// Not after a usage error: the next attempt could not follow the command line or the environment either.
+  /// @param first the end that the attempt's end is due to
+  /// @param interrupted somebody wants the job to end
+  bool again(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
+    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
+  }
+
+  /// "attempt 2 of 4 begins: WHY"
+  std::string announcement(int attempt, const std::string& why) const {
+    return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/flags.hpp
+
+/// @file
+/// The launcher's flags, taken out of a program's command line.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher was asked for, and what is left for the program.
+struct Flags {
+  identity::NodeFlags node;
+  std::optional<std::string> log_dir;
+  int max_restarts = 0;
+  bool help = false;
+  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+};
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 8> flag_names{
+    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
+    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
+};
+
+/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// The launcher's flag that an argument names; nothing for the program's own.
+/// @throws Error (usage) for a name that is nearly one, with the suggestion
+inline std::optional<std::string_view> flag_named(std::string_view given) {
+  constexpr std::size_t nearly = 2;
+  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
+  if (given.substr(0, 2) != "--" || given.size() > longest) {
+    return std::nullopt;
+  }
+  std::string spelling(given);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  std::string_view closest;
+  for (const std::string_view flag : flag_names) {
+    if (spelling == flag) {
+      return flag;
+    }
+    if (edit_distance(spelling, flag) <= nearly) {
+      closest = flag;
+    }
+  }
+  if (!closest.empty()) {
+    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
+                                 "? (put the program's own flags of that name after --)");
+  }
+  return std::nullopt;
+}
+
+/// @throws Error (usage)
+inline int max_restarts(std::string_view value) {
+  const std::optional<int> number = identity::parse_integer(std::string(value));
+  if (!number || *number > RestartPolicy::most_restarts) {
+    throw Error(Errc::usage, identity::quoted("--max-restarts", value) + " is not a number from 0 to " +
+                                 std::to_string(RestartPolicy::most_restarts));
+  }
+  return *number;
+}
+
+}  // namespace detail
+
+/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
+/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
+inline Flags parse_flags(identity::Arguments arguments) {
+  Flags flags;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (i > 0 && argument == "--") {
+      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                           arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
+    if (!flag) {
+      flags.program.emplace_back(argument);
+      continue;
+    }
+    if (*flag == "--help-launch") {
+      flags.help = true;
+      continue;
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
+      value = arguments[++i];
+    }
+    if (value.empty()) {
+      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+    }
+    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
+    if (*flag == "--nnodes") flags.node.node_count = value;
+    if (*flag == "--node-rank") flags.node.node_rank = value;
+    if (*flag == "--master-addr") flags.node.master_addr = value;
+    if (*flag == "--master-port") flags.node.master_port = value;
+    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
+    if (*flag == "--log-dir") flags.log_dir = value;
+  }
+  return flags;
+}
+
+/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
+/// @throws Error (usage)
+inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
+                                                      "--help-launch"};
+  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+      throw Error(Errc::usage,
+                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
+                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
+                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/job_verdict.hpp
+
+/// @file
+/// What an attempt came to on all nodes together: a pure function of how it ended on each.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The same on every launcher of the job. A record (see record.hpp).
+struct JobVerdict {
+  int exit_code = 0;
+  bool again = false;               ///< the workers are started again
+  std::vector<std::string> report;  ///< what every launcher says on stderr
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.exit_code);
+    fields.flag(self.again);
+    fields.texts(self.report);
+  }
+};
+
+/// What the nodes fell over; null where all is well. Of several the one that the store's first cause names, then the
+/// one that was told first, then that of the lowest node; ends that are nobody's fault come last.
+/// @param told the rank whose failure a launcher told the others first; -1 for none
+inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int told) {
+  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
+  const auto weight = [&](const NodeEnd& node) {
+    const bool named = cause && cause->rank == rank_of(node);
+    return !node.first->is_primary() ? (node.first->stopped ? 4 : 3) : named ? 0 : told == rank_of(node) ? 1 : 2;
+  };
+  const NodeEnd* best = nullptr;
+  for (const NodeEnd& node : nodes) {
+    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
+      best = &node;
+    }
+  }
+  return best;
+}
+
+/// @param nodes one for each node, in order
+/// @param attempt counts from 0
+inline JobVerdict judge(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int told,
+                        const RestartPolicy& policy, int attempt) {
+  int stop_signal = 0;
+  bool interrupted = false;
+  bool started = true;
+  bool abandoned = false;
+  std::vector<int> secondary;
+  for (const NodeEnd& node : nodes) {
+    stop_signal = stop_signal == 0 ? node.stop_signal : stop_signal;
+    interrupted = interrupted || node.interrupted || node.stop_signal != 0;
+    started = started && node.started;
+    abandoned = abandoned || node.abandoned;
+    secondary.insert(secondary.end(), node.secondary.begin(), node.secondary.end());
+  }
+  const NodeEnd* const node = first_node(nodes, cause, told);
+  JobVerdict verdict;
+  if (node != nullptr) {
+    verdict.exit_code = node->first->exit_code();
+    if (stop_signal == 0 && cause && !node->first->is_primary()) {
+      // It was ended by a launcher or fell with the others; also a rank that threw, before it had exited by itself.
+      verdict.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
+    }
+  } else if (abandoned) {
+    verdict.exit_code = 128 + SIGKILL;
+  }
+  if (stop_signal != 0 && node == nullptr && !started) {
+    verdict.exit_code = 128 + stop_signal;
+    verdict.report = {signal_name(stop_signal) + " came before the workers were started"};
+    return verdict;
+  }
+  if (stop_signal != 0) {
+    verdict.report = {stop_report(stop_signal, node != nullptr ? node->first : std::nullopt,
+                                  node != nullptr ? node->host : std::string())};
+    return verdict;
+  }
+  if (node != nullptr) {
+    verdict.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
+    verdict.again = policy.again(*node->first, attempt, interrupted);
+    if (verdict.again) {
+      verdict.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+    }
+  }
+  return verdict;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/coordination.hpp
+
+/// @file
+/// What the launcher of one node needs of the whole job.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Where this node's workers are among those of the job, and where they meet.
+struct Place {
+  int node_rank = 0;
+  int node_count = 1;
+  int first_rank = 0;
+  int world_size = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string secret;       ///< made for this job; empty where the workers have it already
+  std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
+};
+
+/// One launcher alone (OneNode), or together with those of other nodes (SeveralNodes). Its news set the event that it
+/// was made with. Errors: assemble() and begin() throw JobFailed where another launcher is lost; to conclude() that is
+/// a verdict. Threads: the loop's.
+class Coordination {
+ public:
+  Coordination() = default;
+  Coordination(const Coordination&) = delete;
+  Coordination& operator=(const Coordination&) = delete;
+  virtual ~Coordination() = default;
+
+  /// Finds the others. Before everything else.
+  virtual async::Task<Place> assemble() = 0;
+
+  /// Once it has returned, ranks of this attempt can join. Attempts count from 0.
+  virtual async::Task<void> begin(int attempt) = 0;
+
+  /// The job's first cause in this attempt; nothing while the ranks are well.
+  virtual std::optional<Cause> first_cause() const = 0;
+
+  /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
+  virtual bool failing() const = 0;
+
+  /// Whether a rank of this node, whose process has just ended, had said before that it was done.
+  virtual async::Task<bool> has_left(int rank) = 0;
+
+  /// A worker of this node has failed.
+  /// @param secondary it fell over what the ranks know already; otherwise they are told, unless it had left
+  virtual void failed(const Cause& loss, bool secondary) = 0;
+
+  /// The signal that this launcher was sent to end the job, and how many of those there have been.
+  virtual void stop(int signal, int count) = 0;
+
+  /// No worker of this node runs any more. @returns the verdict once that is so on every node
+  virtual async::Task<JobVerdict> conclude(NodeEnd end) = 0;
+
+  /// Nothing comes after this attempt.
+  virtual async::Task<void> leave() = 0;
+
+  /// This launcher cannot go on; the others are told why. Instead of leave().
+  virtual async::Task<void> give_up(std::string why) = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/one_node.hpp
+
+/// @file
+/// The coordination of a launcher that is alone: everything is known here.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher of the job's only node knows from the start.
+struct OneNodeOptions {
+  int workers = 1;
+  std::uint16_t port = 0;  ///< 0: one that the system chooses
+  std::string host;
+  std::chrono::nanoseconds formation{0};
+  rendezvous::Limits limits{};
+  RestartPolicy policy;
+};
+
+/// The store listens at the loopback address, and lets in who knows a secret that is drawn for this job. Lifetime: the
+/// loop and the event outlive it. Threads: the loop's.
+class OneNode final : public Coordination {
+ public:
+  /// @throws Error (posix) for a port in use
+  OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
+      : loop_(&loop), changed_(&changed), options_(std::move(options)) {
+    net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
+    const rendezvous::Secret secret = rendezvous::Secret::drawn();
+    place_.secret = secret.text();
+    place_.world_size = options_.workers;
+    place_.master_addr = "127.0.0.1";
+    place_.master_port = listener.port();
+    RankStoreOptions store;
+    store.world_size = options_.workers;
+    store.owner = "the launcher on host " + options_.host;
+    store.formation = options_.formation;
+    store.on_failure = [this](const Cause&) { changed_->set(); };
+    server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
+    store_.emplace(*server_, std::move(store));
+  }
+
+  async::Task<Place> assemble() override { co_return place_; }
+
+  async::Task<void> begin(int attempt) override {
+    attempt_ = attempt;
+    failed_rank_ = -1;
+    store_->open(attempt);
+    co_return;
+  }
+
+  std::optional<Cause> first_cause() const override { return store_->cause(); }
+
+  bool failing() const override { return first_cause().has_value(); }
+
+  /// A rank leaves before it exits, but the store may not have read that yet.
+  async::Task<bool> has_left(int rank) override {
+    const Deadline deadline = Deadline::after(patience);
+    while (!store_->has_left(rank) && !is_lost(rank) && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(5));
+    }
+    co_return store_->has_left(rank);
+  }
+
+  void failed(const Cause& loss, bool secondary) override {
+    failed_rank_ = failed_rank_ < 0 ? loss.rank : failed_rank_;
+    if (!secondary) {
+      store_->lose(loss);
+    }
+  }
+
+  void stop(int, int) override {}
+
+  async::Task<JobVerdict> conclude(NodeEnd end) override {
+    const std::vector<NodeEnd> nodes{std::move(end)};
+    co_return judge(nodes, first_cause(), failed_rank_, options_.policy, attempt_);
+  }
+
+  async::Task<void> leave() override {
+    server_.reset();  // nobody is left to serve; its port is free from here on
+    co_return;
+  }
+
+  async::Task<void> give_up(std::string) override { return leave(); }
+
+ private:
+  static constexpr std::chrono::milliseconds patience{200};
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  OneNodeOptions options_;
+  Place place_;
+  int attempt_ = 0;
+  int failed_rank_ = -1;
+  std::optional<rendezvous::Server> server_;
+  std::optional<RankStore> store_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/several_nodes.hpp
+
+/// @file
+/// The coordination of the launchers of several nodes, through keys of a job of their own in node 0's store.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Node 0 opens the attempts, tells what the ranks' job knows, and judges; every launcher tells of its own workers.
+/// Lifetime: the loop and the event outlive it. Threads: the loop's.
+class SeveralNodes final : public Coordination {
+ public:
+  /// @param stop_by is called when the launcher of another node was told to end the job, with the signal and how many
+  /// of those it has had
+  SeveralNodes(async::EventLoop& loop, async::AutoResetEvent& changed, NodeMeetingOptions options, RestartPolicy policy,
+               std::function<void(int signal, int count)> stop_by)
+      : loop_(&loop),
+        changed_(&changed),
+        policy_(policy),
+        stop_by_(std::move(stop_by)),
+        meeting_(loop, changed, std::move(options)) {}
+
+  async::Task<Place> assemble() override {
+    co_await meeting_.meet();
+    const NodeMeetingOptions& own = meeting_.options();
+    const NodeTable& table = meeting_.table();
+    if (is_first()) {
+      RankStoreOptions store;
+      store.world_size = table.world_size();
+      store.owner = "the launcher of node 0 on host " + own.host.name;
+      store.formation = own.formation;
+      store.on_failure = [this](const Cause& cause) { tell(keys().cause(), to_value(CauseRecord{cause})); };
+      store.on_left = [this](int rank) {
+        if (rank >= meeting_.table().workers.front()) {
+          tell(keys().left(rank), "yes");
+        }
+      };
+      ranks_.emplace(meeting_.server(), std::move(store));
+    }
+    watching_stops_ = loop_->spawn(watch_stops(), ignored());
+    Place place;
+    place.node_rank = own.node_rank;
+    place.node_count = own.node_count;
+    place.first_rank = table.first_rank(own.node_rank);
+    place.world_size = table.world_size();
+    place.master_addr = own.master_addr;
+    place.master_port = own.master_port;
+    if (is_first()) {
+      place.description = to_string(table) + ", store at " + meeting_.store_text();
+    }
+    co_return std::move(place);
+  }
+
+  async::Task<void> begin(int attempt) override {
+    attempt_ = attempt;
+    cause_.reset();
+    told_.reset();
+    left_.clear();
+    leaving_.clear();
+    if (is_first()) {
+      ranks_->open(attempt);
+      co_await meeting_.set(keys().go(), "go");
+    } else {
+      co_await meeting_.get(keys().go());
+      watching_cause_ = loop_->spawn(watch_cause(keys().cause()), ignored());
+    }
+    watching_failure_ = loop_->spawn(watch_failure(keys().failing()), ignored());
+  }
+
+  std::optional<Cause> first_cause() const override { return is_first() ? ranks_->cause() : cause_; }
+
+  bool failing() const override { return told_.has_value() || first_cause() || meeting_.is_over(); }
+
+  async::Task<bool> has_left(int rank) override {
+    if (!is_first()) {
+      leaving_.push_back(loop_->spawn(learn_left(rank, keys().left(rank)), ignored()));
+    }
+    const Deadline deadline = Deadline::after(patience);
+    while (!knows_left(rank) && !is_lost(rank) && !meeting_.is_over() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(2));
+    }
+    co_return knows_left(rank);
+  }
+
+  void failed(const Cause& loss, bool secondary) override {
+    if (is_first() && !secondary) {
+      ranks_->lose(loss);
+    }
+    if (!told_) {
+      tell_first(keys().failing(), to_value(FailureRecord{CauseRecord{loss}, secondary}));
+    }
+  }
+
+  void stop(int signal, int count) override {
+    if (meeting_.has_met()) {
+      tell_first(keys().stop(count), std::to_string(signal));
+    }
+  }
+
+  async::Task<JobVerdict> conclude(NodeEnd end) override {
+    try {
+      const std::string own = to_value(end);
+      co_await meeting_.set(keys().end(end.node), own);
+      if (is_first()) {
+        const JobVerdict verdict = co_await judge_all();
+        co_await meeting_.set(keys().verdict(), to_value(verdict));
+        co_return verdict;
+      }
+      const std::string value = co_await meeting_.get(keys().verdict());
+      co_return from_value<JobVerdict>(value);
+    } catch (const Error&) {
+      if (!meeting_.is_over()) {
+        throw;
+      }
+    }
+    JobVerdict lost;
+    lost.exit_code = exit_code_job_failed;
+    lost.report = {launcher_loss(*meeting_.cause(), meeting_.store_text())};
+    co_return std::move(lost);
+  }
+
+  async::Task<void> leave() override {
+    stop_watching();
+    co_await meeting_.part();
+  }
+
+  async::Task<void> give_up(std::string why) override {
+    stop_watching();
+    co_await meeting_.fail(std::move(why));
+    co_await meeting_.part();
+  }
+
+ private:
+  /// How long the news that a rank has left may take after its process has ended.
+  static constexpr std::chrono::milliseconds patience{500};
+
+  /// A task ends with the launchers' job; that is noticed elsewhere.
+  static async::ExceptionHandler ignored() {
+    return [](const std::exception_ptr&) {};
+  }
+
+  bool is_first() const noexcept { return meeting_.options().node_rank == 0; }
+  LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
+
+  bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  async::Task<JobVerdict> judge_all() {
+    std::vector<NodeEnd> nodes;
+    for (int node = 0; node < meeting_.options().node_count; ++node) {
+      const std::string value = co_await meeting_.get(keys().end(node));
+      nodes.push_back(from_value<NodeEnd>(value));
+    }
+    const int told = told_ ? told_->cause.cause.rank : -1;
+    co_return judge(nodes, first_cause(), told, policy_, attempt_);
+  }
+
+  void stop_watching() {
+    watching_stops_.cancel();
+    watching_cause_.cancel();
+    watching_failure_.cancel();
+    leaving_.clear();
+  }
+
+  void tell(std::string key, std::string value) {
+    loop_->spawn_detached(meeting_.set(std::move(key), std::move(value)), ignored());
+    changed_->set();
+  }
+
+  /// The same, where the first one counts.
+  void tell_first(std::string key, std::string value) {
+    loop_->spawn_detached(meeting_.set_first(std::move(key), std::move(value)), ignored());
+  }
+
+  async::Task<void> watch_stops() {
+    for (int count = 1;; ++count) {
+      const std::string told = co_await meeting_.get(keys().stop(count));
+      const int signal = identity::parse_integer(told).value_or(SIGTERM);
+      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+      stop_by_(ends_jobs ? signal : SIGTERM, count);
+    }
+  }
+
+  async::Task<void> watch_cause(std::string key) {
+    const std::string value = co_await meeting_.get(std::move(key));
+    cause_ = from_value<CauseRecord>(value).cause;
+    changed_->set();
+  }
+
+  async::Task<void> watch_failure(std::string key) {
+    const std::string value = co_await meeting_.get(std::move(key));
+    told_ = from_value<FailureRecord>(value);
+    if (is_first() && !told_->secondary) {
+      ranks_->lose(told_->cause.cause);
+    }
+    changed_->set();
+  }
+
+  async::Task<void> learn_left(int rank, std::string key) {
+    co_await meeting_.get(std::move(key));
+    left_.insert(rank);
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  RestartPolicy policy_;
+  std::function<void(int, int)> stop_by_;
+  NodeMeeting meeting_;
+  std::optional<RankStore> ranks_;  ///< node 0's
+  int attempt_ = 0;
+  std::optional<Cause> cause_;         ///< as node 0 told it
+  std::optional<FailureRecord> told_;  ///< what a launcher told first
+  std::set<int> left_;
+  std::vector<async::Spawned> leaving_;
+  async::Spawned watching_stops_;  ///< the tasks come last: they are gone before what they use
+  async::Spawned watching_cause_;
+  async::Spawned watching_failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/worker_definitions.hpp
+
+/// @file
+/// The functions of launch/worker.hpp.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// Without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
+inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    if (i == 0 || !identity::detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
+      kept.push_back(argument);
+    } else if (equals == std::string::npos) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+inline Worker worker_with(identity::ProcessIdentity who, const identity::Variables& variables) {
+  Worker worker;
+  worker.identity = std::move(who);
+  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.interface = variables.text("DTRAIN_INTERFACE");
+  worker.secret = secret_setting(variables);
+  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  return worker;
+}
+
+/// Rank 0's line at start, and what slows the network down where there are several hosts.
+inline void say_who(const identity::ProcessIdentity& who, const identity::Variables& variables) {
+  if (!spans_hosts(who)) {
+    log(LogLevel::warning, to_string(who));
+    return;
+  }
+  const NetworkReport report = own_network_report(variables, who.master_addr, true);
+  log(LogLevel::warning, to_string(who) + "; " + report.interface);
+  for (const std::string& slow_path : report.slow_paths) {
+    log(LogLevel::warning, "slow path: " + slow_path);
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Worker worker_of(JoinOptions options) {
+  open_standard_descriptors();
+  const identity::Environment environment = identity::snapshot_environment();
+  check_log_setting(identity::Variables(environment));
+  refuse_launcher_flags(options.arguments);
+  std::vector<const char*> pointers;
+  for (const std::string& argument : options.arguments) {
+    pointers.push_back(argument.c_str());
+  }
+  Worker worker = detail::worker_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
+      identity::Variables(environment));
+  worker.argument_vector = ArgumentVector(detail::without_local_rank(options.arguments));
+  worker.hosts_store = worker.identity.rank == 0;
+  worker.timeout = options.timeout.value_or(worker.timeout);
+  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
+    detail::say_who(worker.identity, identity::Variables(environment));
+  }
+  return worker;
+}
+
+DTRAIN_DEFINED Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments) {
+  const identity::Variables variables(environment);
+  Worker worker = detail::worker_with(identity::DtrainSource::read(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/worker_environment.hpp
+
+/// @file
+/// The environment that the per-node launcher gives its workers: pure, and how one recognises itself in it.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a node's workers share.
+struct NodePlan {
+  int workers = 1;
+  int first_rank = 0;  ///< the workers of lower nodes
+  int world_size = 1;  ///< the workers of all nodes
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string secret;               ///< of the job's store
+  int attempt = 0;                  ///< how often the workers have been started before
+  int cores = 1;                    ///< of this node, for all workers
+  std::string launcher_process;     ///< its process id
+  bool stdout_is_terminal = false;  ///< the launcher's own
+  bool stderr_is_terminal = false;
+};
+
+namespace detail {
+
+/// What would make every worker look like the one process that an MPI or torchrun started here.
+inline bool describes_the_launcher(std::string_view variable) noexcept {
+  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
+  return variable == "DTRAIN_LAUNCHER" || std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
+           return variable.substr(0, prefix.size()) == prefix;
+         });
+}
+
+}  // namespace detail
+
+/// `base`, the launcher's own environment, made one worker's.
+inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
+                                                int local_rank) {
+  identity::Environment environment;
+  for (const auto& [variable, value] : base) {
+    if (!detail::describes_the_launcher(variable)) {
+      environment.emplace(variable, value);
+    }
+  }
+  const std::array<std::pair<const char*, std::string>, 7> common{{
+      {"RANK", std::to_string(plan.first_rank + local_rank)},
+      {"WORLD_SIZE", std::to_string(plan.world_size)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
+      {"NODE_RANK", std::to_string(plan.node_rank)},
+      {"MASTER_ADDR", plan.master_addr},
+      {"MASTER_PORT", std::to_string(plan.master_port)},
+  }};
+  for (const auto& [variable, value] : common) {
+    environment[variable] = value;
+    environment[std::string("DTRAIN_") + variable] = value;
+  }
+  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
+  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
+  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
+  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (!plan.secret.empty()) {
+    environment["DTRAIN_SECRET"] = plan.secret;
+    environment.erase("DTRAIN_SECRET_FILE");
+  }
+  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
+    threads = std::to_string(std::max(1, plan.cores / plan.workers));
+  }
+  return environment;
+}
+
+/// The environment of a launcher that a worker of another job started: without what says who that worker is.
+inline identity::Environment without_outer_job(const identity::Environment& environment) {
+  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
+    return environment;
+  }
+  identity::Environment outside = environment;
+  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
+                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+    outside.erase(name);
+    outside.erase("DTRAIN_" + name);
+  }
+  return outside;
+}
+
+/// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
+/// starts in turn inherits the variables but not the parent.
+inline bool is_worker_environment(const identity::Environment& environment, long parent) {
+  const identity::Variables variables(environment);
+  return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/workers.hpp
+
+/// @file
+/// The worker processes of one launcher: their signals, their ends, their output.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Owns what it is given; processes that still run when it is destroyed are killed and reaped, with all that is in
+/// their groups. Threads: the loop's.
+class Workers {
+ public:
+  struct Ended {
+    int rank = 0;
+    ExitStatus status;
+  };
+
+  explicit Workers(async::EventLoop& loop) noexcept : loop_(&loop) {}
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
+  ~Workers() {
+    signal_groups(SIGKILL);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    for (const Worker& worker : workers_) {
+      while (worker.process > 0 && ::waitpid(worker.process, nullptr, WNOHANG) == 0 && !deadline.passed()) {
+        static_cast<void>(::poll(nullptr, 0, 1));
+      }
+    }
+  }
+
+  /// Takes over a process that leads its own group, and starts to carry what it writes.
+  /// @param input may be null
+  void add(int rank, pid_t process, std::unique_ptr<LineRelay> output, std::unique_ptr<LineRelay> error,
+           std::unique_ptr<InputPump> input) {
+    Worker worker;
+    worker.rank = rank;
+    worker.process = process;
+    worker.group = process;
+    worker.output = std::move(output);
+    worker.error = std::move(error);
+    worker.input = std::move(input);
+    workers_.push_back(std::move(worker));  // from here on it ends with this
+    Worker& added = workers_.back();
+    added.tasks.push_back(loop_->spawn(added.output->carry()));
+    added.tasks.push_back(loop_->spawn(added.error->carry()));
+    if (added.input) {
+      added.tasks.push_back(loop_->spawn(added.input->carry()));
+    }
+  }
+
+  std::size_t running() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process > 0; }));
+  }
+
+  /// Sends a signal to each worker, not to what it has started.
+  void signal_each(int signal) const noexcept { send(signal, 1); }
+
+  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group.
+  void signal_groups(int signal) const noexcept { send(signal, -1); }
+
+  /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
+  /// what an ended worker leaves in its group. Blocking: no.
+  std::vector<Ended> reap() {
+    std::vector<Ended> ended;
+    for (;;) {
+      siginfo_t info{};
+      const int result = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
+      if (result != 0 && errno == EINTR) {
+        continue;
+      }
+      if (result != 0 || info.si_pid == 0) {
+        return ended;
+      }
+      const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                       [&info](const Worker& each) { return each.process == info.si_pid; });
+      if (worker != workers_.end()) {
+        // While it is a zombie its number can belong to no other group.
+        static_cast<void>(::kill(-worker->process, SIGKILL));
+        worker->process = 0;
+        ended.push_back({worker->rank, ExitStatus::of(info)});
+      }
+      while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+  }
+
+  /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to
+  /// go, and stays a zombie until it is reaped. Blocking: no.
+  bool groups_are_gone() const noexcept {
+    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+      return worker.process > 0 || (::kill(-worker.group, 0) != 0 && errno == ESRCH);
+    });
+  }
+
+  /// Whether all that the workers have written is on its way to the console.
+  bool output_is_drained() const noexcept {
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](const Worker& worker) { return worker.output->is_drained() && worker.error->is_drained(); });
+  }
+
+  /// Stops carrying, and shows last lines that have no end.
+  void finish_output() {
+    for (Worker& worker : workers_) {
+      worker.tasks.clear();
+      worker.output->finish();
+      worker.error->finish();
+    }
+  }
+
+  /// The last lines that a worker wrote to stderr.
+  const Tail& error_tail(int rank) const {
+    return std::find_if(workers_.begin(), workers_.end(), [rank](const Worker& each) { return each.rank == rank; })
+        ->error->tail();
+  }
+
+ private:
+  struct Worker {
+    int rank = 0;
+    pid_t process = 0;  ///< 0 once it is reaped
+    pid_t group = 0;    ///< the number that it had
+    std::unique_ptr<LineRelay> output;
+    std::unique_ptr<LineRelay> error;
+    std::unique_ptr<InputPump> input;
+    std::vector<async::Spawned> tasks;  ///< destroyed before what they use
+  };
+
+  void send(int signal, int sign) const noexcept {
+    for (const Worker& worker : workers_) {
+      if (worker.process > 0) {
+        static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
+        if (sign < 0 && ::getpgid(worker.process) != worker.process) {
+          static_cast<void>(::kill(worker.process, signal));
+        }
+      }
+    }
+  }
+
+  async::EventLoop* loop_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/forwarder.hpp
+
+/// @file
+/// Passes the launcher's signals on to the workers of the present attempt.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads signals from its construction to its destruction, also between attempts. Lifetime: what it is given outlives
+/// it. Threads: the loop's.
+class Forwarder {
+ public:
+  /// @param changed is set at every signal, SIGCHLD included
+  Forwarder(async::EventLoop& loop, SignalReader& signals, async::AutoResetEvent& changed)
+      : loop_(&loop), signals_(&signals), changed_(&changed), reading_(loop.spawn(read_all())) {}
+  Forwarder(const Forwarder&) = delete;
+  Forwarder& operator=(const Forwarder&) = delete;
+
+  /// Who gets the signals from now on; null for nobody. Lifetime: until the next call.
+  void forward_to(const Workers* workers) noexcept { workers_ = workers; }
+
+  /// Called with SIGINT or SIGTERM, and how often one of them has come, for each that this process was sent.
+  void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
+
+  /// The launcher of another node was sent SIGINT or SIGTERM, its `count`-th. Where this one has had as many, as when
+  /// a batch system tells all of them at once, it is the same request.
+  void stop_by(int signal, int count) {
+    told_stops_ = std::max(told_stops_, count);
+    if (count > own_stops_) {
+      note_stop(signal);
+      pass_on(signal);
+      changed_->set();
+    }
+  }
+
+  /// The first SIGINT or SIGTERM; 0 while none has come.
+  int stop_signal() const noexcept { return stop_signal_; }
+
+  /// How often SIGINT or SIGTERM has come to the one launcher of the job that was sent it most often.
+  int stops_asked() const noexcept { return std::max(own_stops_, told_stops_); }
+
+  /// Whether somebody wants the job to end: by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+  bool interrupted() const noexcept { return interrupted_; }
+
+ private:
+  async::Task<void> read_all() {
+    for (;;) {
+      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
+      while (const std::optional<int> signal = signals_->next()) {
+        if (*signal != SIGCHLD) {
+          take(*signal);
+        }
+      }
+      changed_->set();
+    }
+  }
+
+  void take(int signal) {
+    pass_on(signal);
+    interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
+    if (signal == SIGTERM || signal == SIGINT) {
+      note_stop(signal);
+      ++own_stops_;
+      if (on_stop_) {
+        on_stop_(signal, own_stops_);
+      }
+    }
+    if (signal == SIGTSTP) {
+      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
+    }
+  }
+
+  void note_stop(int signal) noexcept {
+    stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
+    interrupted_ = true;
+  }
+
+  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
+  void pass_on(int signal) const noexcept {
+    constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
+    if (workers_ == nullptr) {
+      return;
+    }
+    if (std::find(single.begin(), single.end(), signal) != single.end()) {
+      workers_->signal_each(signal);
+    } else {
+      workers_->signal_groups(signal);
+    }
+  }
+
+  async::EventLoop* loop_;
+  SignalReader* signals_;
+  async::AutoResetEvent* changed_;
+  const Workers* workers_ = nullptr;
+  std::function<void(int, int)> on_stop_;
+  int stop_signal_ = 0;
+  int own_stops_ = 0;
+  int told_stops_ = 0;  ///< of the launcher of another node
+  bool interrupted_ = false;
+  async::Spawned reading_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/supervisor.hpp
+
+/// @file
+/// Watches over the workers of one attempt from their start to the end of the last one.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
+/// SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
+/// Threads: the loop's.
+class Supervisor {
+ public:
+  /// @param changed is set by the forwarder and the coordination
+  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
+             Coordination& job, StopPlan plan, std::string host)
+      : loop_(&loop),
+        changed_(&changed),
+        forwarder_(&forwarder),
+        workers_(&workers),
+        job_(&job),
+        host_(std::move(host)),
+        plan_(std::move(plan)) {}
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  /// Until no worker runs, nor what workers left in their groups.
+  async::Task<void> watch() {
+    for (;;) {
+      const std::vector<Workers::Ended> ended = workers_->reap();
+      for (const Workers::Ended& each : ended) {
+        co_await note(each);
+      }
+      if (workers_->running() == 0) {
+        break;
+      }
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      take_news(now);
+      act(plan_.due(now));
+      if (killed_at_ && now - *killed_at_ > unkillable_patience) {
+        break;  // a process that the kernel holds; it dies when it is let go
+      }
+      const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
+                                             : Deadline::Clock::duration(std::chrono::hours(1)));
+      co_await changed_->wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
+    }
+    co_await bury_orphans();
+  }
+
+  /// How the workers ended, in the order in which that was noticed.
+  const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
+
+  /// Whether a process was killed and did not go.
+  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
+
+ private:
+  static constexpr std::chrono::milliseconds unkillable_patience{300};
+
+  /// What the workers left in their groups has been killed, and becomes this process's children one by one.
+  async::Task<void> bury_orphans() {
+    const Deadline deadline = Deadline::after(unkillable_patience);
+    while (!workers_->groups_are_gone() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(workers_->reap());
+    }
+  }
+
+  async::Task<void> note(Workers::Ended ended) {
+    WorkerEnd end;
+    end.rank = ended.rank;
+    end.status = ended.status;
+    end.stopped = plan_.has_acted();
+    if (ended.status == ExitStatus{}) {
+      end.left = co_await job_->has_left(ended.rank);
+    }
+    ends_.push_back(end);
+    if (!end.failed()) {
+      co_return;
+    }
+    plan_.failed(Deadline::Clock::now());
+    const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
+    job_->failed(loss, end.is_secondary());
+  }
+
+  void take_news(Deadline::Clock::time_point now) {
+    for (; stops_noted_ < forwarder_->stops_asked(); ++stops_noted_) {
+      plan_.stop_asked(now);
+    }
+    if (job_->failing()) {
+      plan_.failed(now);
+    }
+  }
+
+  void act(StopPlan::Action action) {
+    if (action == StopPlan::Action::terminate) {
+      workers_->signal_each(SIGTERM);
+    } else if (action == StopPlan::Action::kill) {
+      workers_->signal_groups(SIGKILL);
+      killed_at_ = Deadline::Clock::now();
+    }
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  const Forwarder* forwarder_;
+  Workers* workers_;
+  Coordination* job_;
+  std::string host_;
+  StopPlan plan_;
+  int stops_noted_ = 0;
+  std::vector<WorkerEnd> ends_;
+  std::optional<Deadline::Clock::time_point> killed_at_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/attempt.hpp
+
+/// @file
+/// One attempt on one node: its workers from their start to the end of their output.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, for every attempt.
+struct WorkerProgram {
+  std::string executable = "/proc/self/exe";
+  std::vector<std::string> arguments;
+  identity::Environment environment;
+  std::optional<std::string> log_dir;
+};
+
+/// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
+inline std::string log_directory(const std::string& directory, int attempt) {
+  return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
+}
+
+/// What an attempt uses of its launcher. Lifetime: outlives the attempt.
+struct AttemptServices {
+  async::EventLoop& loop;
+  async::AutoResetEvent& changed;
+  const SignalReader& signals;
+  Forwarder& forwarder;
+  TerminalOutput& output;
+  Coordination& job;
+};
+
+/// Threads: the loop's, which is the main thread of a process that has no other.
+class Attempt {
+ public:
+  /// @throws Error (posix) where the directory of --log-dir cannot be made
+  Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
+      : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
+    if (program.log_dir) {
+      log_directory_ = log_directory(*program.log_dir, plan.attempt);
+      make_directories(*log_directory_);
+    }
+    services_.forwarder.forward_to(&workers_);
+  }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+  ~Attempt() { services_.forwarder.forward_to(nullptr); }
+
+  /// Starts the workers, fewer where the job is told to end meanwhile. The loop runs between them: other launchers are
+  /// to hear from this one. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
+  async::Task<void> start() {
+    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!nothing) {
+      throw errno_error("opening /dev/null for the workers' stdin");
+    }
+    for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stops_asked() == 0; ++local_rank) {
+      start_worker(local_rank, nothing.get());
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
+    }
+  }
+
+  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
+  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::string host) {
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
+                          std::move(stop_plan), std::move(host));
+    co_await supervisor.watch();
+    services_.forwarder.forward_to(nullptr);
+    stops_before_end_ = services_.forwarder.stops_asked();
+    const Deadline deadline = Deadline::after(last_words);
+    while (!workers_.output_is_drained() && !deadline.passed() && !told_to_hurry()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    NodeEnd end;
+    end.first = first_failure(supervisor.ends(), services_.job.first_cause());
+    end.abandoned = supervisor.abandoned();
+    for (const WorkerEnd& each : supervisor.ends()) {
+      if (each.is_secondary()) {
+        end.secondary.push_back(each.rank);
+      }
+    }
+    if (end.first) {
+      const Tail& tail = workers_.error_tail(end.first->rank);
+      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
+    }
+    co_return std::move(end);
+  }
+
+  /// Whether SIGINT or SIGTERM has come since the last worker ended: nobody waits for the output any more.
+  bool told_to_hurry() const noexcept { return services_.forwarder.stops_asked() != stops_before_end_; }
+
+  /// Whether all that the workers have written is on its way to the console.
+  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
+
+  /// Stops carrying, and shows last lines that have no end.
+  void finish_output() { workers_.finish_output(); }
+
+ private:
+  /// How long the last lines may take to come where the console does not keep up.
+  static constexpr std::chrono::milliseconds last_words{200};
+
+  void start_worker(int local_rank, int nothing) {
+    const int rank = plan_->first_rank + local_rank;
+    Pipe output = make_pipe();
+    Pipe error = make_pipe();
+    Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
+    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), "stdout");
+    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
+    auto pump =
+        local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    SpawnRequest request;
+    request.executable = program_->executable;
+    request.arguments = program_->arguments;
+    request.environment = worker_environment(program_->environment, *plan_, local_rank);
+    request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
+    request.standard_output = output.writer.get();
+    request.standard_error = error.writer.get();
+    request.signal_mask = services_.signals.original_mask();
+    const pid_t process = spawn(request);
+    workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
+  }
+
+  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {
+    LogFile log;
+    if (log_directory_) {
+      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
+    }
+    const bool is_live = rank == plan_->first_rank;
+    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log));
+  }
+
+  AttemptServices services_;
+  const WorkerProgram* program_;
+  const NodePlan* plan_;
+  std::optional<std::string> log_directory_;
+  Workers workers_;
+  int stops_before_end_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/job_options.hpp
+
+/// @file
+/// What a launcher is to do: a pure function of its flags and its environment.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, `workers` times, and with whom.
+struct NodeJobOptions {
+  WorkerProgram program;
+  identity::NodeIdentity node;
+  std::string node_source;  ///< what says how many nodes there are: "RANK='0', WORLD_SIZE='2'"
+  int workers = 1;
+  int cores = 1;
+  int max_restarts = 0;
+  std::chrono::nanoseconds formation = default_timeout;
+  std::chrono::nanoseconds liveness = default_liveness;
+  std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
+  std::optional<std::string> host_id;
+  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
+};
+
+namespace detail {
+
+inline constexpr int most_workers = 4096;
+
+/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage), what visible_devices
+/// throws
+inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
+  if (!given) {
+    return 1;
+  }
+  if (*given == "auto" && visible_devices == nullptr) {
+    return cores;
+  }
+  if (*given == "auto") {
+    const int devices = visible_devices();
+    if (devices < 1) {
+      throw Error(
+          Errc::usage,
+          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
+          "CUDA_VISIBLE_DEVICES");
+    }
+    return devices;
+  }
+  const int count = identity::parse_integer(*given).value_or(0);
+  if (count < 1 || count > most_workers) {
+    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
+                                 std::to_string(most_workers) + ", or auto");
+  }
+  return count;
+}
+
+/// What says how many nodes there are, for a sentence.
+inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
+                               const identity::NodeIdentity& node) {
+  if (flags.node_count) {
+    return identity::quoted("--nnodes", *flags.node_count);
+  }
+  const identity::Variables variables(environment);
+  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
+  const std::string stated =
+      node.launcher == "node"
+          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
+      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
+      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
+              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
+                                  "CLUSTER_SPEC", "SM_HOSTS"});
+  return stated.empty() ? "the environment of " + node.launcher : stated;
+}
+
+/// Who this node is. What the environment says of a process is taken for the node here, so where that is incomplete the
+/// sentence also says how to ignore it. @throws Error (identity, usage)
+inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
+  using identity::IdentityErrc;
+  try {
+    return identity::node_identity(environment, flags);
+  } catch (const identity::IdentityError& error) {
+    const IdentityErrc reason = error.reason();
+    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
+                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
+                       reason == IdentityErrc::rank_out_of_range;
+    if (!stray || flags.node_count) {
+      throw;
+    }
+    const std::string stated =
+        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
+    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
+                                    (stated.empty() ? "this environment" : stated) +
+                                    " for the whole node; if there is only this node, give --nnodes=1)");
+  }
+}
+
+/// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
+inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
+                                                         const NodeJobOptions& options) {
+  if (options.node.node_count == 1) {
+    return std::nullopt;
+  }
+  std::optional<rendezvous::Secret> secret = secret_setting(variables);
+  if (!secret) {
+    throw Error(Errc::usage,
+                "this is node " + std::to_string(options.node.node_rank) + " of " +
+                    std::to_string(options.node.node_count) + " (from " + options.node_source +
+                    "), and the launchers of several nodes need a secret that they share: make one with "
+                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
+                    "once for "
+                    "each rank, its policy needs launch::PerProcess");
+  }
+  return secret;
+}
+
+}  // namespace detail
+
+/// @param cores how many this process may use
+/// @param visible_devices is called for --nproc-per-node=auto; may be null
+/// @throws Error (usage, identity). Blocking: reads the secret's file
+inline NodeJobOptions node_job_options(Flags flags, const identity::Environment& environment, int cores,
+                                       VisibleDevices visible_devices = nullptr) {
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  NodeJobOptions options;
+  options.node = detail::node_of(environment, flags.node);
+  options.node_source = detail::node_source(flags.node, environment, options.node);
+  options.cores = cores;
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
+  options.max_restarts = flags.max_restarts;
+  options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
+  options.host_id = variables.text("DTRAIN_HOST_ID");
+  options.secret = detail::secret_of_nodes(variables, options);
+  options.interface = variables.text("DTRAIN_INTERFACE");
+  options.program.arguments = std::move(flags.program);
+  options.program.environment = environment;
+  options.program.log_dir = std::move(flags.log_dir);
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/node_job.hpp
+
+/// @file
+/// A job as the launcher of one node sees it: one attempt after the other, and the code that it ends with.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
+class NodeJob {
+ public:
+  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
+  /// started
+  explicit NodeJob(NodeJobOptions options)
+      : options_(std::move(options)),
+        host_(rendezvous::host_identity(options_.host_id)),
+        output_(loop_, STDOUT_FILENO, STDERR_FILENO),
+        changed_(loop_),
+        forwarder_(loop_, signals_, changed_) {
+    for (const std::string& warning : options_.node.warnings) {
+      log(LogLevel::warning, warning);
+    }
+    if (options_.program.log_dir) {
+      make_directories(*options_.program.log_dir);
+    }
+    job_ = coordination();
+    forwarder_.on_stop([this](int signal, int count) { job_->stop(signal, count); });
+  }
+  NodeJob(const NodeJob&) = delete;
+  NodeJob& operator=(const NodeJob&) = delete;
+
+  /// Starts the workers and stays with them. Blocking: until the last one has ended.
+  /// @returns the launcher's exit code; what keeps it from going on is explained on stderr
+  int run() {
+    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
+    return loop_.run_until(whole_job(), Deadline::after(longer_than_any_job), "running the job");
+  }
+
+ private:
+  /// How long a consumer of the output may take nothing before what is left is given up.
+  static constexpr std::chrono::seconds patience{600};
+  static constexpr std::chrono::seconds patience_after_failure{5};
+  static constexpr std::chrono::milliseconds no_patience{100};
+
+  RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
+
+  std::unique_ptr<Coordination> coordination() {
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options_.liveness);
+    const identity::NodeIdentity& node = options_.node;
+    if (node.node_count == 1) {
+      OneNodeOptions one;
+      one.workers = options_.workers;
+      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
+      one.host = host_.name;
+      one.formation = options_.formation;
+      one.limits = limits;
+      one.policy = policy();
+      return std::make_unique<OneNode>(loop_, changed_, std::move(one));
+    }
+    NodeMeetingOptions several;
+    several.node_rank = node.node_rank;
+    several.node_count = node.node_count;
+    several.master_addr = node.master_addr;
+    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
+    several.host = host_;
+    several.workers = options_.workers;
+    several.formation = options_.formation;
+    several.limits = limits;
+    several.secret = options_.secret;
+    several.interface = options_.interface;
+    return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
+                                          [this](int signal, int count) { forwarder_.stop_by(signal, count); });
+  }
+
+  /// What keeps this launcher from going on.
+  struct Problem {
+    int exit_code = 0;  ///< 0: there is none
+    std::string sentence;
+  };
+
+  async::Task<int> whole_job() {
+    Problem problem;
+    try {
+      const int exit_code = co_await attempts();
+      co_return exit_code;
+    } catch (const JobFailed& failed) {
+      problem = Problem{exit_code_job_failed, launcher_loss(failed.cause(), options_.node.master_addr)};
+    } catch (const std::exception& error) {
+      problem = Problem{exit_code_usage, error.what()};
+    }
+    co_await job_->give_up(problem.sentence);
+    output_.error().line("dtrain: ", problem.sentence);
+    co_await flush(patience_after_failure);
+    co_return problem.exit_code;
+  }
+
+  async::Task<int> attempts() {
+    const std::optional<Place> place = co_await assemble();
+    if (!place) {
+      const int signal = forwarder_.stop_signal();
+      output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had met");
+      co_await flush(no_patience);
+      co_return 128 + signal;
+    }
+    if (!place->description.empty()) {
+      // A loopback address that all launchers have met at reaches them all: nothing is to be said of that.
+      const NetworkReport network =
+          own_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
+      output_.error().line("dtrain: ",
+                           place->description + ", nodes from " + options_.node_source + "; " + network.interface);
+      for (const std::string& slow_path : network.slow_paths) {
+        output_.error().line("dtrain: ", "slow path: " + slow_path);
+      }
+    }
+    NodePlan plan = plan_at(*place);
+    for (;; ++plan.attempt) {
+      co_await job_->begin(plan.attempt);
+      const JobVerdict verdict = co_await attempt(plan);
+      if (!verdict.again) {
+        co_return verdict.exit_code;
+      }
+    }
+  }
+
+  /// Nothing where the job was told to end before it began.
+  async::Task<std::optional<Place>> assemble() {
+    std::optional<Place> place;
+    std::exception_ptr failure;
+    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
+      failure = reason;
+      changed_.set();
+    };
+    const async::Spawned assembling = loop_.spawn(assemble_into(place), failed);
+    while (!place && !failure && forwarder_.stops_asked() == 0) {
+      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+    }
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    co_return std::move(place);
+  }
+
+  async::Task<void> assemble_into(std::optional<Place>& place) {
+    place = co_await job_->assemble();
+    changed_.set();
+  }
+
+  NodePlan plan_at(const Place& place) {
+    NodePlan plan;
+    plan.workers = options_.workers;
+    plan.first_rank = place.first_rank;
+    plan.world_size = place.world_size;
+    plan.node_rank = place.node_rank;
+    plan.node_count = place.node_count;
+    plan.master_addr = place.master_addr;
+    plan.master_port = place.master_port;
+    plan.secret = place.secret;
+    plan.cores = options_.cores;
+    plan.launcher_process = std::to_string(::getpid());
+    plan.stdout_is_terminal = output_.output().is_terminal();
+    plan.stderr_is_terminal = output_.error().is_terminal();
+    return plan;
+  }
+
+  async::Task<JobVerdict> attempt(const NodePlan& plan) {
+    std::unique_ptr<Attempt> attempt;
+    NodeEnd end;
+    end.started = forwarder_.stops_asked() == 0;
+    if (end.started) {
+      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *job_};
+      attempt = std::make_unique<Attempt>(services, options_.program, plan);
+      co_await attempt->start();
+      async::Task<NodeEnd> supervising = attempt->supervise(StopPlan(options_.stop_grace), host_.name);
+      end = co_await std::move(supervising);
+    }
+    end.node = plan.node_rank;
+    end.host = host_.name;
+    if (plan.node_count > 1) {
+      end.host += " (node " + std::to_string(plan.node_rank) + ")";
+    }
+    end.stop_signal = forwarder_.stop_signal();
+    end.interrupted = forwarder_.interrupted();
+    async::Task<JobVerdict> concluding = job_->conclude(std::move(end));
+    JobVerdict verdict = co_await std::move(concluding);
+    if (!verdict.again) {
+      co_await job_->leave();
+    }
+    co_await show(attempt.get(), verdict);
+    co_return std::move(verdict);
+  }
+
+  /// What the workers wrote, and then what is to be said of them.
+  async::Task<void> show(Attempt* attempt, const JobVerdict& verdict) {
+    const std::chrono::milliseconds enough = verdict.exit_code == 0 ? patience : patience_after_failure;
+    const auto hurry = [attempt] { return attempt != nullptr && attempt->told_to_hurry(); };
+    const auto drained = [attempt] { return attempt == nullptr || attempt->output_is_drained(); };
+    const bool flows = co_await output_.flush(enough, drained, hurry);
+    if (attempt != nullptr) {
+      attempt->finish_output();
+    }
+    for (const std::string& line : verdict.report) {
+      output_.error().line("dtrain: ", line);
+    }
+    co_await flush(flows && !hurry() ? enough : no_patience);
+  }
+
+  /// What the launcher itself has to say.
+  async::Task<void> flush(std::chrono::milliseconds enough) {
+    const auto nothing_more = [] { return true; };
+    const auto hurry = [this, before = forwarder_.stops_asked()] { return forwarder_.stops_asked() != before; };
+    co_await output_.flush(enough, nothing_more, hurry);
+  }
+
+  NodeJobOptions options_;
+  rendezvous::HostIdentity host_;
+  SignalReader signals_;
+  async::EventLoop loop_;
+  TerminalOutput output_;
+  async::AutoResetEvent changed_;
+  Forwarder forwarder_;
+  std::unique_ptr<Coordination> job_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/per_node_definitions.hpp
+
+/// @file
+/// What launch::PerNode does.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visible_devices) {
+  try {
+    const identity::Environment environment = identity::snapshot_environment();
+    if (is_worker_environment(environment, ::getppid())) {
+      // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
+      static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
+      return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
+    }
+    require_single_thread();
+    Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
+    if (flags.help) {
+      return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
+    }
+    NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
+                                              stream::host::cores_by_affinity(), visible_devices);
+    open_standard_descriptors();
+    adopt_orphans();
+    NodeJob job(std::move(options));
+    return Start(job.run());
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+    return Start(exit_code_usage);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/group/job_definitions.hpp
+
+/// @file
+/// The functions of group::Job.
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
+                                      std::shared_ptr<FailureLatch> latch, Cause cause) {
+  co_await loop.sleep_for(grace);
+  latch->report(cause);
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Job::Job(const launch::Worker& worker, std::string terms, std::shared_ptr<void> base)
+    : base_(std::move(base)),
+      timeout(worker.timeout),
+      participant(launch::participant_options(worker, std::move(terms))),
+      tasks(participant.control_thread(), participant.failure(), participant.membership().rank),
+      streams(std::make_shared<stream::host::StreamSet>()) {}
+
+DTRAIN_DEFINED Job::~Job() {
+  if (left_) {
+    return;
+  }
+  try {
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      report_exception("an exception ended the process group");
+    } else if (!participant.failure()->failed()) {
+      leave_blocking();
+    }
+  } catch (...) {
+    // The others see the closed connection.
+  }
+}
+
+DTRAIN_DEFINED void Job::require_may_block() const {
+  if (tasks.on_loop_thread()) {
+    throw Error(Errc::invalid_argument,
+                "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
+                "wait for itself; make it on a thread of the program");
+  }
+}
+
+DTRAIN_DEFINED void Job::report_exception(const std::string& text) noexcept {
+  try {
+    participant.failure()->report(exception_cause(text));
+    if (!tasks.on_loop_thread()) {
+      participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+    }
+  } catch (...) {
+    // The others see the closed connection.
+  }
+}
+
+DTRAIN_DEFINED void Job::report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+  try {
+    async::EventLoop& loop = participant.control_thread().loop();
+    loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
+      loop.spawn_detached(detail::report_later(loop, grace, latch, cause));
+    });
+  } catch (...) {
+    // The others notice when this rank leaves without having taken part.
+  }
+}
+
+DTRAIN_DEFINED void Job::leave_blocking() {
+  left_ = true;
+  tasks.close_blocking();
+  std::vector<std::shared_ptr<void>> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Closable* channel : channels_) {
+      channel->close();
+    }
+    kept.swap(kept_);
+  }
+  kept.clear();  // peers that wait in one of these channels are told, too
+  participant.leave_blocking(Deadline::after(timeout));
+}
+
+DTRAIN_DEFINED Cause Job::exception_cause(std::string text) const {
+  const rendezvous::Membership& self = participant.membership();
+  return {CauseKind::exception, self.rank, self.host, std::move(text)};
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+#endif

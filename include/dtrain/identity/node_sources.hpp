@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "dtrain/identity/node_facts.hpp"
+#include "dtrain/identity/process_sources.hpp"
 #include "dtrain/identity/resolve.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

@@ -11,6 +11,7 @@
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/flags.hpp"
+#include "dtrain/launch/launcher.hpp"
 #include "dtrain/launch/secret_setting.hpp"
 #include "dtrain/launch/settings.hpp"
 #include "dtrain/launch/stop_plan.hpp"
@@ -32,9 +33,6 @@ struct NodeJobOptions {
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
-
-/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
-using VisibleDevices = int (*)();
 
 namespace detail {
 

@@ -9,6 +9,9 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
+using VisibleDevices = int (*)();
+
 /// `L::start(argc, argv)`: in a process that is a rank, a Worker; in every other, the exit code, with everything
 /// explained on stderr. Blocking: in a launcher process, until its workers have ended.
 template <class L>

@@ -1,0 +1,116 @@
+#pragma once
+/// @file
+/// Where a process can have its identity from, in order.
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "dtrain/identity/incomplete.hpp"
+#include "dtrain/identity/sources/dtrain.hpp"
+#include "dtrain/identity/sources/flux.hpp"
+#include "dtrain/identity/sources/horovod.hpp"
+#include "dtrain/identity/sources/jsrun.hpp"
+#include "dtrain/identity/sources/kubernetes.hpp"
+#include "dtrain/identity/sources/mvapich.hpp"
+#include "dtrain/identity/sources/openmpi.hpp"
+#include "dtrain/identity/sources/pmi.hpp"
+#include "dtrain/identity/sources/sagemaker.hpp"
+#include "dtrain/identity/sources/single.hpp"
+#include "dtrain/identity/sources/slurm.hpp"
+#include "dtrain/identity/sources/tf_config.hpp"
+#include "dtrain/identity/sources/torch.hpp"
+#include "dtrain/identity/sources/vertex.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A launcher's traces: its name, whether they give both rank and world size, and what they say.
+struct Source {
+  std::string_view name;
+  bool (*present)(const Variables&);
+  ProcessIdentity (*read)(const Variables&, Arguments);
+};
+
+template <class S>
+constexpr Source source_of() noexcept {
+  return {S::name, &S::present, &S::read};
+}
+
+/// The first that is present wins. What starts processes comes before what only describes a cluster: mpirun may run
+/// inside one. The last always is present.
+inline constexpr std::array<Source, 14> sources{
+    source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
+    source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
+    source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
+    source_of<TfConfigSource>(),   source_of<VertexSource>(), source_of<SageMakerSource>(),
+    source_of<KubernetesSource>(), source_of<SingleSource>(),
+};
+
+namespace detail {
+
+/// @param there the names of what could be forced, each followed by ", "
+[[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
+  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
+                                                          " names no launcher whose variables are set; there are: " +
+                                                          there + "none; set one of them, or unset it");
+}
+
+inline std::string names_of_present(const Variables& variables) {
+  std::string names;
+  for (const Source& source : sources) {
+    names += source.present(variables) ? std::string(source.name) + ", " : "";
+  }
+  return names;
+}
+
+/// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
+inline const Source& forced_source(const Variables& variables, const std::string& wanted) {
+  if (wanted == "none") {
+    return sources.back();
+  }
+  for (const Source& source : sources) {
+    if (source.name == wanted && source.present(variables)) {
+      return source;
+    }
+  }
+  refuse_launcher(wanted, names_of_present(variables));
+}
+
+inline const Source& first_source(const Variables& variables) {
+  for (const Source& source : sources) {
+    const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
+    if (source.name != SingleSource::name && !yields && source.present(variables)) {
+      return source;
+    }
+  }
+  check_incomplete(variables);
+  return sources.back();
+}
+
+/// Whether a launcher's variables, as far as they can be read, say the same as `who`.
+inline bool agrees(const Source& source, const Variables& variables, Arguments arguments, const ProcessIdentity& who) {
+  try {
+    const ProcessIdentity other = source.read(variables, arguments);
+    return other.rank == who.rank && other.world_size == who.world_size;
+  } catch (const IdentityError&) {
+    return false;
+  }
+}
+
+/// Names what is set but was not followed, for the line that people read. Beside [dtrain] nothing is looked at.
+inline void note_ignored(const Source& chosen, const Variables& variables, Arguments arguments, ProcessIdentity& who) {
+  for (const Source& source : sources) {
+    if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
+        source.present(variables) && !agrees(source, variables, arguments, who)) {
+      who.ignored.emplace_back(source.name);
+    }
+  }
+  const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
+  if (half) {
+    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+  }
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::identity

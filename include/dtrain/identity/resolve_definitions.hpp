@@ -1,0 +1,22 @@
+#pragma once
+/// @file
+/// The function of identity/resolve.hpp.
+
+#include <optional>
+#include <string>
+
+#include "dtrain/identity/process_sources.hpp"
+#include "dtrain/identity/resolve.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
+  const Variables variables(environment);
+  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
+  ProcessIdentity who = source.read(variables, arguments);
+  detail::note_ignored(source, variables, arguments, who);
+  return who;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// The functions of launch/worker.hpp.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/identity/description.hpp"
+#include "dtrain/identity/environment.hpp"
+#include "dtrain/identity/resolve.hpp"
+#include "dtrain/identity/sources/dtrain.hpp"
+#include "dtrain/launch/flags.hpp"
+#include "dtrain/launch/network_report.hpp"
+#include "dtrain/launch/own_process.hpp"
+#include "dtrain/launch/secret_setting.hpp"
+#include "dtrain/launch/worker.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// Without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
+inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    if (i == 0 || !identity::detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
+      kept.push_back(argument);
+    } else if (equals == std::string::npos) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+inline Worker worker_with(identity::ProcessIdentity who, const identity::Variables& variables) {
+  Worker worker;
+  worker.identity = std::move(who);
+  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.interface = variables.text("DTRAIN_INTERFACE");
+  worker.secret = secret_setting(variables);
+  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  return worker;
+}
+
+/// Rank 0's line at start, and what slows the network down where there are several hosts.
+inline void say_who(const identity::ProcessIdentity& who, const identity::Variables& variables) {
+  if (!spans_hosts(who)) {
+    log(LogLevel::warning, to_string(who));
+    return;
+  }
+  const NetworkReport report = own_network_report(variables, who.master_addr, true);
+  log(LogLevel::warning, to_string(who) + "; " + report.interface);
+  for (const std::string& slow_path : report.slow_paths) {
+    log(LogLevel::warning, "slow path: " + slow_path);
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Worker worker_of(JoinOptions options) {
+  open_standard_descriptors();
+  const identity::Environment environment = identity::snapshot_environment();
+  check_log_setting(identity::Variables(environment));
+  refuse_launcher_flags(options.arguments);
+  std::vector<const char*> pointers;
+  for (const std::string& argument : options.arguments) {
+    pointers.push_back(argument.c_str());
+  }
+  Worker worker = detail::worker_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
+      identity::Variables(environment));
+  worker.argument_vector = ArgumentVector(detail::without_local_rank(options.arguments));
+  worker.hosts_store = worker.identity.rank == 0;
+  worker.timeout = options.timeout.value_or(worker.timeout);
+  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
+    detail::say_who(worker.identity, identity::Variables(environment));
+  }
+  return worker;
+}
+
+DTRAIN_DEFINED Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments) {
+  const identity::Variables variables(environment);
+  Worker worker = detail::worker_with(identity::DtrainSource::read(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
