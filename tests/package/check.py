@@ -4,11 +4,13 @@
   check.py WAY --source REPOSITORY --binary BUILD --version X.Y.Z --compiler CXX --generator NAME --work FOLDER
            [--components A,B]
 
-  find_package      installed, and found by CMake: with the components that were built, and not in another version
+  find_package      installed, and found by CMake: with the components that were built, and not in another version; a
+                    program with dtrain::compiled, too
   add_subdirectory  this repository inside another project
   fetch_content     the same by FetchContent
   pkg_config        installed, and found by pkg-config
-  single_header     one file copied: the README's program, on two ranks, and another file of the same program
+  single_header     one file copied: the README's program, on two ranks, and another file of the same program; this one
+                    also as a file that finds dtrain's definitions in another
   two_compilers     a .cpp by the host's compiler, a .cu by nvcc with CUDA switched on there, in one program
 """
 
@@ -60,17 +62,28 @@ def with_cmake(options, *arguments):
         f"-DWAY={options.way}", f"-DDTRAIN_VERSION={options.version}", *arguments)
     run("cmake", "--build", build)
     run(build / "consumer")
+    return build
+
+
+def run_first_program(program):
+    printed = run(program, "--nproc-per-node=2")
+    if "[0] y = 3.000 x + 1.000, fitted on 2 rank(s)\n" not in printed:
+        raise Failure(f"the first program does not print what README.md shows, but:\n{printed}")
 
 
 def find_package(options):
     major, minor, _ = options.version.split(".")
-    with_cmake(options, f"-DCMAKE_PREFIX_PATH={install(options)}", f"-DCOMPONENTS={';'.join(options.components)}",
-               f"-DNEXT_MINOR_VERSION={major}.{int(minor) + 1}")
+    build = with_cmake(options, f"-DCMAKE_PREFIX_PATH={install(options)}", f"-DCOMPONENTS={';'.join(options.components)}",
+                       f"-DNEXT_MINOR_VERSION={major}.{int(minor) + 1}",
+                       f"-DFIRST_PROGRAM={options.source / 'examples' / 'first_program.cpp'}")
+    run_first_program(build / "first_program")
 
 
 def subdirectory(options):
     options.components = []
-    with_cmake(options, f"-DDTRAIN_SOURCE={options.source}")
+    build = with_cmake(options, f"-DDTRAIN_SOURCE={options.source}")
+    if list(build.rglob("libdtrain_compiled.*")):
+        raise Failure("dtrain::compiled is built though nothing links it")
 
 
 def pkg_config(options):
@@ -101,9 +114,10 @@ def single_header(options):
     program = options.work / "first_program"
     run(options.compiler, *COMPILE, f"-I{options.work}", options.source / "examples" / "first_program.cpp",
         HERE / "other_unit.cpp", "-pthread", "-o", program)
-    printed = run(program, "--nproc-per-node=2")
-    if "[0] y = 3.000 x + 1.000, fitted on 2 rank(s)\n" not in printed:
-        raise Failure(f"the first program does not print what README.md shows, but:\n{printed}")
+    run_first_program(program)
+    # That the definitions are then found is what find_package shows, with the same headers in more files.
+    run(options.compiler, *COMPILE, "-fsyntax-only", "-DDTRAIN_SEPARATE_COMPILATION=1", f"-I{options.work}",
+        HERE / "other_unit.cpp")
 
 
 def two_compilers(options):
