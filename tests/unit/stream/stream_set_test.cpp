@@ -175,7 +175,7 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
   const int before = threads_of_this_process();
   for (int i = 0; i < 100; ++i)
     set->run_what_nobody_runs();
-  CHECK(threads_of_this_process() == before);
+  CHECK(threads_of_this_process() <= before);  // one that has just been joined may still have counted
   CHECK(holds_soon([&] { return runner.load() != std::thread::id(); }));
   may_end = true;
   waiter.join();

@@ -39,8 +39,8 @@ using support::RankThread;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
 
-/// A sanitizer and a busy machine may need ten times what is promised.
-constexpr auto slack = DTRAIN_THREAD_SANITIZER ? 20s : 2s;
+/// What ends at once does so long before the timeouts of 10 s; a machine may stand still for seconds.
+constexpr auto slack = DTRAIN_THREAD_SANITIZER ? 20s : 8s;
 
 /// Faults end with the test, which also shows that nobody called NCCL on one communicator from two threads.
 struct Faults {
@@ -139,7 +139,7 @@ TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, de
   CHECK(contains(no_id->what(), "ncclGetUniqueId on rank 0, device 0: ncclSystemError"));
 }
 
-TEST_CASE("an error that NCCL finds while an operation runs ends all ranks within 2 s, and names it") {
+TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long before their timeout, and names it") {
   for (const int ranks : {2, 4}) {
     const Faults faults(ranks);
     const auto job = std::make_shared<FakeJob>(ranks);
