@@ -31,7 +31,6 @@
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -39,13 +38,11 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -1752,44 +1749,6 @@ struct F16Native {
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 };
 #endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/stream_copy.hpp
-
-/// @file
-/// Copies bytes past the caches (non-temporal stores), for somebody else to read.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// As copy_bytes, for memory that another core read last and reads next: an ordinary store first fetches the line from
-/// that core's cache, and costs more than the detour through memory. Measured on two cores of a Zen 3 whose level-3
-/// cache they did not share: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. What was
-/// written is visible to whoever sees a later release of this thread.
-DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-#if DTRAIN_X86_64 && !DTRAIN_THREAD_SANITIZER
-  using Block = Vector<std::uint64_t, 16>;
-  constexpr std::size_t width = sizeof(Block);
-  constexpr std::size_t line = 64;
-  const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(to) % line) % line);
-  copy_bytes(to, from, head);
-  std::size_t i = head;
-  for (; i + line <= bytes; i += line) {
-    Block blocks[4];
-    for (std::size_t part = 0; part < 4; ++part) {
-      load(blocks[part], from + i + part * width);
-    }
-    for (std::size_t part = 0; part < 4; ++part) {
-      Block& target = *reinterpret_cast<Block*>(to + i + part * width);
-      __asm__ volatile("movntdq %1, %0" : "=m"(target) : "x"(blocks[part]));
-    }
-  }
-  copy_bytes(to + i, from + i, bytes - i);
-  __asm__ volatile("sfence" ::: "memory");  // these stores are not ordered by a release alone
-#else
-  copy_bytes(to, from, bytes);
-#endif
-}
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -4542,291 +4501,6 @@ inline std::optional<Endpoint> address_of_default_route() {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
-// ---- dtrain/net/poll_descriptor.hpp
-
-/// @file
-/// Blocking waits for a descriptor, with a deadline.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Returns when `events` (POLLIN, POLLOUT), an error or the other side's end is there. A deadline that has passed asks
-/// once. Blocking: until the deadline.
-/// @param doing begins the sentence of an error
-/// @throws Error (timeout, posix)
-inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
-  for (;;) {
-    const bool last = deadline.passed();
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    pollfd entry{descriptor, events, 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::min(left, std::chrono::milliseconds(60'000)).count()));
-    if (count > 0) {
-      return;
-    }
-    if (count < 0 && errno != EINTR) {
-      throw errno_error(doing);
-    }
-    if (count == 0 && last) {
-      throw Error(Errc::timeout, doing + ": the deadline passed");
-    }
-  }
-}
-
-/// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
-inline void pause_before_retry(Deadline deadline, const std::string& doing) {
-  if (deadline.passed()) {
-    throw Error(Errc::timeout, doing + ": the deadline passed");
-  }
-  if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
-    throw errno_error(doing);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/unix_socket.hpp
-
-/// @file
-/// Unix sockets in the abstract namespace, to hand descriptors to processes on the same host.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Who is at the other end, as the kernel saw it when the connection was made.
-struct PeerCredentials {
-  pid_t pid = 0;
-  uid_t uid = 0;
-  gid_t gid = 0;
-};
-
-/// A message, and the descriptor that came with it, if any.
-struct ReceivedDescriptor {
-  Descriptor descriptor;
-  std::vector<std::byte> bytes;
-};
-
-namespace detail {
-
-/// A name of 1 to 107 bytes; its address has no file, and is gone with its socket.
-struct AbstractAddress {
-  explicit AbstractAddress(std::string_view name) {
-    if (name.empty() || name.size() > sizeof address.sun_path - 1) {
-      throw Error(Errc::invalid_argument,
-                  "a Unix socket's name has 1 to 107 bytes, not " + std::to_string(name.size()));
-    }
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, name.data(), name.size());
-    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
-
-  sockaddr_un address{};
-  socklen_t size = 0;
-};
-
-inline Descriptor unix_socket(const std::string& doing) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) {
-    throw errno_error(doing);
-  }
-  return socket;
-}
-
-}  // namespace detail
-
-/// One end of a connection that keeps the boundaries of messages.
-/// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
-class UnixConnection {
- public:
-  static constexpr std::size_t max_message_bytes = 4096;
-
-  explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
-
-  /// @throws Error (posix): ECONNREFUSED where nobody listens under that name
-  static UnixConnection connect(std::string_view name, Deadline deadline) {
-    const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
-    const detail::AbstractAddress address(name);
-    Descriptor socket = detail::unix_socket(doing);
-    while (::connect(socket.get(), address.data(), address.size) != 0) {
-      if (errno != EAGAIN && errno != EINTR) {
-        throw errno_error(doing, "the process that listens there must run on this host, in the same network namespace");
-      }
-      pause_before_retry(deadline, doing);  // its backlog is full
-    }
-    return UnixConnection(std::move(socket));
-  }
-
-  /// Sends a message with a descriptor; the receiver gets a copy of it. The caller keeps `descriptor`.
-  /// @throws Error (timeout, closed, posix)
-  void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    send_message(message, bytes, deadline);
-  }
-
-  /// Sends a message alone: 1 to 4096 bytes. @throws Error (timeout, closed, posix)
-  void send(std::span<const std::byte> bytes, Deadline deadline) {
-    msghdr message{};
-    send_message(message, bytes, deadline);
-  }
-
-  /// The next message and its descriptor, which is close-on-exec.
-  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
-  /// or longer than 4096 bytes (what came with it is closed)
-  ReceivedDescriptor receive_descriptor(Deadline deadline) {
-    ReceivedDescriptor received = receive_message(deadline);
-    if (!received.descriptor) {
-      throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
-    }
-    return received;
-  }
-
-  /// The next message alone. @throws as receive_descriptor, and Error (protocol) if a descriptor came with it
-  std::vector<std::byte> receive(Deadline deadline) {
-    ReceivedDescriptor received = receive_message(deadline);
-    if (received.descriptor) {
-      throw Error(Errc::protocol, "receiving a message: a descriptor came with it");
-    }
-    return std::move(received.bytes);
-  }
-
-  /// @throws Error (posix)
-  PeerCredentials peer_credentials() const {
-    ucred credentials{};
-    socklen_t size = sizeof credentials;
-    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      throw errno_error("asking who is at the other end of a Unix socket");
-    }
-    return {credentials.pid, credentials.uid, credentials.gid};
-  }
-
-  int descriptor() const noexcept { return socket_.get(); }
-
- private:
-  void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
-    if (bytes.empty() || bytes.size() > max_message_bytes) {
-      throw Error(Errc::invalid_argument,
-                  "a Unix socket's message has 1 to 4096 bytes, not " + std::to_string(bytes.size()));
-    }
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
-      const int error = errno;
-      if (error == EPIPE || error == ECONNRESET) {
-        throw Error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
-      }
-      if (error == EAGAIN) {
-        wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
-      } else if (error != EINTR) {
-        throw posix_error(error, "sending to a process on this host");
-      }
-    }
-  }
-
-  ReceivedDescriptor receive_message(Deadline deadline) {
-    ReceivedDescriptor received;
-    received.bytes.resize(max_message_bytes);
-    std::vector<Descriptor> descriptors;
-    descriptors.reserve(max_control_descriptors);
-    iovec part{received.bytes.data(), received.bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
-    msghdr message{};
-    ssize_t count = -1;
-    bool was_reset = false;
-    while (count < 0) {
-      message = {};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
-      count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
-      const int error = errno;
-      if (count < 0 && error == EAGAIN) {
-        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
-      } else if (count < 0 && error == ECONNRESET && !was_reset) {
-        was_reset = true;  // it closed without reading everything; what it sent before is still here
-      } else if (count < 0 && error != EINTR && error != ECONNRESET) {
-        throw posix_error(error, "receiving from a process on this host");
-      } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
-        throw Error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
-      }
-    }
-    received.bytes.resize(static_cast<std::size_t>(count));
-    adopt_descriptors(message, descriptors);  // first, so that none stays open
-    if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
-      throw Error(Errc::protocol,
-                  "receiving from a process on this host: the message is too long or carries more than "
-                  "one descriptor");
-    }
-    if (!descriptors.empty()) {
-      received.descriptor = std::move(descriptors.front());
-    }
-    return received;
-  }
-
-  /// Allocates nothing: no exception can come between a descriptor and its owner.
-  static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-        continue;
-      }
-      const std::size_t number = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < number; ++i) {
-        int descriptor = -1;
-        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
-        descriptors.emplace_back(descriptor);
-      }
-    }
-  }
-
-  static constexpr std::size_t max_control_descriptors = 8;
-
-  Descriptor socket_;
-};
-
-/// Listens under a name that processes of this host (in one network namespace) can connect to.
-class UnixListener {
- public:
-  /// @throws Error (posix): EADDRINUSE where the name is taken
-  explicit UnixListener(std::string_view name) {
-    const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
-    const detail::AbstractAddress address(name);
-    socket_ = detail::unix_socket(doing);
-    if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
-      throw errno_error(doing);
-    }
-  }
-
-  /// The next connection. Blocking: until the deadline. @throws Error (timeout, posix)
-  UnixConnection accept(Deadline deadline) {
-    const std::string doing = "accepting a process on this host";
-    for (;;) {
-      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (accepted) {
-        return UnixConnection(std::move(accepted));
-      }
-      if (errno == EAGAIN) {
-        wait_descriptor(socket_.get(), POLLIN, deadline, doing);
-      } else if (errno != EINTR && errno != ECONNABORTED) {
-        throw errno_error(doing);
-      }
-    }
-  }
-
-  int descriptor() const noexcept { return socket_.get(); }
-
- private:
-  Descriptor socket_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
 // ---- dtrain/stream/cuda/check.hpp
 
 /// @file
@@ -7358,46 +7032,6 @@ inline std::string random_job_id() {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/rank_list.hpp
-
-/// @file
-/// Ranks in a sentence: "rank 3", "ranks 0-2 and 7".
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// "ranks 0-3 and 7". Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000
-/// ranks can be read. @param ranks ascending
-inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
-  if (ranks.empty()) {
-    return "no rank";
-  }
-  std::vector<std::pair<int, int>> runs;
-  for (const int rank : ranks) {
-    if (!runs.empty() && runs.back().second + 1 == rank) {
-      runs.back().second = rank;
-    } else {
-      runs.emplace_back(rank, rank);
-    }
-  }
-  std::vector<std::string> parts;
-  std::size_t named = 0;
-  for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i) {
-    const auto& [first, last] = runs[i];
-    named += static_cast<std::size_t>(last - first) + 1;
-    parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last));
-  }
-  if (named < ranks.size()) {
-    parts.push_back(std::to_string(ranks.size() - named) + " more");
-  }
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
-  }
-  return text;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/request.hpp
 
 /// @file
@@ -8553,6 +8187,21 @@ class Mesh {
             connect);
       }
     }
+  }
+
+  /// Collective, blocking: until every rank is connected with every other. Who leaves the channel before breaks
+  /// connections that others still wait for. @throws Error (timeout), JobFailed
+  void await_all(const Exchange& store, Deadline deadline) const {
+    const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
+    if (rank_ != 0) {
+      store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
+      store.get_blocking(key_of("all"), deadline);
+      return;
+    }
+    for (int peer = 1; peer < transport_->size; ++peer) {
+      store.get_blocking(key_of(std::to_string(peer)), deadline);
+    }
+    store.set_blocking(key_of("all"), "", deadline);
   }
 
   /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
@@ -11183,6 +10832,7 @@ class Host {
       : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
     mesh_->exchange(context.store, deadline);
     connect(context, deadline);
+    mesh_->await_all(context.store, deadline);
     wire_.emplace(*mesh_);
   }
   ~Host() { close(true); }
@@ -13553,656 +13203,14 @@ class Watcher {
 
 #endif  // DTRAIN_WITH_NCCL
 
-// ---- dtrain/backend/shared_memory/available_memory.hpp
+// ---- dtrain/backend/shared_memory/allocation.hpp
 
 /// @file
-/// How much memory this process may still take.
+/// shared_memory::Allocation: memory of a channel that is this rank's.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// The beginning of a small file of the kernel's; empty where it cannot be read.
-inline std::string read_start(const char* path) {
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
-}
-
-/// The number that follows `label` in `text`; `otherwise` where there is none.
-inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
-  }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
-}
-
-/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
-/// kernel gives back. No bound where the folder has no limit, or does not exist.
-/// @param files what the group's statistics call its files' pages, those of groups below included
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
-  if (most == unknown) {
-    return unknown;
-  }
-  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
-  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
-
-/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
-/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
-inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
-    if (!first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    // In a container the path may be the host's; the container's own root is looked at in any case.
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
-      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
-                                                                         "/memory.usage_in_bytes", "total_")
-                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return available;
-}
-
-/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
-/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
-/// is unknown.
-inline std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/doorbell.hpp
-
-/// @file
-/// A counter in shared memory that ranks sleep on until it changes.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Zeroed memory is a valid one. Whoever changes the count first writes what it announces; the change and the read of
-/// the sleepers' number are sequentially consistent, as is what a sleeper does in the other order: one of both sees the
-/// other.
-struct Doorbell {
-  std::atomic<std::uint32_t> count{0};     ///< the word that sleepers sleep on
-  std::atomic<std::uint32_t> sleepers{0};  ///< nobody asleep, no wake
-
-  void set(std::uint32_t value) noexcept {
-    count.store(value);
-    wake();
-  }
-  void ring() noexcept {
-    count.fetch_add(1);
-    wake();
-  }
-  /// Costs nothing where nobody sleeps.
-  void wake() noexcept {
-    if (sleepers.load() != 0) {
-      futex_wake_all(count, FutexScope::shared);
-    }
-  }
-};
-
-/// The sleep of one rank's running thread, which any thread of that rank can end.
-class Sleeper {
- public:
-  /// Until the bell rings, wake() was called after `stop` was set, or the deadline has passed: short, so that a wake
-  /// that just misses the sleeper, or a peer that was killed, costs no more. Returns at once unless `may_sleep()`,
-  /// which is asked when every ring is noticed.
-  template <class F>
-  void sleep(Doorbell& bell, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
-    bell.sleepers.fetch_add(1);
-    const std::uint32_t seen = bell.count.load();
-    if (may_sleep()) {
-      sleeping_on_.store(&bell.count);
-      if (!stop.load()) {
-        futex_wait(bell.count, seen, deadline, FutexScope::shared);
-      }
-      sleeping_on_.store(nullptr);
-    }
-    bell.sleepers.fetch_sub(1);
-  }
-
-  /// Threads: any.
-  void wake() const noexcept {
-    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
-      futex_wake_all(*word, FutexScope::shared);
-    }
-  }
-
- private:
-  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/message.hpp
-
-/// @file
-/// What ranks of one host tell each other over Unix sockets while they set memory up.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-enum class MessageKind : std::uint32_t {
-  greeting = 1,  ///< peer to rank 0: rank, token
-  request,       ///< peer to rank 0: bytes it wants
-  offer,         ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
-  ready,         ///< peer to rank 0: it has the memory, or code and text of why not
-  verdict,       ///< rank 0 to peer: all have it, or code and text of why not
-};
-
-/// An error that another rank found and told: its sentence is whole.
-struct ToldError : Error {
-  ToldError(Errc code, std::string sentence) : Error(code, std::move(sentence)) {}
-};
-
-/// A fixed size: the same program runs at both ends.
-struct Message {
-  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this exchange
-
-  std::uint64_t magic = magic_number;
-  MessageKind kind = MessageKind::greeting;
-  std::int32_t rank = 0;
-  std::uint64_t number = 0;  ///< of the exchange on this channel: 1, 2, ...
-  std::uint64_t bytes = 0;
-  std::uint64_t nonce = 0;
-  std::uint64_t address = 0;  ///< in an offer to a thread of the same process
-  std::int32_t code = 0;      ///< 0: well; else an Errc
-  std::array<char, 64> token{};
-  std::array<char, 1024> text{};
-
-  std::span<const std::byte> as_bytes() const noexcept { return std::as_bytes(std::span(this, 1)); }
-
-  std::string text_as_string() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
-
-  void set_error(const Error& error) noexcept {
-    const bool own = error.code().category() == dtrain_category();
-    code = own ? error.code().value() : static_cast<std::int32_t>(Errc::job_failed);
-    const std::string_view sentence = error.what();
-    std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
-  }
-
-  /// @throws ToldError where an error was told.
-  void throw_if_error() const {
-    if (code != 0) {
-      throw ToldError(static_cast<Errc>(code), text_as_string());
-    }
-  }
-};
-static_assert(std::is_trivially_copyable_v<Message>);
-
-/// @throws Error (protocol) where the bytes are no message.
-inline Message message_from(const std::vector<std::byte>& bytes) {
-  Message message;
-  if (bytes.size() == sizeof(Message)) {
-    std::memcpy(&message, bytes.data(), sizeof(Message));
-  }
-  if (bytes.size() != sizeof(Message) || message.magic != Message::magic_number) {
-    throw Error(Errc::protocol,
-                "a message of another program, or of another version of this one, came instead of a rank's");
-  }
-  return message;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/links.hpp
-
-/// @file
-/// The Unix connections between rank 0 and every other rank of a channel.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
-/// two mappings of one memory: ranks that are threads share one.)
-struct Link {
-  net::UnixConnection connection;
-  bool same_process = false;
-
-  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
-    same_process = connection.peer_credentials().pid == ::getpid();
-  }
-};
-
-/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
-class Links {
- public:
-  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
-  /// store knows keeps strangers out. @throws Error, JobFailed
-  static Links open(const ChannelContext& context, Deadline deadline) {
-    Links links(context);
-    if (links.rank_ == 0 && links.size_ > 1) {
-      links.accept_all_or_tell(context, deadline);
-    } else if (links.rank_ != 0) {
-      links.connect(context, deadline);
-    }
-    return links;
-  }
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-
-  /// On rank 0: to that peer. Elsewhere: to rank 0.
-  Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
-
-  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
-  void set_check(std::function<void()> check) { check_ = std::move(check); }
-
-  /// The message of that kind in the `number`-th exchange; what is left of earlier exchanges is passed over.
-  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side tells instead, what the check
-  /// throws
-  Message receive(int peer, MessageKind kind, std::uint64_t number, Deadline deadline) {
-    return with_context(peer, [&] {
-      for (;;) {
-        wait_readable(link(peer).connection.descriptor(), deadline);
-        const Message message = message_from(link(peer).connection.receive(deadline));
-        if (message.number < number) {
-          continue;
-        }
-        if (message.number == number && message.kind == kind) {
-          return message;
-        }
-        if (message.number == number && message.kind == MessageKind::verdict) {
-          message.throw_if_error();
-        }
-        throw Error(Errc::protocol,
-                    "another message came than was its turn; do all ranks open the same channels and "
-                    "allocate the same memory in the same order?");
-      }
-    });
-  }
-
-  /// Blocking. @throws as receive
-  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
-    return with_context(peer, [&] {
-      wait_readable(link(peer).connection.descriptor(), deadline);
-      return std::move(link(peer).connection.receive_descriptor(deadline).descriptor);
-    });
-  }
-
-  /// Blocking: hardly; a message fits the socket. @throws Error
-  void send(int peer, const Message& message, Deadline deadline) {
-    with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
-  }
-
-  /// To rank 0, whose answer is received next: where it has gone, what it said before tells more than that it went.
-  void send_before_receiving(const Message& message, Deadline deadline) {
-    try {
-      link(0).connection.send(message.as_bytes(), deadline);
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::closed)) {
-        throw;
-      }
-    }
-  }
-
-  /// @throws as send. The caller keeps `descriptor`.
-  void send_descriptor(int peer, int descriptor, Deadline deadline) {
-    const std::byte one{1};
-    with_context(peer, [&] { link(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
-  }
-
- private:
-  explicit Links(const ChannelContext& context)
-      : rank_(context.members.rank),
-        size_(context.members.world_size),
-        channel_(context.name),
-        failure_(context.failure),
-        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
-
-  static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
-
-  /// Those who have come learn why it failed, before they see a closed connection.
-  void accept_all_or_tell(const ChannelContext& context, Deadline deadline) {
-    try {
-      accept_all(context, deadline);
-    } catch (const Error& error) {
-      Message verdict;
-      verdict.kind = MessageKind::verdict;
-      verdict.number = 1;
-      verdict.set_error(error);
-      for (std::optional<Link>& link : links_) {
-        try {
-          if (link) {
-            link->connection.send(verdict.as_bytes(), Deadline::after(std::chrono::seconds(1)));
-          }
-        } catch (const Error&) {
-          // It has gone, and has a reason of its own.
-        }
-      }
-      throw;
-    }
-  }
-
-  void accept_all(const ChannelContext& context, Deadline deadline) {
-    const std::string name = "dtrain-" + rendezvous::random_job_id();
-    const std::string token = rendezvous::random_job_id();
-    std::optional<net::UnixListener> listener;
-    try {
-      listener.emplace(name);
-    } catch (const Error& error) {
-      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
-      throw;
-    }
-    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
-    links_.resize(static_cast<std::size_t>(size_ - 1));
-    for (int arrived = 0; arrived < size_ - 1;) {
-      wait_for_caller(*listener, deadline);
-      Link link(listener->accept(deadline));
-      const int peer = greeting_of(link, token, deadline);
-      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
-        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
-        ++arrived;
-      }
-    }
-  }
-
-  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
-  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
-    try {
-      if (link.connection.peer_credentials().uid != ::geteuid()) {
-        return -1;
-      }
-      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
-      const Message greeting = message_from(link.connection.receive(patience));
-      const bool known =
-          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
-      return known ? greeting.rank : -1;
-    } catch (const Error&) {
-      return -1;
-    }
-  }
-
-  void connect(const ChannelContext& context, Deadline deadline) {
-    const std::string door = context.store.get_blocking(door_key(context), deadline);
-    const std::size_t space = door.find(' ', 5);
-    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
-      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
-                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
-    }
-    const std::string name = door.substr(5, space - 5);
-    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
-    Message greeting;
-    greeting.rank = rank_;
-    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
-    send(0, greeting, deadline);
-  }
-
-  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
-    try {
-      wait_readable(listener.descriptor(), deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
-    }
-  }
-
-  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
-  void wait_readable(int descriptor, Deadline deadline) const {
-    for (;;) {
-      check_();
-      const bool last = deadline.passed();
-      pollfd entry{descriptor, POLLIN, 0};
-      const int count = ::poll(&entry, 1, 20);
-      if (count > 0) {
-        return;
-      }
-      if (count < 0 && errno != EINTR) {
-        throw errno_error("waiting for a Unix socket");
-      }
-      if (last) {
-        throw Error(Errc::timeout, "the deadline passed");
-      }
-    }
-  }
-
-  std::string missing() const {
-    std::string ranks;
-    for (int peer = 1; peer < size_; ++peer) {
-      if (!links_[static_cast<std::size_t>(peer - 1)]) {
-        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
-      }
-    }
-    return ranks;
-  }
-
-  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
-
-  /// A socket's error says what went wrong; this says with whom. What the job's first cause, or rank 0, says stays as
-  /// it is.
-  template <class F>
-  auto with_context(int peer, F call) const -> decltype(call()) {
-    try {
-      return call();
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const ToldError&) {
-      throw;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) {
-        failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
-      }
-      check_();
-      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
-    }
-  }
-
-  int rank_;
-  int size_;
-  std::string channel_;
-  std::shared_ptr<FailureLatch> failure_;
-  std::function<void()> check_;
-  std::vector<std::optional<Link>> links_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/outbox_part.hpp
-
-/// @file
-/// One place of a rank's outbox: a piece of a message to one peer, until that peer takes it.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Pieces that a rank can have under way, and the bytes of one: two are filled while two are taken.
-inline constexpr std::size_t outbox_parts = 4;
-inline constexpr std::size_t outbox_part_bytes = std::size_t{32} << 10;
-
-/// The sender writes it while it is free and then sets `owner`; that rank reads it and frees it. Zeroed memory is a
-/// free one.
-struct alignas(64) OutboxPart {
-  std::atomic<std::uint32_t> owner{0};  ///< 1 + the rank that it is for; 0: free
-  DType dtype = DType::f32;
-  std::uint64_t message = 0;  ///< 1, 2, ... from this sender to that receiver
-  std::uint64_t offset = 0;   ///< of the piece in the message, in bytes
-  std::uint64_t count = 0;    ///< elements of the whole message
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/segment.hpp
-
-/// @file
-/// The owner of one mapping of shared memory.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-/// A mapped memfd: no file anywhere, gone with the last process that maps it. Pages exist once they are reserved (a
-/// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
-/// it.
-class Segment {
- public:
-  /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
-  /// @throws Error (out_of_memory, posix)
-  static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
-    const std::uint64_t available = available_memory_bytes();
-    if (needed > available) {
-      throw out_of_memory(needed, available);
-    }
-    net::Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!memory) {
-      throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
-    }
-    int result = 0;
-    do {
-      result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
-    } while (result != 0 && errno == EINTR);
-    if (result != 0) {
-      throw errno_error("sizing a shared memory of " + std::to_string(bytes) + " bytes");
-    }
-    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-      throw errno_error("sealing a shared memory against shrinking");
-    }
-    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
-  }
-
-  /// Maps a memfd that another process made. @throws Error (protocol) where it is not sealed or not of that size,
-  /// (posix)
-  static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
-    const int seals = ::fcntl(memory.get(), F_GET_SEALS);
-    const off_t end = ::lseek(memory.get(), 0, SEEK_END);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
-      throw Error(Errc::protocol,
-                  "the shared memory that rank 0 sent is not sealed, or not of " + std::to_string(bytes) + " bytes");
-    }
-    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
-  }
-
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-  ~Segment() { static_cast<void>(::munmap(base_, bytes_)); }
-
-  std::byte* base() const noexcept { return base_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-
-  /// The memfd, to hand to other processes; -1 after close_descriptor().
-  int descriptor() const noexcept { return memory_.get(); }
-
-  /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
-  void reserve(std::size_t offset, std::size_t count) const {
-    if (count == 0) {
-      return;  // which the system would refuse
-    }
-    if (bytes_ >= huge_page_bytes) {
-      // Reserved through the descriptor pages are small, written through the advised mapping huge where the system
-      // allows. What cannot be had here (an old kernel, no memory) the reservation below finds.
-      static_cast<void>(::madvise(base_ + offset, count, populate_write));
-    }
-    int result = 0;
-    do {
-      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
-    } while (result == EINTR);
-    if (result == ENOSPC || result == ENOMEM) {
-      throw out_of_memory(count, available_memory_bytes());
-    }
-    if (result != 0) {
-      throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
-    }
-  }
-
-  /// The mapping stays. Once every rank has it, nobody needs the descriptor.
-  void close_descriptor() noexcept { memory_.reset(); }
-
- private:
-  static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
-
-  /// The base is aligned for huge pages where the segment is large enough to have some.
-  Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
-    const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
-    void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED) {
-      throw errno_error("finding " + std::to_string(bytes) + " bytes of address space");
-    }
-    const auto start = reinterpret_cast<std::uintptr_t>(range);
-    const std::size_t skipped = slack == 0 ? 0 : round_up(start, huge_page_bytes) - start;
-    base_ = static_cast<std::byte*>(range) + skipped;
-    void* mapped = ::mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(), 0);
-    const int error = errno;
-    if (skipped > 0) {
-      static_cast<void>(::munmap(range, skipped));
-    }
-    if (slack > skipped) {
-      const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-      const std::size_t tail = round_up(bytes, page);
-      static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
-    }
-    if (mapped == MAP_FAILED) {
-      static_cast<void>(::munmap(base_, bytes));
-      throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
-    }
-    if (slack > 0) {
-      static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
-    }
-  }
-
-  static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
-    return {Errc::out_of_memory,
-            "allocating " + std::to_string(bytes) + " bytes of shared memory: about " + std::to_string(available) +
-                " bytes are available on this host; use fewer ranks or a smaller model, or give the "
-                "container more memory"};
-  }
-
-  net::Descriptor memory_;
-  std::byte* base_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/arena.hpp
-
-/// @file
-/// Memory that every rank of a channel has mapped: one part for each rank.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Borrows an allocation, for one operation. Lifetime: the Allocation, as for every buffer that is enqueued.
-struct Arena {
-  std::byte* base = nullptr;
-  std::size_t stride = 0;
-
-  std::byte* part(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
-
-  /// The buffer that `operation` says is at an offset of that rank's part.
-  std::byte* buffer(int rank, const Operation& operation) const noexcept { return part(rank) + operation.offset; }
-};
+class Segment;
 
 /// A rank's part of an allocation: an owner, which may outlive the communicator. Collectives in place on it copy
 /// nothing.
@@ -14235,1554 +13243,108 @@ class Allocation {
   std::size_t bytes_ = 0;
 };
 
-/// What a communicator remembers of its allocations, to recognise buffers in them. An allocation has the number of the
-/// exchange that made it: the same on every rank, also after one that failed on some of them.
-class ArenaTable {
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/communicator.hpp
+
+/// @file
+/// The communicator of ranks that share one host's memory.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp, in rank order (see
+/// kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing.
+/// Work runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then
+/// sleeps. Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
+class Communicator {
  public:
-  struct Place {
-    std::uint64_t allocation = 0;  ///< 0: in none
-    std::uint64_t offset = 0;
-    Arena arena{};
-  };
+  using Stream = stream::host::StreamRef;
+  using Allocation = shared_memory::Allocation;
 
-  void add(std::uint64_t number, const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_part,
-           std::size_t bytes) {
-    std::erase_if(entries_, [](const Entry& entry) { return entry.segment.expired(); });
-    entries_.push_back({number, segment, arena, own_part, bytes});
-  }
+  /// Collective, blocking. For SharedMemory::open_blocking and split_blocking. @throws Error (unsupported, limit,
+  /// out_of_memory, timeout, closed), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
 
-  /// Where `count` bytes at `data` lie. Blocking: no; allocates nothing.
-  Place find(const std::byte* data, std::size_t count) const noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(data);
-    for (const Entry& entry : entries_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(entry.own_part);
-      if (address >= begin && address - begin <= entry.bytes && count <= entry.bytes - (address - begin) &&
-          !entry.segment.expired()) {  // else the addresses may be somebody else's by now
-        return {entry.number, address - begin, entry.arena};
-      }
-    }
-    return {};
-  }
+  Communicator(Communicator&& other) noexcept;
+  Communicator& operator=(Communicator&& other) noexcept;
+  ~Communicator();
 
- private:
-  struct Entry {
-    std::uint64_t number;
-    std::weak_ptr<Segment> segment;
-    Arena arena;
-    std::byte* own_part;
-    std::size_t bytes;
-  };
+  int rank() const noexcept;
+  int size() const noexcept;
 
-  std::vector<Entry> entries_;
-};
+  /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
+  /// the call, as do the others.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream);
 
-// ---- dtrain/backend/shared_memory/shared_cause.hpp
+  /// See CanReduceScatter. `output` may be this rank's block of `input`; where every rank's input lies in one
+  /// allocation nothing is copied.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
 
-/// @file
-/// A failure's cause in memory that other processes read.
+  /// See CanAllGather. `input` may be this rank's block of `output`; where every rank's input lies in one allocation it
+  /// is copied once for each reader.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream);
 
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
+  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver while no other is under way.
+  void send(ConstBufferView input, int peer, Stream stream);
+  void recv(BufferView output, int peer, Stream stream);
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream);
 
-/// A Cause that other processes can read; texts are cut to what fits.
-struct SharedCause {
-  std::uint32_t kind = 0;
-  std::int32_t rank = -1;
-  std::array<char, 64> host{};
-  std::array<char, 944> text{};
+  /// See CanBarrier.
+  void barrier(Stream stream);
 
-  void store(const Cause& cause) noexcept {
-    kind = static_cast<std::uint32_t>(cause.kind);
-    rank = cause.rank;
-    copy(cause.host, host);
-    copy(cause.text, text);
-  }
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline);
 
-  Cause load() const {
-    const bool known =
-        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
-    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
-  }
+  /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
+  /// If it fails it fails on every rank, and the channel serves on.
+  /// @throws Error (disagreement, out_of_memory, timeout), JobFailed
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline);
+
+  /// See CanAbort. Peers' communicators on this channel fail with the same cause.
+  void abort(const Cause& cause) noexcept;
+  std::optional<Cause> failure() const;
 
  private:
-  static void copy(std::string_view from, std::span<char> to) noexcept {
-    const std::size_t length = std::min(from.size(), to.size());
-    std::memcpy(to.data(), from.data(), length);
-    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
-  }
-  static std::string text_of(std::span<const char> from) {
-    const auto end = std::find(from.begin(), from.end(), '\0');
-    return {from.begin(), end};
-  }
+  struct End;
+
+  explicit Communicator(std::unique_ptr<End> end) noexcept;
+
+  std::unique_ptr<End> end_;
 };
+
+static_assert(backend::Communicator<Communicator>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/sharing.hpp
+// ---- dtrain/backend/shared_memory.hpp
 
 /// @file
-/// How a new segment comes to every rank of a channel, or to none.
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them have mapped.
 
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
+namespace DTRAIN_NAMESPACE::backend {
 
-/// A segment and what rank 0 drew for it.
-struct Shared {
-  std::shared_ptr<Segment> segment;
-  std::size_t stride = 0;  ///< from one rank's part to the next
-  std::uint64_t nonce = 0;
+/// The embedded default: needs no library, nothing in /dev/shm, and leaves nothing behind, however a rank ends.
+struct SharedMemory {
+  using Communicator = shared_memory::Communicator;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
+
+  static constexpr std::string_view name() noexcept { return "SharedMemory"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType) noexcept { return true; }
+
+  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
+  /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),
+  /// JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
 };
 
-/// How a mapping goes from one thread to another of the same process: the message carries the address of a Handover on
-/// the heap, which the receiver owns from then on. (A receiver that fails before it reads the message leaks it.)
-struct Handover {
-  std::shared_ptr<Segment> segment;
-  std::atomic<bool> ready{false};  ///< orders the two threads; a socket does not, in the language's terms
+static_assert(Backend<SharedMemory>);
 
-  static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
-    auto handover = std::make_unique<Handover>();
-    handover->segment = segment;
-    handover->ready.store(true, std::memory_order_release);
-    return reinterpret_cast<std::uintptr_t>(handover.release());
-  }
-  static std::shared_ptr<Segment> take(std::uint64_t address) {
-    const std::unique_ptr<Handover> handover(reinterpret_cast<Handover*>(static_cast<std::uintptr_t>(address)));
-    return handover->ready.load(std::memory_order_acquire) ? std::move(handover->segment) : nullptr;
-  }
-};
-
-/// One exchange: peers say how much they want, rank 0 compares and offers a segment, everybody reserves the pages of
-/// its own part and says whether it could, rank 0 tells the verdict. Ends the same way on every rank.
-class Sharing {
- public:
-  Sharing(Links& links, std::uint64_t number, std::size_t bytes, Deadline deadline)
-      : links_(links), number_(number), bytes_(bytes), deadline_(deadline), stride_(stride_for(bytes)) {}
-
-  /// Collective, blocking. @throws Error: disagreement where the sizes differ (naming both), out_of_memory, timeout,
-  /// closed; the same on every rank that can still be told. JobFailed
-  Shared run() { return links_.rank() == 0 ? offer() : accept(); }
-
- private:
-  static std::size_t stride_for(std::size_t bytes) noexcept {
-    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
-    return round_up(std::max<std::size_t>(bytes, 1), unit);
-  }
-
-  Message message(MessageKind kind) const noexcept {
-    Message made;
-    made.kind = kind;
-    made.rank = links_.rank();
-    made.number = number_;
-    made.bytes = bytes_;
-    return made;
-  }
-
-  Shared offer() {
-    try {
-      compare_requests();
-      const Shared shared = create();
-      for (int peer = 1; peer < links_.size(); ++peer) {
-        send_offer(peer, shared);
-      }
-      shared.segment->reserve(0, bytes_);
-      for (int peer = 1; peer < links_.size(); ++peer) {
-        links_.receive(peer, MessageKind::ready, number_, deadline_).throw_if_error();
-      }
-      shared.segment->close_descriptor();
-      tell_verdict(message(MessageKind::verdict));
-      return shared;
-    } catch (const Error& error) {
-      Message verdict = message(MessageKind::verdict);
-      verdict.set_error(error);
-      tell_verdict(verdict);
-      throw;
-    }
-  }
-
-  void compare_requests() {
-    for (int peer = 1; peer < links_.size(); ++peer) {
-      const Message request = links_.receive(peer, MessageKind::request, number_, deadline_);
-      if (request.bytes != bytes_) {
-        throw Error(Errc::disagreement, "rank 0 allocates " + std::to_string(bytes_) +
-                                            " bytes of shared memory and rank " + std::to_string(peer) + " allocates " +
-                                            std::to_string(request.bytes) + "; every rank asks for the same size");
-      }
-    }
-  }
-
-  Shared create() const {
-    const auto ranks = static_cast<std::size_t>(links_.size());
-    if (bytes_ > (std::size_t{1} << 56) / ranks) {
-      throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
-                                           std::to_string(ranks) + " ranks: no machine has an address space for that");
-    }
-    std::uint64_t nonce = 0;
-    const auto random = rendezvous::random_bytes<sizeof(nonce)>();
-    std::memcpy(&nonce, random.data(), sizeof(nonce));
-    return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
-  }
-
-  void send_offer(int peer, const Shared& shared) {
-    Message offer = message(MessageKind::offer);
-    offer.nonce = shared.nonce;
-    if (!links_.link(peer).same_process) {
-      links_.send(peer, offer, deadline_);
-      links_.send_descriptor(peer, shared.segment->descriptor(), deadline_);
-      return;
-    }
-    offer.address = Handover::give(shared.segment);
-    try {
-      links_.send(peer, offer, deadline_);
-    } catch (...) {
-      Handover::take(offer.address);
-      throw;
-    }
-  }
-
-  /// Best effort where it is an error: a peer that has gone has its own.
-  void tell_verdict(const Message& verdict) {
-    for (int peer = 1; peer < links_.size(); ++peer) {
-      try {
-        links_.send(peer, verdict, Deadline::after(std::chrono::seconds(1)));
-      } catch (const Error&) {
-        if (verdict.code == 0) {
-          throw;
-        }
-      }
-    }
-  }
-
-  Shared accept() {
-    links_.send_before_receiving(message(MessageKind::request), deadline_);
-    const Message offer = links_.receive(0, MessageKind::offer, number_, deadline_);
-    Shared shared{nullptr, stride_, offer.nonce};
-    Message ready = message(MessageKind::ready);
-    try {
-      shared.segment = links_.link(0).same_process
-                           ? Handover::take(offer.address)
-                           : Segment::adopt(links_.receive_descriptor(0, deadline_), size_of_segment());
-      shared.segment->reserve(static_cast<std::size_t>(links_.rank()) * stride_, bytes_);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      ready.set_error(Error(error.code(), "on rank " + std::to_string(links_.rank()) + ": " + error.what()));
-    }
-    links_.send_before_receiving(ready, deadline_);
-    links_.receive(0, MessageKind::verdict, number_, deadline_).throw_if_error();
-    shared.segment->close_descriptor();
-    return shared;
-  }
-
-  std::size_t size_of_segment() const noexcept { return static_cast<std::size_t>(links_.size()) * stride_; }
-
-  Links& links_;
-  const std::uint64_t number_;
-  const std::size_t bytes_;
-  const Deadline deadline_;
-  const std::size_t stride_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/slice.hpp
-
-/// @file
-/// Which elements of a reduction which rank reduces.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The part of `count` elements that one rank reduces: whole cache lines, the last ranks' may be empty.
-struct Slice {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t size() const noexcept { return end - begin; }
-};
-
-/// Elements of the longest slice of `count` elements among `ranks`.
-constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
-  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
-  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-  return (share + line - 1) / line * line;
-}
-
-constexpr Slice slice_of(std::size_t count, int ranks, int rank) noexcept {
-  const std::size_t length = slice_length(count, ranks);
-  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
-  return {begin, std::min(count, begin + length)};
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/control_block.hpp
-
-/// @file
-/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its outbox.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The most that a rank shows in its slot.
-inline constexpr std::size_t slot_bytes = 8192;
-
-/// Up to this many bytes every rank of a reduction shows its input in its slot and reduces everything by itself: one
-/// meeting instead of two, but n times the reading. A second meeting costs each rank a look at n - 1 others, as reading
-/// some lines of each does; beyond, what all read together is the cost.
-constexpr std::size_t small_bytes(int ranks) noexcept {
-  return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
-}
-
-/// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
-inline constexpr int max_ranks = 256;
-
-enum class SlotState : std::uint32_t { serving = 0, closed, failed };
-
-/// What a rank brings to the first meeting of a collective: who sees `meeting` has the rest, most of it in the same
-/// cache line.
-struct alignas(64) Opening {
-  std::atomic<std::uint32_t> meeting{0};  ///< written last
-  Operation operation{};
-  std::array<std::byte, 16> few{};  ///< an input that fits
-  alignas(64) std::array<std::byte, slot_bytes> many{};
-
-  std::byte* input(std::size_t bytes) noexcept { return bytes <= few.size() ? few.data() : many.data(); }
-};
-static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few bytes are one cache line");
-
-/// What one rank shows the others. Only that rank writes it; all ring its bells. Zeroed memory is a valid slot.
-struct alignas(64) Slot {
-  Doorbell arrived{};  ///< meetings this rank has come to
-  std::atomic<SlotState> state{SlotState::serving};
-  std::atomic<std::uint32_t> core{0};      ///< 1 + the core this rank last waited on; 0: unknown
-  alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
-  alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
-  std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there
-  /// Two, by parity: one is written while a slow peer still reads the other.
-  std::array<Opening, 2> openings{};
-  alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
-  std::array<OutboxPart, outbox_parts> outbox{};
-};
-
-/// Where everything is, as a function of the number of ranks alone.
-class ControlBlock {
- public:
-  static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
-    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
-    return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
-  }
-  static constexpr std::size_t bytes_for(int ranks) noexcept {
-    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + area_bytes(ranks));
-  }
-
-  ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
-
-  Slot& slot(int rank) const noexcept {
-    return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
-  }
-
-  /// A rank's number in the job; its number in the channel before it has come.
-  int job_rank(int rank) const noexcept {
-    const std::uint32_t stated = slot(rank).job_rank.load();
-    return stated != 0 ? static_cast<int>(stated - 1) : rank;
-  }
-
-  /// Bytes of one chunk of a staged operation.
-  std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
-
-  /// A rank's input for the chunks of that parity.
-  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + chunk % 2 * chunk_bytes();
-  }
-  /// The slice that a rank reduced, for the chunks of that parity.
-  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
-  }
-
-  /// What a part of a rank's outbox holds.
-  std::byte* outbox(int rank, std::size_t part) const noexcept {
-    return staging(rank) + staging_bytes(ranks_) + part * outbox_part_bytes;
-  }
-
- private:
-  /// The longest slice of a chunk, in whole lines: an f64 slice is at most 64 elements longer than its share.
-  static constexpr std::size_t result_bytes(int ranks) noexcept {
-    return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
-  }
-  static constexpr std::size_t staging_bytes(int ranks) noexcept {
-    return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
-  }
-  static constexpr std::size_t area_bytes(int ranks) noexcept {
-    return staging_bytes(ranks) + outbox_parts * outbox_part_bytes;
-  }
-  std::byte* staging(int rank) const noexcept {
-    return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
-           static_cast<std::size_t>(rank) * area_bytes(ranks_);
-  }
-
-  std::byte* base_;
-  int ranks_;
-};
-
-static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/meeting.hpp
-
-/// @file
-/// A meeting of all ranks of a channel: what one waits for, and what it says where the others do not come.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Whether a count of meetings has come to `meeting`; it may wrap.
-inline bool has_come_to(const std::atomic<std::uint32_t>& count, std::uint32_t meeting) noexcept {
-  return static_cast<std::int32_t>(count.load() - meeting) >= 0;
-}
-
-inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
-  return has_come_to(slot.arrived.count, meeting);
-}
-
-/// What shows that a peer has come, and what is read right after: fetched meanwhile, both take one way, not two.
-struct Sign {
-  const std::atomic<std::uint32_t>* count;
-  const void* beside;
-};
-
-inline Sign sign_of(const Slot& slot) noexcept {
-  return {&slot.arrived.count, &slot.arrived.count};
-}
-inline Sign sign_of(const Opening& opening) noexcept {
-  return {&opening.meeting, opening.many.data()};
-}
-
-/// The wait for one peer at a meeting; see Channel::wait.
-struct Meeting {
-  ControlBlock control;
-  int ranks;
-  std::uint32_t number;
-  int awaited;  ///< the peer that is waited for now
-  Sign sign;    ///< the peer's
-
-  bool done() const noexcept {
-    if (has_come_to(*sign.count, number)) {
-      return true;
-    }
-    __builtin_prefetch(sign.beside);
-    return false;
-  }
-  int peer() const noexcept { return awaited; }
-  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
-  Doorbell& bell() const noexcept { return control.slot(awaited).arrived; }
-
-  /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
-  /// for may itself wait for such a peer. Who came first and then left spoils nothing. @param present names the
-  /// operation, where that is wanted: a sentence costs memory
-  template <class Present>
-  std::optional<Cause> spoilt(const Present& present) const {
-    for (int rank = 0; rank < ranks; ++rank) {
-      const Slot& slot = control.slot(rank);
-      const SlotState state = slot.state.load();
-      if (state == SlotState::failed && !all_have_arrived()) {
-        return slot.cause.load();
-      }
-      if (state == SlotState::closed && !has_arrived(slot, number)) {
-        return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(rank) +
-                         " has left the channel without calling it; every rank takes as many steps and calls the same "
-                         "collectives"};
-      }
-    }
-    return std::nullopt;
-  }
-
-  /// Who has come, who has not, and how long that has been so.
-  std::string missing(std::chrono::milliseconds waited) const {
-    std::vector<int> here;
-    std::vector<int> not_here;
-    for (int rank = 0; rank < ranks; ++rank) {
-      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
-    }
-    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
-           rendezvous::rank_list(here) +
-           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
-  }
-
- private:
-  bool all_have_arrived() const noexcept {
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (!has_arrived(control.slot(rank), number)) {
-        return false;
-      }
-    }
-    return true;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/patience.hpp
-
-/// @file
-/// How a rank passes the time while it waits for another, before it sleeps.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// First it spins in the hope that the peer runs on another core, then it yields in case the peer waits for this one.
-///
-/// The scheduler may leave two ranks on one core while another is idle: each looks busy, so neither is moved, and every
-/// meeting costs a change of threads. Who sleeps is placed anew when it is woken, on an idle core if there is one;
-/// hence a rank that finds its peer on its own core sleeps at once, every two milliseconds at most: where no core is
-/// idle that moves nobody, and being woken costs more than a yield.
-/// Threads: the one that runs the channel's work.
-class Patience {
- public:
-  explicit Patience(int ranks) noexcept
-      : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
-
-  /// Passes a moment. @param turn from 0, counted by the caller @returns false when it is time to sleep.
-  bool pass(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
-    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
-      if (may_sleep()) {
-        return false;
-      }
-      turn = spins_;
-    }
-    if (turn < spins_) {
-      spin_pause();
-    } else {
-      static_cast<void>(::sched_yield());
-    }
-    return ++turn < spins_ + yields;
-  }
-
- private:
-  static constexpr int first_look = 20;
-  static constexpr int yields = 50;
-
-  /// Says where this rank waits, and looks where the peer last did.
-  static bool on_one_core(Slot& own, const Slot& peer) noexcept {
-    const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
-    own.core.store(core, std::memory_order_relaxed);
-    return core != 0 && peer.core.load(std::memory_order_relaxed) == core;
-  }
-
-  bool may_sleep() noexcept {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_sleep_) {
-      return false;
-    }
-    next_sleep_ = now + std::chrono::milliseconds(2);
-    return true;
-  }
-
-  const bool cores_suffice_;
-  const int spins_;  ///< few where ranks outnumber cores: whoever is waited for needs the core
-  std::chrono::steady_clock::time_point next_sleep_{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/sources.hpp
-
-/// @file
-/// One address for each rank, as a reduction takes them.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A list in place: no allocation while an operation runs.
-template <class Pointer>
-class RankAddresses {
- public:
-  /// `address(rank)` for rank 0 to ranks - 1.
-  template <class F>
-  RankAddresses(int ranks, F address) noexcept : ranks_(static_cast<std::size_t>(ranks)) {
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      addresses_[rank] = address(static_cast<int>(rank));
-    }
-  }
-
-  // NOLINTNEXTLINE(google-explicit-constructor): it is a list of addresses.
-  operator std::span<const Pointer>() const noexcept { return {addresses_.data(), ranks_}; }
-
- private:
-  std::array<Pointer, max_ranks> addresses_;
-  std::size_t ranks_;
-};
-
-using Sources = RankAddresses<const std::byte*>;
-using Targets = RankAddresses<std::byte*>;
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/staging_meter.hpp
-
-/// @file
-/// Whether staged bytes go through the caches or past them: measured while they do.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Between cores that share a level-3 cache an ordinary copy is up to twice as fast, between others a copy past the
-/// caches (measured on two cores of a Zen 3 that its host moved about). Which it is no rank knows, and it may change:
-/// so of every `period` long operations each way is used for two and timed, and the faster one for the rest. The bytes
-/// are the same; ranks need not agree. Threads: the one that runs the work.
-class StagingMeter {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  /// Before an operation. @param bytes that a rank stages in it
-  void begin(std::size_t bytes) noexcept {
-    counts_ = bytes >= least_bytes;
-    timed_ = counts_ && operations_ % period < 4;
-    streamed_ = timed_ ? operations_ % period < 2 : best_[1] <= best_[0];
-    spent_ = {};
-    bytes_ = bytes;
-  }
-
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
-    streamed_ ? kernels::stream_bytes(to, from, bytes) : kernels::copy_bytes(to, from, bytes);
-  }
-
-  /// Runs a part of the operation; waits for ranks that have not come yet are no part of it.
-  template <class F>
-  auto time(F part) noexcept {
-    const Clock::time_point start = timed_ ? Clock::now() : Clock::time_point();
-    const auto result = part();
-    spent_ += timed_ ? Clock::now() - start : Clock::duration();
-    return result;
-  }
-
-  /// After an operation that was staged, to its end.
-  void end() noexcept {
-    if (counts_ && operations_++ % period == 0) {
-      best_.fill(std::numeric_limits<double>::max());
-    }
-    if (timed_) {
-      double& best = best_[streamed_ ? 1 : 0];
-      best = std::min(best, static_cast<double>(spent_.count()) / static_cast<double>(bytes_));
-    }
-  }
-
- private:
-  static constexpr std::uint64_t period = 128;
-  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
-
-  std::uint64_t operations_ = 0;
-  std::array<double, 2> best_{};  ///< clock ticks a byte: through the caches, past them
-  bool counts_ = false;
-  bool timed_ = false;
-  bool streamed_ = true;
-  Clock::duration spent_{};
-  std::size_t bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/channel.hpp
-
-/// @file
-/// One rank's side of a channel: running operations, waiting for the others, and giving up when it fails.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A meeting: every rank counts up its own `arrived` word and waits for everybody else's. What a rank wrote before it
-/// arrived, others may read after they met it; what it writes after meeting k+1 nobody reads for meeting k any more.
-///
-/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
-/// calls, belong to the thread that runs the stream; abort, failure and close to any.
-class Channel {
- public:
-  Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
-      : rank_(context.members.rank),
-        size_(context.members.world_size),
-        job_rank_(context.reporting_rank()),
-        name_(context.name),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        on_stall_(context.on_stall),
-        segment_(std::move(segment)),
-        control_(segment_->base(), size_),
-        patience_(size_),
-        sent_to_(static_cast<std::size_t>(size_)),
-        received_from_(static_cast<std::size_t>(size_)) {
-    own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
-  }
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  int job_rank() const noexcept { return job_rank_; }
-  const std::string& name() const noexcept { return name_; }
-  const std::string& host() const noexcept { return host_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
-  const ControlBlock& control() const noexcept { return control_; }
-  kernels::Isa isa() const noexcept { return isa_; }
-  StagingMeter& staging() noexcept { return staging_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
-
-  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. What this rank says about a
-  /// collective becomes visible with its next arrival.
-  template <class F>
-  void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail(out_of_order(operation));
-      return;
-    }
-    const std::uint64_t done = done_.load(std::memory_order_relaxed);
-    if (done + 1 != turn && !aborted()) {
-      fail(out_of_order(operation));
-    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
-      operation_ = operation;
-      deadline_.reset();
-      if (operation.sequence != 0) {
-        opening(rank_).operation = operation;
-      }
-      work();
-    }
-    done_.store(std::max(done, turn), std::memory_order_release);
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
-  }
-
-  /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
-  bool meet() noexcept {
-    own_slot().arrived.set(++meetings_);
-    return wait_for_all([this](int peer) { return sign_of(control_.slot(peer)); });
-  }
-
-  /// The first meeting of an operation: also compares what everybody calls.
-  bool meet_and_compare() noexcept {
-    opening(rank_).meeting.store(++meetings_, std::memory_order_release);
-    own_slot().arrived.set(meetings_);
-    return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
-  }
-
-  /// Waits until `awaited.done()`: for a moment on its core, then without one. @returns false where the channel has
-  /// failed meanwhile.
-  template <class Awaited>
-  bool wait(const Awaited& awaited) noexcept {
-    int turn = 0;
-    do {
-      if (awaited.done()) {
-        return true;
-      }
-      if (aborted()) {
-        return false;
-      }
-    } while (patience_.pass(turn, control_, rank_, awaited.peer()));
-    if (!deadline_) {
-      deadline_ = Deadline::after(timeout_);
-    }
-    std::chrono::milliseconds patience(1);
-    while (!aborted()) {
-      const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
-      sleeper_.sleep(
-          awaited.bell(), [&] { return awaited.may_sleep(); }, cause_.flag(), nap);
-      if (awaited.done()) {
-        return true;
-      }
-      if (on_stall_) {
-        on_stall_();
-      }
-      if (const std::optional<Cause> spoilt = awaited.spoilt([this] { return present(); })) {
-        fail(*spoilt);
-      } else if (deadline_->passed()) {
-        const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-        fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
-      }
-    }
-    return false;
-  }
-
-  /// Messages so far from this rank to that one, and from that one to this; in the thread that runs the work.
-  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
-  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
-
-  /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
-  const Operation& operation_of(int rank) const noexcept { return opening(rank).operation; }
-
-  /// Where a rank shows a small input of the present operation.
-  std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
-
-  /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
-
-  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
-  void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
-      leave(SlotState::failed);
-      sleeper_.wake();
-    }
-  }
-
-  /// Aborts, and tells the job. In the thread that runs the work.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*failure_, cause);
-  }
-
-  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
-  /// Blocking: until the operation that runs in another thread has ended, which is soon.
-  void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
-    if (!aborted()) {
-      leave(SlotState::closed);
-    }
-  }
-
- private:
-  ~Channel() = default;
-
-  Slot& own_slot() const noexcept { return control_.slot(rank_); }
-  Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
-
-  template <class Sign>
-  bool wait_for_all(Sign sign) noexcept {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer, sign(peer)})) {
-        return false;
-      }
-    }
-    return !aborted();
-  }
-
-  /// Says that this rank comes to no further meeting, takes and sends nothing more.
-  void leave(SlotState state) noexcept {
-    own_slot().state.store(state);
-    own_slot().arrived.wake();
-    for (int peer = 0; peer < size_; ++peer) {
-      control_.slot(peer).mail.ring();
-    }
-  }
-
-  /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
-  bool all_agree() noexcept {
-    const Operation& first = operation_of(0);
-    for (int peer = 1; peer < size_; ++peer) {
-      const Operation& other = operation_of(peer);
-      if (!other.agrees_with(first)) {
-        fail({CauseKind::disagreement, -1, "",
-              "as " + place_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
-                  to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
-                  to_string(other) + "; every rank calls the same collectives in the same order"});
-        return false;
-      }
-    }
-    return true;
-  }
-
-  Cause out_of_order(const Operation& operation) const {
-    return {
-        CauseKind::exception, job_rank_, host_,
-        to_string(operation) + ", " + place_of(operation, name_) +
-            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-            "to streams that wait for each other"};
-  }
-
-  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
-
-  const int rank_;
-  const int size_;
-  const int job_rank_;
-  const std::string name_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::function<void()> on_stall_;
-  const std::shared_ptr<Segment> segment_;
-  const ControlBlock control_;
-  const kernels::Isa isa_ = kernels::best_isa();
-
-  Patience patience_;
-  std::atomic<std::int64_t> references_{1};
-  StagingMeter staging_;
-  std::uint32_t meetings_ = 0;
-  std::vector<std::uint64_t> sent_to_;
-  std::vector<std::uint64_t> received_from_;
-  Operation operation_;
-  std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
-  Sleeper sleeper_;
-  FirstCause cause_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/exchange.hpp
-
-/// @file
-/// The course of a collective that shows long buffers to the other ranks: in place in an arena, or chunk by chunk.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Between pieces of this size long work looks whether it was aborted.
-inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
-
-/// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
-class Chunks {
- public:
-  /// @param most elements that fit, a multiple of 64 or less than that
-  Chunks(std::size_t count, std::size_t most) noexcept : count_(count) {
-    const std::size_t needed = (count + most - 1) / most;
-    length_ = needed <= 1 ? count : std::min(most, slice_length(count, static_cast<int>(needed)));
-  }
-
-  std::size_t number() const noexcept { return length_ == 0 ? 0 : (count_ + length_ - 1) / length_; }
-  std::size_t begin(std::size_t chunk) const noexcept { return chunk * length_; }
-  std::size_t length(std::size_t chunk) const noexcept { return std::min(length_, count_ - begin(chunk)); }
-
- private:
-  std::size_t count_;
-  std::size_t length_;
-};
-
-/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
-/// Called after the operation's first meeting.
-inline bool all_in_one_arena(const Channel& channel) noexcept {
-  const std::uint64_t allocation = channel.operation_of(0).allocation;
-  for (int rank = 1; rank < channel.size(); ++rank) {
-    if (channel.operation_of(rank).allocation != allocation) {
-      return false;
-    }
-  }
-  return allocation != 0;
-}
-
-/// Whether any rank's does.
-inline bool any_in_arena(const Channel& channel) noexcept {
-  for (int rank = 0; rank < channel.size(); ++rank) {
-    if (channel.operation_of(rank).allocation != 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/// How a long exchange ended, on this rank.
-enum class Exchanged { in_place, staged, failed };
-
-/// In place: `direct()` between two meetings. Staged: one meeting for each chunk; between two of them a rank takes one
-/// chunk (`take(chunk)`) and shows the next (`show(chunk)`), which it may write where chunk - 2 was: everybody took
-/// that before the last meeting. Which of the two is known only after the first meeting; a rank whose buffer is in no
-/// arena knows before that it is staged, and saves the others a meeting.
-template <class Direct, class Show, class Take>
-Exchanged exchange(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
-                   Direct direct, Show show, Take take) noexcept {
-  StagingMeter& meter = channel.staging();
-  meter.begin(staged_bytes);
-  const auto show_first = [&]() noexcept {
-    show(0);
-    return true;
-  };
-  const bool bound = operation.allocation != 0;
-  if (!bound) {
-    meter.time(show_first);
-  }
-  if (!channel.meet_and_compare()) {
-    return Exchanged::failed;
-  }
-  if (all_in_one_arena(channel)) {
-    direct();
-    // After an abort it may be unfinished, and nobody is to take it for whole.
-    return !channel.aborted() && channel.meet() ? Exchanged::in_place : Exchanged::failed;
-  }
-  if (any_in_arena(channel)) {
-    if (bound) {
-      meter.time(show_first);
-    }
-    if (!channel.meet()) {
-      return Exchanged::failed;
-    }
-  }
-  const bool all_taken = meter.time([&]() noexcept {
-    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-      take(chunk);
-      if (chunk + 1 < chunks) {
-        show(chunk + 1);
-      }
-      if (!channel.meet()) {
-        return false;
-      }
-    }
-    return true;
-  });
-  if (all_taken) {
-    meter.end();
-  }
-  return all_taken ? Exchanged::staged : Exchanged::failed;
-}
-
-/// Calls `work(begin, length)` for pieces of a run of elements until it is done or the channel has failed.
-template <class Work>
-void in_pieces(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element, Work work) noexcept {
-  const std::size_t piece = piece_bytes / element;
-  for (; begin < end && !channel.aborted(); begin += piece) {
-    work(begin, std::min(piece, end - begin));
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/all_gather.hpp
-
-/// @file
-/// The three ways of an all-gather in shared memory; bytes, whatever the element type.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Every rank shows its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n ranks
-/// (a block is S/n): in an arena 2nS, staged 2(n+1)S.
-struct AllGather {
-  const std::byte* input;  ///< may be this rank's block of the output
-  std::byte* output;
-  Arena arena;  ///< that the input lies in, if any
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept {
-    const std::size_t block = operation.count * size_bytes(operation.dtype);
-    std::byte* const own = output + static_cast<std::size_t>(channel.rank()) * block;
-    if (own != input) {
-      kernels::copy_bytes(own, input, block);
-    }
-    if (channel.size() > 1) {
-      block <= slot_bytes ? small(channel, block) : large(channel, operation, block);
-    }
-  }
-
- private:
-  /// One meeting.
-  void small(Channel& channel, std::size_t block) const noexcept {
-    kernels::copy_bytes(channel.small_of(channel.rank(), block), input, block);
-    if (channel.meet_and_compare()) {
-      for_each_peer(channel, [&](int peer) {
-        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_of(peer, block), block);
-      });
-    }
-  }
-
-  void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
-    const Chunks chunks(block, channel.control().chunk_bytes());
-    exchange(
-        channel, operation, chunks.number(), block,
-        [&] {
-          for_each_peer(channel, [&](int peer) {
-            const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
-            std::byte* to = output + static_cast<std::size_t>(peer) * block;
-            in_pieces(channel, 0, block, 1, [&](std::size_t begin, std::size_t length) {
-              kernels::copy_bytes(to + begin, from + begin, length);
-            });
-          });
-        },
-        [&](std::size_t chunk) {
-          channel.staging().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                                 chunks.length(chunk));
-        },
-        [&](std::size_t chunk) {
-          for_each_peer(channel, [&](int peer) {
-            kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
-                                channel.control().staged_input(peer, chunk), chunks.length(chunk));
-          });
-        });
-  }
-
-  /// From the next rank on, so that not all read the same memory at once.
-  template <class F>
-  static void for_each_peer(const Channel& channel, F f) noexcept {
-    for (int step = 1; step < channel.size(); ++step) {
-      f((channel.rank() + step) % channel.size());
-    }
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/all_reduce.hpp
-
-/// @file
-/// The three ways of an all-reduce in shared memory; all give the same bits.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
-/// input is not copied.
-struct AllReduce {
-  const std::byte* input;
-  std::byte* output;
-  Arena arena;
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept { Run(*this, channel, operation).all(); }
-
- private:
-  /// One execution on one rank.
-  class Run {
-   public:
-    Run(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
-        : work_(work),
-          channel_(channel),
-          reduction_(kernels::Reduction::of(operation.dtype, operation.op, channel.isa())),
-          element_(size_bytes(operation.dtype)),
-          count_(operation.count),
-          chunks_(count_, channel.control().chunk_bytes() / element_),
-          operation_(operation) {}
-
-    void all() noexcept {
-      if (channel_.size() == 1) {
-        if (work_.input != work_.output) {
-          kernels::copy_bytes(work_.output, work_.input, count_ * element_);
-        }
-      } else if (count_ * element_ <= small_bytes(channel_.size())) {
-        small();
-      } else {
-        large();
-      }
-    }
-
-   private:
-    /// Every rank shows its input and reduces everything: one meeting.
-    void small() noexcept {
-      kernels::copy_bytes(channel_.small_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
-      if (channel_.meet_and_compare()) {
-        const Sources sources(channel_.size(), [&](int rank) { return channel_.small_of(rank, count_ * element_); });
-        reduction_(sources, std::span(&work_.output, 1), count_);
-      }
-    }
-
-    void large() noexcept {
-      const Exchanged ended = exchange(
-          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
-          [&](std::size_t chunk) { copy_in(chunk); },
-          [&](std::size_t chunk) {
-            if (chunk > 0) {
-              copy_out(chunk - 1);
-            }
-            reduce_slice(chunk);
-          });
-      if (ended == Exchanged::staged) {
-        copy_out(chunks_.number() - 1);
-      }
-    }
-
-    /// Rank r reduces slice r of every buffer and writes the result to all.
-    void in_place() noexcept {
-      const Slice own = slice_of(count_, channel_.size(), channel_.rank());
-      in_pieces(channel_, own.begin, own.end, element_, [&](std::size_t begin, std::size_t length) {
-        const auto buffer = [&](int rank) {
-          return work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
-        };
-        reduction_(Sources(channel_.size(), buffer), Targets(channel_.size(), buffer), length);
-      });
-    }
-
-    void copy_in(std::size_t chunk) const noexcept {
-      const std::byte* from = work_.input + chunks_.begin(chunk) * element_;
-      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
-      const std::size_t length = chunks_.length(chunk);
-      const Slice own = slice_of(length, channel_.size(), channel_.rank());
-      channel_.staging().copy(to, from, own.begin * element_);
-      channel_.staging().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
-    }
-
-    /// Into the own output, and from there, while it is in the cache, to where the others take it.
-    void reduce_slice(std::size_t chunk) const noexcept {
-      const Slice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
-      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
-      constexpr std::size_t cached_bytes = 8192;
-      for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
-        const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
-        const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
-        const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
-          return rank == channel_.rank() ? work_.input + offset
-                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
-        });
-        std::byte* const target = work_.output + offset;
-        reduction_(sources, std::span(&target, 1), length);
-        channel_.staging().copy(result + (begin - own.begin) * element_, target, length * element_);
-      }
-    }
-
-    void copy_out(std::size_t chunk) const noexcept {
-      for (int rank = 0; rank < channel_.size(); ++rank) {
-        const Slice slice = slice_of(chunks_.length(chunk), channel_.size(), rank);
-        if (rank != channel_.rank() && slice.size() != 0) {
-          kernels::copy_bytes(work_.output + (chunks_.begin(chunk) + slice.begin) * element_,
-                              channel_.control().staged_result(rank, chunk), slice.size() * element_);
-        }
-      }
-    }
-
-    const AllReduce& work_;
-    Channel& channel_;
-    const kernels::Reduction reduction_;
-    const std::size_t element_;
-    const std::size_t count_;
-    const Chunks chunks_;
-    const Operation& operation_;
-  };
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/broadcast.hpp
-
-/// @file
-/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The root shows its buffer, in place or chunk by chunk; the others copy it.
-struct Broadcast {
-  std::byte* buffer;
-  Arena arena;
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept {
-    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-    if (channel.size() == 1) {
-      return;
-    }
-    if (bytes <= slot_bytes) {
-      small(channel, operation, bytes);
-    } else {
-      large(channel, operation, bytes);
-    }
-  }
-
- private:
-  /// One meeting.
-  void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
-    const bool is_root = channel.rank() == operation.root;
-    if (is_root) {
-      kernels::copy_bytes(channel.small_of(operation.root, bytes), buffer, bytes);
-    }
-    if (channel.meet_and_compare() && !is_root) {
-      kernels::copy_bytes(buffer, channel.small_of(operation.root, bytes), bytes);
-    }
-  }
-
-  void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
-    const int root = operation.root;
-    const bool is_root = channel.rank() == root;
-    const Chunks chunks(bytes, channel.control().chunk_bytes());
-    exchange(
-        channel, operation, chunks.number(), bytes,
-        [&] {
-          const std::byte* from = arena.buffer(root, channel.operation_of(root));
-          if (!is_root) {
-            in_pieces(channel, 0, bytes, 1, [&](std::size_t begin, std::size_t length) {
-              kernels::copy_bytes(buffer + begin, from + begin, length);
-            });
-          }
-        },
-        [&](std::size_t chunk) {
-          if (is_root) {
-            channel.staging().copy(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
-                                   chunks.length(chunk));
-          }
-        },
-        [&](std::size_t chunk) {
-          if (!is_root) {
-            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().staged_input(root, chunk),
-                                chunks.length(chunk));
-          }
-        });
-  }
-};
-
-/// One meeting.
-struct Barrier {
-  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.meet_and_compare(); }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/reduce_scatter.hpp
-
-/// @file
-/// The three ways of a reduce-scatter in shared memory; all give the bits of an all-reduce.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Every rank shows its input, in place or chunk by chunk, and reduces its own block of all. Bytes moved for S bytes
-/// on n ranks: in an arena (n+1)S, staged about 3nS: the own block is not copied.
-struct ReduceScatter {
-  const std::byte* input;
-  std::byte* output;  ///< may be this rank's block of the input
-  Arena arena;        ///< that the input lies in, if any
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept {
-    const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
-    if (layout.ranks == 1) {
-      if (input != output) {
-        kernels::copy_bytes(output, input, layout.all_bytes());
-      }
-    } else if (layout.all_bytes() <= small_bytes(layout.ranks)) {
-      small(channel, operation, layout);
-    } else {
-      large(channel, operation, layout);
-    }
-  }
-
- private:
-  /// Blocks of the input, or of a chunk of it.
-  struct Layout {
-    std::size_t count;  ///< elements of a block
-    std::size_t element;
-    int ranks;
-    int rank;
-
-    std::size_t block_bytes() const noexcept { return count * element; }
-    std::size_t all_bytes() const noexcept { return block_bytes() * static_cast<std::size_t>(ranks); }
-    std::size_t block(int of) const noexcept { return static_cast<std::size_t>(of) * block_bytes(); }
-  };
-
-  static kernels::Reduction reduction(const Channel& channel, const Operation& operation) noexcept {
-    return kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
-  }
-
-  /// One meeting.
-  void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
-    kernels::copy_bytes(channel.small_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
-    if (channel.meet_and_compare()) {
-      const Sources sources(layout.ranks, [&](int rank) {
-        return channel.small_of(rank, layout.all_bytes()) + layout.block(layout.rank);
-      });
-      reduction(channel, operation)(sources, std::span(&output, 1), layout.count);
-    }
-  }
-
-  void large(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
-    const kernels::Reduction reduce = reduction(channel, operation);
-    const Chunks chunks(layout.count,
-                        channel.control().chunk_bytes() / layout.element / static_cast<std::size_t>(layout.ranks));
-    const auto place_in_chunk = [&](int rank, std::size_t chunk) {
-      return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
-    };
-    exchange(
-        channel, operation, chunks.number(), layout.all_bytes(),
-        [&] {
-          in_pieces(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
-            const Sources sources(layout.ranks, [&](int rank) {
-              return arena.buffer(rank, channel.operation_of(rank)) + layout.block(layout.rank) +
-                     begin * layout.element;
-            });
-            std::byte* const target = output + begin * layout.element;
-            reduce(sources, std::span(&target, 1), length);
-          });
-        },
-        [&](std::size_t chunk) {
-          for (int rank = 0; rank < layout.ranks; ++rank) {
-            if (rank != layout.rank) {
-              channel.staging().copy(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
-                                     input + layout.block(rank) + chunks.begin(chunk) * layout.element,
-                                     chunks.length(chunk) * layout.element);
-            }
-          }
-        },
-        [&](std::size_t chunk) {
-          const std::size_t begin = chunks.begin(chunk) * layout.element;
-          const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
-            return rank == layout.rank
-                       ? input + layout.block(rank) + begin
-                       : channel.control().staged_input(rank, chunk) + place_in_chunk(layout.rank, chunk);
-          });
-          std::byte* const target = output + begin;
-          reduce(sources, std::span(&target, 1), chunks.length(chunk));
-        });
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/transfer.hpp
-
-/// @file
-/// Point to point in shared memory: messages go through the sender's outbox, piece by piece.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A send, a receive, or both at once, which then never wait for each other. A send is over when its last piece is in
-/// the outbox: a message of up to outbox_parts pieces does not wait for its receiver, if the outbox is empty.
-struct Transfer {
-  const std::byte* input;
-  std::byte* output;
-  std::uint64_t input_count;
-  std::uint64_t output_count;
-  DType input_dtype;
-  DType output_dtype;
-  std::int32_t to;    ///< -1: nothing is sent
-  std::int32_t from;  ///< -1: nothing is received
-
-  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept {
-    Run run(*this, channel);
-    while (run.moves_on()) {
-      if (!channel.wait(run)) {
-        return;
-      }
-    }
-  }
-
- private:
-  /// One execution on one rank; while nothing can be done it is what Channel::wait waits for.
-  class Run {
-   public:
-    Run(const Transfer& work, Channel& channel) noexcept
-        : work_(work),
-          channel_(channel),
-          unsent_(work.to >= 0),
-          unreceived_(work.from >= 0),
-          sent_number_(unsent_ ? ++channel.sent_to(work.to) : 0),
-          received_number_(unreceived_ ? ++channel.received_from(work.from) : 0) {}
-
-    /// Does what can be done now. @returns whether something is left that can yet be done.
-    bool moves_on() noexcept {
-      while (!channel_.aborted()) {
-        OutboxPart* const free = free_part();
-        OutboxPart* const filled = filled_part();
-        if (free != nullptr) {
-          send_piece(*free);
-        }
-        if (filled != nullptr) {
-          receive_piece(*filled);
-        }
-        if (free == nullptr && filled == nullptr) {
-          return unsent_ || unreceived_;
-        }
-      }
-      return false;
-    }
-
-    bool done() const noexcept { return free_part() != nullptr || filled_part() != nullptr; }
-    int peer() const noexcept { return unreceived_ ? work_.from : work_.to; }
-    bool may_sleep() const noexcept { return !done() && gone() < 0; }
-    Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
-
-    template <class Present>
-    std::optional<Cause> spoilt(const Present& present) const {
-      for (int rank = 0; rank < channel_.size(); ++rank) {
-        const Slot& slot = channel_.control().slot(rank);
-        if (slot.state.load() == SlotState::failed) {
-          return slot.cause.load();
-        }
-      }
-      const int peer = gone();
-      if (peer >= 0 && !done()) {
-        return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(job_rank(peer)) +
-                         " has left the channel without its part of it"};
-      }
-      return std::nullopt;
-    }
-
-    std::string missing(std::chrono::milliseconds waited) const {
-      const std::string after = " after " + std::to_string(waited.count()) + " ms";
-      return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
-                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" +
-                               after + "; where ranks send to each other before they receive, use send_recv";
-    }
-
-   private:
-    bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
-
-    /// A peer that is still needed and has left; -1 where there is none.
-    int gone() const noexcept {
-      return unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
-    }
-
-    int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
-
-    /// A place for the next piece; null where nothing is left to send or none is free.
-    OutboxPart* free_part() const noexcept {
-      if (unsent_) {
-        for (OutboxPart& part : channel_.control().slot(channel_.rank()).outbox) {
-          if (part.owner.load() == 0) {
-            return &part;
-          }
-        }
-      }
-      return nullptr;
-    }
-
-    /// The next piece for this rank; null where none is expected or it has not come.
-    OutboxPart* filled_part() const noexcept {
-      if (unreceived_) {
-        for (OutboxPart& part : channel_.control().slot(work_.from).outbox) {
-          if (part.owner.load() == mark(channel_.rank()) && part.message == received_number_ &&
-              part.offset == received_bytes_) {
-            return &part;
-          }
-        }
-      }
-      return nullptr;
-    }
-
-    void send_piece(OutboxPart& part) noexcept {
-      const std::size_t bytes = work_.input_count * size_bytes(work_.input_dtype);
-      const std::size_t piece = std::min(outbox_part_bytes, bytes - sent_bytes_);
-      const auto copy = piece <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
-      copy(payload(channel_.rank(), part), work_.input + sent_bytes_, piece);
-      part.message = sent_number_;
-      part.offset = sent_bytes_;
-      part.count = work_.input_count;
-      part.dtype = work_.input_dtype;
-      part.owner.store(mark(work_.to));
-      channel_.control().slot(work_.to).mail.ring();
-      sent_bytes_ += piece;
-      unsent_ = sent_bytes_ < bytes;
-    }
-
-    void receive_piece(OutboxPart& part) noexcept {
-      if (part.count != work_.output_count || part.dtype != work_.output_dtype) {
-        channel_.fail({CauseKind::disagreement, -1, "",
-                       "on channel '" + channel_.name() + "', rank " + std::to_string(job_rank(work_.from)) +
-                           " sends " + std::to_string(part.count) + " " + name(part.dtype) + " and rank " +
-                           std::to_string(channel_.job_rank()) + " receives " + std::to_string(work_.output_count) +
-                           " " + name(work_.output_dtype) + "; both give the same count and type"});
-        return;
-      }
-      const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);
-      const std::size_t piece = std::min(outbox_part_bytes, bytes - received_bytes_);
-      kernels::copy_bytes(work_.output + received_bytes_, payload(work_.from, part), piece);
-      part.owner.store(0);
-      channel_.control().slot(work_.from).mail.ring();
-      received_bytes_ += piece;
-      unreceived_ = received_bytes_ < bytes;
-    }
-
-    static std::uint32_t mark(int rank) noexcept { return static_cast<std::uint32_t>(rank) + 1; }
-
-    std::byte* payload(int rank, const OutboxPart& part) const noexcept {
-      const OutboxPart* const first = channel_.control().slot(rank).outbox.data();
-      return channel_.control().outbox(rank, static_cast<std::size_t>(&part - first));
-    }
-
-    const Transfer& work_;
-    Channel& channel_;
-    bool unsent_;
-    bool unreceived_;
-    const std::uint64_t sent_number_;
-    const std::uint64_t received_number_;
-    std::size_t sent_bytes_ = 0;
-    std::size_t received_bytes_ = 0;
-  };
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/split.hpp
 
@@ -16498,313 +14060,6 @@ static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
 }  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/shared_memory/communicator.hpp
-
-/// @file
-/// The communicator of ranks that share one host's memory.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// An enqueued operation: holds the channel until it has run or was dropped.
-template <class Algorithm>
-struct ChannelWork {
-  Channel* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Algorithm algorithm;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
-    channel->release();
-  }
-  void drop() noexcept { channel->release(); }
-};
-
-/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp, in rank order (see
-/// kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing.
-/// Work runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then
-/// sleeps. Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
-class Communicator {
- public:
-  using Stream = stream::host::StreamRef;
-  using Allocation = shared_memory::Allocation;
-
-  /// Collective, blocking. For SharedMemory::open_blocking and split_blocking. @throws Error (unsupported, limit,
-  /// out_of_memory, timeout, closed), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
-    const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
-    Links links = Links::open(context, deadline);
-    const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
-    Communicator communicator(context, std::move(links), shared.segment);
-    communicator.prove_one_memory(shared.nonce);
-    return communicator;
-  }
-
-  int rank() const noexcept { return channel().rank(); }
-  int size() const noexcept { return channel().size(); }
-
-  /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
-  /// the call, as do the others.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_all_reduce(input, output);
-    const ArenaTable::Place place =
-        input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
-    Operation operation = next(OperationKind::all_reduce, output, place);
-    operation.op = op;
-    enqueue(operation, AllReduce{input.data, output.data, place.arena}, stream);
-  }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer, buffer);
-    check_broadcast(buffer, root, size());
-    const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
-    Operation operation = next(OperationKind::broadcast, buffer, place);
-    operation.root = root;
-    enqueue(operation, Broadcast{buffer.data, place.arena}, stream);
-  }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`; where every rank's input lies in one
-  /// allocation nothing is copied.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_reduce_scatter(input, output, rank(), size());
-    const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
-    Operation operation = next(OperationKind::reduce_scatter, output, place);
-    operation.op = op;
-    enqueue(operation, ReduceScatter{input.data, output.data, place.arena}, stream);
-  }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`; where every rank's input lies in one allocation it
-  /// is copied once for each reader.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_all_gather(input, output, rank(), size());
-    const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
-    enqueue(next(OperationKind::all_gather, input, place), AllGather{input.data, output.data, place.arena}, stream);
-  }
-
-  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver while no other is under way.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    transfer(OperationKind::send_recv, input, to, output, from, stream);
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream); }
-
-  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
-  Communicator split_blocking(int color, int key, Deadline deadline) {
-    end_->check();
-    end_->help_others();
-    const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
-    ++end_->splits;
-    return open_blocking(part, deadline);
-  }
-
-  /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
-  /// If it fails it fails on every rank, and the channel serves on.
-  /// @throws Error (disagreement, out_of_memory, timeout), JobFailed
-  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
-    end_->check();
-    const Shared shared = Sharing(end_->links, ++end_->exchanges, bytes, deadline).run();
-    end_->check();
-    const Arena arena{shared.segment->base(), shared.stride};
-    end_->arenas.add(end_->exchanges, shared.segment, arena, arena.part(rank()), bytes);
-    return {shared.segment, arena.part(rank()), bytes};
-  }
-
-  /// See CanAbort. Peers' communicators on this channel fail with the same cause.
-  void abort(const Cause& cause) noexcept { channel().abort(cause); }
-  std::optional<Cause> failure() const { return channel().failure(); }
-
- private:
-  /// Takes over a channel whose control block every rank has mapped.
-  Communicator(const ChannelContext& context, Links links, std::shared_ptr<Segment> control)
-      : end_(std::make_unique<End>(context, std::move(links), std::move(control))) {}
-
-  /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
-  /// timeout), JobFailed
-  void prove_one_memory(std::uint64_t nonce) {
-    bool same = true;
-    const auto work = [&]() noexcept {
-      channel().control().slot(rank()).nonce = nonce + static_cast<std::uint64_t>(rank());
-      if (channel().meet_and_compare()) {
-        for (int peer = 0; peer < size(); ++peer) {
-          same = same && channel().control().slot(peer).nonce == nonce + static_cast<std::uint64_t>(peer);
-        }
-      }
-    };
-    channel().run(++end_->enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
-    ++end_->collectives;
-    end_->check();
-    if (!same) {
-      throw Error(Errc::unsupported, "the ranks of channel '" + channel().name() +
-                                         "' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts");
-    }
-  }
-
-  /// What stays at its address when the communicator moves.
-  struct End {
-    End(const ChannelContext& of, Links to, std::shared_ptr<Segment> control)
-        : context(of), links(std::move(to)), channel(new Channel(context, std::move(control))) {
-      links.set_check([this] {
-        help_others();
-        check();
-      });
-      subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
-    }
-    End(const End&) = delete;
-    End& operator=(const End&) = delete;
-    ~End() {
-      subscription.reset();
-      channel->close(enqueued);
-      channel->release();
-    }
-
-    /// What this rank has enqueued elsewhere runs while it waits here: others may wait for that before they come.
-    void help_others() const {
-      if (context.on_stall) {
-        context.on_stall();
-      }
-    }
-
-    /// @throws the job's first cause, or this channel's.
-    void check() const {
-      channel->latch()->throw_if_failed(channel->job_rank());
-      if (const std::optional<Cause> cause = channel->failure()) {
-        throw_cause(*cause);
-      }
-    }
-
-    const ChannelContext context;
-    Links links;
-    Channel* channel;
-    ArenaTable arenas;
-    std::uint64_t enqueued = 0;     ///< operations of every kind
-    std::uint64_t collectives = 0;  ///< those that every rank takes part in
-    std::uint64_t exchanges = 1;    ///< the first was the control block's
-    std::uint64_t splits = 0;
-    FailureLatch::Subscription subscription;
-  };
-
-  Channel& channel() const noexcept { return *end_->channel; }
-
-  /// The next collective. Nothing is counted before it is enqueued.
-  Operation next(OperationKind kind, const ConstBufferView& buffer, const ArenaTable::Place& place) const noexcept {
-    Operation operation;
-    operation.sequence = end_->collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    operation.allocation = place.allocation;
-    operation.offset = place.offset;
-    return operation;
-  }
-
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host(input, output);
-    const bool sends = to >= 0;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = sends ? input.count : output.count;
-    operation.dtype = sends ? input.dtype : output.dtype;
-    operation.root = sends ? to : from;
-    enqueue(operation,
-            Transfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from}, stream);
-  }
-
-  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    check_host_memory("backend::SharedMemory", input, output);
-  }
-
-  template <class Algorithm>
-  void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
-    channel().retain();
-    try {
-      stream.enqueue(ChannelWork<Algorithm>{&channel(), end_->enqueued + 1, operation, algorithm});
-    } catch (...) {
-      channel().release();
-      throw;
-    }
-    ++end_->enqueued;
-    end_->collectives += operation.sequence != 0 ? 1 : 0;
-  }
-
-  std::unique_ptr<End> end_;
-};
-
-static_assert(backend::Communicator<Communicator>);
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory.hpp
-
-/// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them have mapped.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// The embedded default: needs no library, nothing in /dev/shm, and leaves nothing behind, however a rank ends.
-struct SharedMemory {
-  using Communicator = shared_memory::Communicator;
-  using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
-
-  static constexpr std::string_view name() noexcept { return "SharedMemory"; }
-  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType) noexcept { return true; }
-
-  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
-  /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),
-  /// JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    check_one_host(context.members);
-    context.failure->throw_if_failed(context.reporting_rank());
-    try {
-      return Communicator::open_blocking(context, deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const shared_memory::ToldError& error) {
-      if (context.members.rank == 0) {  // the others have it from rank 0, which reports for all
-        context.failure->report({CauseKind::exception, -1, "", error.what()});
-      }
-      throw;
-    } catch (const Error& error) {
-      tell_failed_opening(context, error);
-      throw;
-    }
-  }
-
- private:
-  static void check_one_host(const rendezvous::Membership& members) {
-    if (members.other_host_rank >= 0) {
-      throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
-                                         std::to_string(members.rank) + " is on " + members.host + " and rank " +
-                                         std::to_string(members.other_host_rank) + " on " + members.other_host +
-                                         "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
-    }
-    if (members.world_size > shared_memory::max_ranks) {
-      throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(shared_memory::max_ranks) +
-                                   " ranks, not " + std::to_string(members.world_size) + "; use backend::Mpi");
-    }
-  }
-};
-
-static_assert(Backend<SharedMemory>);
-
-}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/staged/allocation.hpp
 
@@ -25427,9 +22682,12 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
 #include <limits.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/types.h>
+#include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unordered_map>
@@ -25492,6 +22750,44 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/kernels/stream_copy.hpp
+
+/// @file
+/// Copies bytes past the caches (non-temporal stores), for somebody else to read.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// As copy_bytes, for memory that another core read last and reads next: an ordinary store first fetches the line from
+/// that core's cache, and costs more than the detour through memory. Measured on two cores of a Zen 3 whose level-3
+/// cache they did not share: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. What was
+/// written is visible to whoever sees a later release of this thread.
+DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+#if DTRAIN_X86_64 && !DTRAIN_THREAD_SANITIZER
+  using Block = Vector<std::uint64_t, 16>;
+  constexpr std::size_t width = sizeof(Block);
+  constexpr std::size_t line = 64;
+  const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(to) % line) % line);
+  copy_bytes(to, from, head);
+  std::size_t i = head;
+  for (; i + line <= bytes; i += line) {
+    Block blocks[4];
+    for (std::size_t part = 0; part < 4; ++part) {
+      load(blocks[part], from + i + part * width);
+    }
+    for (std::size_t part = 0; part < 4; ++part) {
+      Block& target = *reinterpret_cast<Block*>(to + i + part * width);
+      __asm__ volatile("movntdq %1, %0" : "=m"(target) : "x"(blocks[part]));
+    }
+  }
+  copy_bytes(to + i, from + i, bytes - i);
+  __asm__ volatile("sfence" ::: "memory");  // these stores are not ordered by a release alone
+#else
+  copy_bytes(to, from, bytes);
+#endif
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/async/auto_reset_event.hpp
 
@@ -26174,6 +23470,47 @@ inline std::string own_address_named(const std::string& name) {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
+// ---- dtrain/net/poll_descriptor.hpp
+
+/// @file
+/// Blocking waits for a descriptor, with a deadline.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Returns when `events` (POLLIN, POLLOUT), an error or the other side's end is there. A deadline that has passed asks
+/// once. Blocking: until the deadline.
+/// @param doing begins the sentence of an error
+/// @throws Error (timeout, posix)
+inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
+  for (;;) {
+    const bool last = deadline.passed();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    pollfd entry{descriptor, events, 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min(left, std::chrono::milliseconds(60'000)).count()));
+    if (count > 0) {
+      return;
+    }
+    if (count < 0 && errno != EINTR) {
+      throw errno_error(doing);
+    }
+    if (count == 0 && last) {
+      throw Error(Errc::timeout, doing + ": the deadline passed");
+    }
+  }
+}
+
+/// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
+inline void pause_before_retry(Deadline deadline, const std::string& doing) {
+  if (deadline.passed()) {
+    throw Error(Errc::timeout, doing + ": the deadline passed");
+  }
+  if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
+    throw errno_error(doing);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::net
+
 // ---- dtrain/net/resolve.hpp
 
 /// @file
@@ -26424,6 +23761,250 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     co_await loop.sleep_for(delay);
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/unix_socket.hpp
+
+/// @file
+/// Unix sockets in the abstract namespace, to hand descriptors to processes on the same host.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Who is at the other end, as the kernel saw it when the connection was made.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+/// A message, and the descriptor that came with it, if any.
+struct ReceivedDescriptor {
+  Descriptor descriptor;
+  std::vector<std::byte> bytes;
+};
+
+namespace detail {
+
+/// A name of 1 to 107 bytes; its address has no file, and is gone with its socket.
+struct AbstractAddress {
+  explicit AbstractAddress(std::string_view name) {
+    if (name.empty() || name.size() > sizeof address.sun_path - 1) {
+      throw Error(Errc::invalid_argument,
+                  "a Unix socket's name has 1 to 107 bytes, not " + std::to_string(name.size()));
+    }
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+
+inline Descriptor unix_socket(const std::string& doing) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    throw errno_error(doing);
+  }
+  return socket;
+}
+
+}  // namespace detail
+
+/// One end of a connection that keeps the boundaries of messages.
+/// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
+class UnixConnection {
+ public:
+  static constexpr std::size_t max_message_bytes = 4096;
+
+  explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+
+  /// @throws Error (posix): ECONNREFUSED where nobody listens under that name
+  static UnixConnection connect(std::string_view name, Deadline deadline) {
+    const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
+    const detail::AbstractAddress address(name);
+    Descriptor socket = detail::unix_socket(doing);
+    while (::connect(socket.get(), address.data(), address.size) != 0) {
+      if (errno != EAGAIN && errno != EINTR) {
+        throw errno_error(doing, "the process that listens there must run on this host, in the same network namespace");
+      }
+      pause_before_retry(deadline, doing);  // its backlog is full
+    }
+    return UnixConnection(std::move(socket));
+  }
+
+  /// Sends a message with a descriptor; the receiver gets a copy of it. The caller keeps `descriptor`.
+  /// @throws Error (timeout, closed, posix)
+  void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    send_message(message, bytes, deadline);
+  }
+
+  /// Sends a message alone: 1 to 4096 bytes. @throws Error (timeout, closed, posix)
+  void send(std::span<const std::byte> bytes, Deadline deadline) {
+    msghdr message{};
+    send_message(message, bytes, deadline);
+  }
+
+  /// The next message and its descriptor, which is close-on-exec.
+  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
+  /// or longer than 4096 bytes (what came with it is closed)
+  ReceivedDescriptor receive_descriptor(Deadline deadline) {
+    ReceivedDescriptor received = receive_message(deadline);
+    if (!received.descriptor) {
+      throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
+    }
+    return received;
+  }
+
+  /// The next message alone. @throws as receive_descriptor, and Error (protocol) if a descriptor came with it
+  std::vector<std::byte> receive(Deadline deadline) {
+    ReceivedDescriptor received = receive_message(deadline);
+    if (received.descriptor) {
+      throw Error(Errc::protocol, "receiving a message: a descriptor came with it");
+    }
+    return std::move(received.bytes);
+  }
+
+  /// @throws Error (posix)
+  PeerCredentials peer_credentials() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      throw errno_error("asking who is at the other end of a Unix socket");
+    }
+    return {credentials.pid, credentials.uid, credentials.gid};
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
+    if (bytes.empty() || bytes.size() > max_message_bytes) {
+      throw Error(Errc::invalid_argument,
+                  "a Unix socket's message has 1 to 4096 bytes, not " + std::to_string(bytes.size()));
+    }
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
+      const int error = errno;
+      if (error == EPIPE || error == ECONNRESET) {
+        throw Error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
+      }
+      if (error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
+      } else if (error != EINTR) {
+        throw posix_error(error, "sending to a process on this host");
+      }
+    }
+  }
+
+  ReceivedDescriptor receive_message(Deadline deadline) {
+    ReceivedDescriptor received;
+    received.bytes.resize(max_message_bytes);
+    std::vector<Descriptor> descriptors;
+    descriptors.reserve(max_control_descriptors);
+    iovec part{received.bytes.data(), received.bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
+    msghdr message{};
+    ssize_t count = -1;
+    bool was_reset = false;
+    while (count < 0) {
+      message = {};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+      const int error = errno;
+      if (count < 0 && error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (count < 0 && error == ECONNRESET && !was_reset) {
+        was_reset = true;  // it closed without reading everything; what it sent before is still here
+      } else if (count < 0 && error != EINTR && error != ECONNRESET) {
+        throw posix_error(error, "receiving from a process on this host");
+      } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
+        throw Error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
+      }
+    }
+    received.bytes.resize(static_cast<std::size_t>(count));
+    adopt_descriptors(message, descriptors);  // first, so that none stays open
+    if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
+      throw Error(Errc::protocol,
+                  "receiving from a process on this host: the message is too long or carries more than "
+                  "one descriptor");
+    }
+    if (!descriptors.empty()) {
+      received.descriptor = std::move(descriptors.front());
+    }
+    return received;
+  }
+
+  /// Allocates nothing: no exception can come between a descriptor and its owner.
+  static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+        continue;
+      }
+      const std::size_t number = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < number; ++i) {
+        int descriptor = -1;
+        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
+        descriptors.emplace_back(descriptor);
+      }
+    }
+  }
+
+  static constexpr std::size_t max_control_descriptors = 8;
+
+  Descriptor socket_;
+};
+
+/// Listens under a name that processes of this host (in one network namespace) can connect to.
+class UnixListener {
+ public:
+  /// @throws Error (posix): EADDRINUSE where the name is taken
+  explicit UnixListener(std::string_view name) {
+    const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
+    const detail::AbstractAddress address(name);
+    socket_ = detail::unix_socket(doing);
+    if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
+      throw errno_error(doing);
+    }
+  }
+
+  /// The next connection. Blocking: until the deadline. @throws Error (timeout, posix)
+  UnixConnection accept(Deadline deadline) {
+    const std::string doing = "accepting a process on this host";
+    for (;;) {
+      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (accepted) {
+        return UnixConnection(std::move(accepted));
+      }
+      if (errno == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, doing);
+      } else if (errno != EINTR && errno != ECONNABORTED) {
+        throw errno_error(doing);
+      }
+    }
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  Descriptor socket_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::net
 
@@ -29945,6 +27526,46 @@ async::Task<void> party_barrier(Store store, std::string name, std::int64_t part
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/rank_list.hpp
+
+/// @file
+/// Ranks in a sentence: "rank 3", "ranks 0-2 and 7".
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "ranks 0-3 and 7". Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000
+/// ranks can be read. @param ranks ascending
+inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  std::vector<std::pair<int, int>> runs;
+  for (const int rank : ranks) {
+    if (!runs.empty() && runs.back().second + 1 == rank) {
+      runs.back().second = rank;
+    } else {
+      runs.emplace_back(rank, rank);
+    }
+  }
+  std::vector<std::string> parts;
+  std::size_t named = 0;
+  for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i) {
+    const auto& [first, last] = runs[i];
+    named += static_cast<std::size_t>(last - first) + 1;
+    parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last));
+  }
+  if (named < ranks.size()) {
+    parts.push_back(std::to_string(ranks.size() - named) + " more");
+  }
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/request_bounds.hpp
 
 /// @file
@@ -31991,10 +29612,14 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
   ~Exchange() { end("the session with the store ended"); }
 
-  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed.
+  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed, and the store has not said
+  /// a moment later who is missing. It gives up before its ranks do, unless the machine stood still.
   /// @throws the job's first cause
   async::Task<std::optional<Membership>> welcome(Deadline deadline) {
-    co_await welcomed_.wait(deadline);
+    const async::Ready ready = co_await welcomed_.wait(deadline);
+    if (ready == async::Ready::timed_out) {
+      co_await welcomed_.wait(Deadline::after(last_word));
+    }
     failure_->throw_if_failed(rank_);
     co_return std::move(membership_);
   }
@@ -33082,6 +30707,2488 @@ DTRAIN_DEFINED void Store::barrier_blocking(const std::string& name, OptionalDea
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/shared_memory/available_memory.hpp
+
+/// @file
+/// How much memory this process may still take.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The beginning of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_start(const char* path) {
+  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> text{};
+  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+/// The number that follows `label` in `text`; `otherwise` where there is none.
+inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
+/// kernel gives back. No bound where the folder has no limit, or does not exist.
+/// @param files what the group's statistics call its files' pages, those of groups below included
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
+  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
+/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
+inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
+    if (!first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    // In a container the path may be the host's; the container's own root is looked at in any case.
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return available;
+}
+
+/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
+/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
+/// is unknown.
+inline std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/doorbell.hpp
+
+/// @file
+/// A counter in shared memory that ranks sleep on until it changes.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Zeroed memory is a valid one. Whoever changes the count first writes what it announces; the change and the read of
+/// the sleepers' number are sequentially consistent, as is what a sleeper does in the other order: one of both sees the
+/// other.
+struct Doorbell {
+  std::atomic<std::uint32_t> count{0};     ///< the word that sleepers sleep on
+  std::atomic<std::uint32_t> sleepers{0};  ///< nobody asleep, no wake
+
+  void set(std::uint32_t value) noexcept {
+    count.store(value);
+    wake();
+  }
+  void ring() noexcept {
+    count.fetch_add(1);
+    wake();
+  }
+  /// Costs nothing where nobody sleeps.
+  void wake() noexcept {
+    if (sleepers.load() != 0) {
+      futex_wake_all(count, FutexScope::shared);
+    }
+  }
+};
+
+/// The sleep of one rank's running thread, which any thread of that rank can end.
+class Sleeper {
+ public:
+  /// Until the bell rings, wake() was called after `stop` was set, or the deadline has passed: short, so that a wake
+  /// that just misses the sleeper, or a peer that was killed, costs no more. Returns at once unless `may_sleep()`,
+  /// which is asked when every ring is noticed.
+  template <class F>
+  void sleep(Doorbell& bell, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
+    bell.sleepers.fetch_add(1);
+    const std::uint32_t seen = bell.count.load();
+    if (may_sleep()) {
+      sleeping_on_.store(&bell.count);
+      if (!stop.load()) {
+        futex_wait(bell.count, seen, deadline, FutexScope::shared);
+      }
+      sleeping_on_.store(nullptr);
+    }
+    bell.sleepers.fetch_sub(1);
+  }
+
+  /// Threads: any.
+  void wake() const noexcept {
+    if (const std::atomic<std::uint32_t>* word = sleeping_on_.load()) {
+      futex_wake_all(*word, FutexScope::shared);
+    }
+  }
+
+ private:
+  std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/message.hpp
+
+/// @file
+/// What ranks of one host tell each other over Unix sockets while they set memory up.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+enum class MessageKind : std::uint32_t {
+  greeting = 1,  ///< peer to rank 0: rank, token
+  request,       ///< peer to rank 0: bytes it wants
+  offer,         ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
+  ready,         ///< peer to rank 0: it has the memory, or code and text of why not
+  verdict,       ///< rank 0 to peer: all have it, or code and text of why not
+};
+
+/// An error that another rank found and told: its sentence is whole.
+struct ToldError : Error {
+  ToldError(Errc code, std::string sentence) : Error(code, std::move(sentence)) {}
+};
+
+/// A fixed size: the same program runs at both ends.
+struct Message {
+  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this exchange
+
+  std::uint64_t magic = magic_number;
+  MessageKind kind = MessageKind::greeting;
+  std::int32_t rank = 0;
+  std::uint64_t number = 0;  ///< of the exchange on this channel: 1, 2, ...
+  std::uint64_t bytes = 0;
+  std::uint64_t nonce = 0;
+  std::uint64_t address = 0;  ///< in an offer to a thread of the same process
+  std::int32_t code = 0;      ///< 0: well; else an Errc
+  std::array<char, 64> token{};
+  std::array<char, 1024> text{};
+
+  std::span<const std::byte> as_bytes() const noexcept { return std::as_bytes(std::span(this, 1)); }
+
+  std::string text_as_string() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
+
+  void set_error(const Error& error) noexcept {
+    const bool own = error.code().category() == dtrain_category();
+    code = own ? error.code().value() : static_cast<std::int32_t>(Errc::job_failed);
+    const std::string_view sentence = error.what();
+    std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
+  }
+
+  /// @throws ToldError where an error was told.
+  void throw_if_error() const {
+    if (code != 0) {
+      throw ToldError(static_cast<Errc>(code), text_as_string());
+    }
+  }
+};
+static_assert(std::is_trivially_copyable_v<Message>);
+
+/// @throws Error (protocol) where the bytes are no message.
+inline Message message_from(const std::vector<std::byte>& bytes) {
+  Message message;
+  if (bytes.size() == sizeof(Message)) {
+    std::memcpy(&message, bytes.data(), sizeof(Message));
+  }
+  if (bytes.size() != sizeof(Message) || message.magic != Message::magic_number) {
+    throw Error(Errc::protocol,
+                "a message of another program, or of another version of this one, came instead of a rank's");
+  }
+  return message;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/links.hpp
+
+/// @file
+/// The Unix connections between rank 0 and every other rank of a channel.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
+/// two mappings of one memory: ranks that are threads share one.)
+struct Link {
+  net::UnixConnection connection;
+  bool same_process = false;
+
+  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
+    same_process = connection.peer_credentials().pid == ::getpid();
+  }
+};
+
+/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
+class Links {
+ public:
+  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
+  /// store knows keeps strangers out. @throws Error, JobFailed
+  static Links open(const ChannelContext& context, Deadline deadline) {
+    Links links(context);
+    if (links.rank_ == 0 && links.size_ > 1) {
+      links.accept_all_or_tell(context, deadline);
+    } else if (links.rank_ != 0) {
+      links.connect(context, deadline);
+    }
+    return links;
+  }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// On rank 0: to that peer. Elsewhere: to rank 0.
+  Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
+
+  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
+  void set_check(std::function<void()> check) { check_ = std::move(check); }
+
+  /// The message of that kind in the `number`-th exchange; what is left of earlier exchanges is passed over.
+  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side tells instead, what the check
+  /// throws
+  Message receive(int peer, MessageKind kind, std::uint64_t number, Deadline deadline) {
+    return with_context(peer, [&] {
+      for (;;) {
+        wait_readable(link(peer).connection.descriptor(), deadline);
+        const Message message = message_from(link(peer).connection.receive(deadline));
+        if (message.number < number) {
+          continue;
+        }
+        if (message.number == number && message.kind == kind) {
+          return message;
+        }
+        if (message.number == number && message.kind == MessageKind::verdict) {
+          message.throw_if_error();
+        }
+        throw Error(Errc::protocol,
+                    "another message came than was its turn; do all ranks open the same channels and "
+                    "allocate the same memory in the same order?");
+      }
+    });
+  }
+
+  /// Blocking. @throws as receive
+  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
+    return with_context(peer, [&] {
+      wait_readable(link(peer).connection.descriptor(), deadline);
+      return std::move(link(peer).connection.receive_descriptor(deadline).descriptor);
+    });
+  }
+
+  /// Blocking: hardly; a message fits the socket. @throws Error
+  void send(int peer, const Message& message, Deadline deadline) {
+    with_context(peer, [&] { link(peer).connection.send(message.as_bytes(), deadline); });
+  }
+
+  /// To rank 0, whose answer is received next: where it has gone, what it said before tells more than that it went.
+  void send_before_receiving(const Message& message, Deadline deadline) {
+    try {
+      link(0).connection.send(message.as_bytes(), deadline);
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::closed)) {
+        throw;
+      }
+    }
+  }
+
+  /// @throws as send. The caller keeps `descriptor`.
+  void send_descriptor(int peer, int descriptor, Deadline deadline) {
+    const std::byte one{1};
+    with_context(peer, [&] { link(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
+  }
+
+ private:
+  explicit Links(const ChannelContext& context)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        channel_(context.name),
+        failure_(context.failure),
+        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
+
+  static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
+
+  /// Those who have come learn why it failed, before they see a closed connection.
+  void accept_all_or_tell(const ChannelContext& context, Deadline deadline) {
+    try {
+      accept_all(context, deadline);
+    } catch (const Error& error) {
+      Message verdict;
+      verdict.kind = MessageKind::verdict;
+      verdict.number = 1;
+      verdict.set_error(error);
+      for (std::optional<Link>& link : links_) {
+        try {
+          if (link) {
+            link->connection.send(verdict.as_bytes(), Deadline::after(std::chrono::seconds(1)));
+          }
+        } catch (const Error&) {
+          // It has gone, and has a reason of its own.
+        }
+      }
+      throw;
+    }
+  }
+
+  void accept_all(const ChannelContext& context, Deadline deadline) {
+    const std::string name = "dtrain-" + rendezvous::random_job_id();
+    const std::string token = rendezvous::random_job_id();
+    std::optional<net::UnixListener> listener;
+    try {
+      listener.emplace(name);
+    } catch (const Error& error) {
+      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
+      throw;
+    }
+    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
+    links_.resize(static_cast<std::size_t>(size_ - 1));
+    for (int arrived = 0; arrived < size_ - 1;) {
+      wait_for_caller(*listener, deadline);
+      Link link(listener->accept(deadline));
+      const int peer = greeting_of(link, token, deadline);
+      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
+        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
+        ++arrived;
+      }
+    }
+  }
+
+  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
+  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
+    try {
+      if (link.connection.peer_credentials().uid != ::geteuid()) {
+        return -1;
+      }
+      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
+      const Message greeting = message_from(link.connection.receive(patience));
+      const bool known =
+          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
+      return known ? greeting.rank : -1;
+    } catch (const Error&) {
+      return -1;
+    }
+  }
+
+  void connect(const ChannelContext& context, Deadline deadline) {
+    const std::string door = context.store.get_blocking(door_key(context), deadline);
+    const std::size_t space = door.find(' ', 5);
+    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
+      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
+                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
+    }
+    const std::string name = door.substr(5, space - 5);
+    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
+    Message greeting;
+    greeting.rank = rank_;
+    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
+    send(0, greeting, deadline);
+  }
+
+  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
+    try {
+      wait_readable(listener.descriptor(), deadline);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
+    }
+  }
+
+  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
+  void wait_readable(int descriptor, Deadline deadline) const {
+    for (;;) {
+      check_();
+      const bool last = deadline.passed();
+      pollfd entry{descriptor, POLLIN, 0};
+      const int count = ::poll(&entry, 1, 20);
+      if (count > 0) {
+        return;
+      }
+      if (count < 0 && errno != EINTR) {
+        throw errno_error("waiting for a Unix socket");
+      }
+      if (last) {
+        throw Error(Errc::timeout, "the deadline passed");
+      }
+    }
+  }
+
+  std::string missing() const {
+    std::string ranks;
+    for (int peer = 1; peer < size_; ++peer) {
+      if (!links_[static_cast<std::size_t>(peer - 1)]) {
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    return ranks;
+  }
+
+  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
+
+  /// A socket's error says what went wrong; this says with whom. What the job's first cause, or rank 0, says stays as
+  /// it is.
+  template <class F>
+  auto with_context(int peer, F call) const -> decltype(call()) {
+    try {
+      return call();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const ToldError&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) {
+        failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
+      }
+      check_();
+      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
+    }
+  }
+
+  int rank_;
+  int size_;
+  std::string channel_;
+  std::shared_ptr<FailureLatch> failure_;
+  std::function<void()> check_;
+  std::vector<std::optional<Link>> links_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/outbox_part.hpp
+
+/// @file
+/// One place of a rank's outbox: a piece of a message to one peer, until that peer takes it.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Pieces that a rank can have under way, and the bytes of one: two are filled while two are taken.
+inline constexpr std::size_t outbox_parts = 4;
+inline constexpr std::size_t outbox_part_bytes = std::size_t{32} << 10;
+
+/// The sender writes it while it is free and then sets `owner`; that rank reads it and frees it. Zeroed memory is a
+/// free one.
+struct alignas(64) OutboxPart {
+  std::atomic<std::uint32_t> owner{0};  ///< 1 + the rank that it is for; 0: free
+  DType dtype = DType::f32;
+  std::uint64_t message = 0;  ///< 1, 2, ... from this sender to that receiver
+  std::uint64_t offset = 0;   ///< of the piece in the message, in bytes
+  std::uint64_t count = 0;    ///< elements of the whole message
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/segment.hpp
+
+/// @file
+/// The owner of one mapping of shared memory.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// A mapped memfd: no file anywhere, gone with the last process that maps it. Pages exist once they are reserved (a
+/// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
+/// it.
+class Segment {
+ public:
+  /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
+  /// @throws Error (out_of_memory, posix)
+  static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
+    const std::uint64_t available = available_memory_bytes();
+    if (needed > available) {
+      throw out_of_memory(needed, available);
+    }
+    net::Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory) {
+      throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    int result = 0;
+    do {
+      result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
+      throw errno_error("sizing a shared memory of " + std::to_string(bytes) + " bytes");
+    }
+    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      throw errno_error("sealing a shared memory against shrinking");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  /// Maps a memfd that another process made. @throws Error (protocol) where it is not sealed or not of that size,
+  /// (posix)
+  static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
+    const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+    const off_t end = ::lseek(memory.get(), 0, SEEK_END);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
+      throw Error(Errc::protocol,
+                  "the shared memory that rank 0 sent is not sealed, or not of " + std::to_string(bytes) + " bytes");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() { static_cast<void>(::munmap(base_, bytes_)); }
+
+  std::byte* base() const noexcept { return base_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// The memfd, to hand to other processes; -1 after close_descriptor().
+  int descriptor() const noexcept { return memory_.get(); }
+
+  /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
+  void reserve(std::size_t offset, std::size_t count) const {
+    if (count == 0) {
+      return;  // which the system would refuse
+    }
+    if (bytes_ >= huge_page_bytes) {
+      // Reserved through the descriptor pages are small, written through the advised mapping huge where the system
+      // allows. What cannot be had here (an old kernel, no memory) the reservation below finds.
+      static_cast<void>(::madvise(base_ + offset, count, populate_write));
+    }
+    int result = 0;
+    do {
+      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
+    } while (result == EINTR);
+    if (result == ENOSPC || result == ENOMEM) {
+      throw out_of_memory(count, available_memory_bytes());
+    }
+    if (result != 0) {
+      throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
+    }
+  }
+
+  /// The mapping stays. Once every rank has it, nobody needs the descriptor.
+  void close_descriptor() noexcept { memory_.reset(); }
+
+ private:
+  static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
+
+  /// The base is aligned for huge pages where the segment is large enough to have some.
+  Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
+    const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
+    void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) {
+      throw errno_error("finding " + std::to_string(bytes) + " bytes of address space");
+    }
+    const auto start = reinterpret_cast<std::uintptr_t>(range);
+    const std::size_t skipped = slack == 0 ? 0 : round_up(start, huge_page_bytes) - start;
+    base_ = static_cast<std::byte*>(range) + skipped;
+    void* mapped = ::mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(), 0);
+    const int error = errno;
+    if (skipped > 0) {
+      static_cast<void>(::munmap(range, skipped));
+    }
+    if (slack > skipped) {
+      const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+      const std::size_t tail = round_up(bytes, page);
+      static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
+    }
+    if (mapped == MAP_FAILED) {
+      static_cast<void>(::munmap(base_, bytes));
+      throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    if (slack > 0) {
+      static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
+    }
+  }
+
+  static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
+    return {Errc::out_of_memory,
+            "allocating " + std::to_string(bytes) + " bytes of shared memory: about " + std::to_string(available) +
+                " bytes are available on this host; use fewer ranks or a smaller model, or give the "
+                "container more memory"};
+  }
+
+  net::Descriptor memory_;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/arena.hpp
+
+/// @file
+/// Memory that every rank of a channel has mapped: one part for each rank.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Borrows an allocation, for one operation. Lifetime: the Allocation, as for every buffer that is enqueued.
+struct Arena {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
+
+  std::byte* part(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
+
+  /// The buffer that `operation` says is at an offset of that rank's part.
+  std::byte* buffer(int rank, const Operation& operation) const noexcept { return part(rank) + operation.offset; }
+};
+
+/// What a communicator remembers of its allocations, to recognise buffers in them. An allocation has the number of the
+/// exchange that made it: the same on every rank, also after one that failed on some of them.
+class ArenaTable {
+ public:
+  struct Place {
+    std::uint64_t allocation = 0;  ///< 0: in none
+    std::uint64_t offset = 0;
+    Arena arena{};
+  };
+
+  void add(std::uint64_t number, const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_part,
+           std::size_t bytes) {
+    std::erase_if(entries_, [](const Entry& entry) { return entry.segment.expired(); });
+    entries_.push_back({number, segment, arena, own_part, bytes});
+  }
+
+  /// Where `count` bytes at `data` lie. Blocking: no; allocates nothing.
+  Place find(const std::byte* data, std::size_t count) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    for (const Entry& entry : entries_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(entry.own_part);
+      if (address >= begin && address - begin <= entry.bytes && count <= entry.bytes - (address - begin) &&
+          !entry.segment.expired()) {  // else the addresses may be somebody else's by now
+        return {entry.number, address - begin, entry.arena};
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t number;
+    std::weak_ptr<Segment> segment;
+    Arena arena;
+    std::byte* own_part;
+    std::size_t bytes;
+  };
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/shared_cause.hpp
+
+/// @file
+/// A failure's cause in memory that other processes read.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A Cause that other processes can read; texts are cut to what fits.
+struct SharedCause {
+  std::uint32_t kind = 0;
+  std::int32_t rank = -1;
+  std::array<char, 64> host{};
+  std::array<char, 944> text{};
+
+  void store(const Cause& cause) noexcept {
+    kind = static_cast<std::uint32_t>(cause.kind);
+    rank = cause.rank;
+    copy(cause.host, host);
+    copy(cause.text, text);
+  }
+
+  Cause load() const {
+    const bool known =
+        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
+    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
+  }
+
+ private:
+  static void copy(std::string_view from, std::span<char> to) noexcept {
+    const std::size_t length = std::min(from.size(), to.size());
+    std::memcpy(to.data(), from.data(), length);
+    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
+  }
+  static std::string text_of(std::span<const char> from) {
+    const auto end = std::find(from.begin(), from.end(), '\0');
+    return {from.begin(), end};
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/sharing.hpp
+
+/// @file
+/// How a new segment comes to every rank of a channel, or to none.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A segment and what rank 0 drew for it.
+struct Shared {
+  std::shared_ptr<Segment> segment;
+  std::size_t stride = 0;  ///< from one rank's part to the next
+  std::uint64_t nonce = 0;
+};
+
+/// How a mapping goes from one thread to another of the same process: the message carries the address of a Handover on
+/// the heap, which the receiver owns from then on. (A receiver that fails before it reads the message leaks it.)
+struct Handover {
+  std::shared_ptr<Segment> segment;
+  std::atomic<bool> ready{false};  ///< orders the two threads; a socket does not, in the language's terms
+
+  static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
+    auto handover = std::make_unique<Handover>();
+    handover->segment = segment;
+    handover->ready.store(true, std::memory_order_release);
+    return reinterpret_cast<std::uintptr_t>(handover.release());
+  }
+  static std::shared_ptr<Segment> take(std::uint64_t address) {
+    const std::unique_ptr<Handover> handover(reinterpret_cast<Handover*>(static_cast<std::uintptr_t>(address)));
+    return handover->ready.load(std::memory_order_acquire) ? std::move(handover->segment) : nullptr;
+  }
+};
+
+/// One exchange: peers say how much they want, rank 0 compares and offers a segment, everybody reserves the pages of
+/// its own part and says whether it could, rank 0 tells the verdict. Ends the same way on every rank.
+class Sharing {
+ public:
+  Sharing(Links& links, std::uint64_t number, std::size_t bytes, Deadline deadline)
+      : links_(links), number_(number), bytes_(bytes), deadline_(deadline), stride_(stride_for(bytes)) {}
+
+  /// Collective, blocking. @throws Error: disagreement where the sizes differ (naming both), out_of_memory, timeout,
+  /// closed; the same on every rank that can still be told. JobFailed
+  Shared run() { return links_.rank() == 0 ? offer() : accept(); }
+
+ private:
+  static std::size_t stride_for(std::size_t bytes) noexcept {
+    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
+    return round_up(std::max<std::size_t>(bytes, 1), unit);
+  }
+
+  Message message(MessageKind kind) const noexcept {
+    Message made;
+    made.kind = kind;
+    made.rank = links_.rank();
+    made.number = number_;
+    made.bytes = bytes_;
+    return made;
+  }
+
+  Shared offer() {
+    try {
+      compare_requests();
+      const Shared shared = create();
+      for (int peer = 1; peer < links_.size(); ++peer) {
+        send_offer(peer, shared);
+      }
+      shared.segment->reserve(0, bytes_);
+      for (int peer = 1; peer < links_.size(); ++peer) {
+        links_.receive(peer, MessageKind::ready, number_, deadline_).throw_if_error();
+      }
+      shared.segment->close_descriptor();
+      tell_verdict(message(MessageKind::verdict));
+      return shared;
+    } catch (const Error& error) {
+      Message verdict = message(MessageKind::verdict);
+      verdict.set_error(error);
+      tell_verdict(verdict);
+      throw;
+    }
+  }
+
+  void compare_requests() {
+    for (int peer = 1; peer < links_.size(); ++peer) {
+      const Message request = links_.receive(peer, MessageKind::request, number_, deadline_);
+      if (request.bytes != bytes_) {
+        throw Error(Errc::disagreement, "rank 0 allocates " + std::to_string(bytes_) +
+                                            " bytes of shared memory and rank " + std::to_string(peer) + " allocates " +
+                                            std::to_string(request.bytes) + "; every rank asks for the same size");
+      }
+    }
+  }
+
+  Shared create() const {
+    const auto ranks = static_cast<std::size_t>(links_.size());
+    if (bytes_ > (std::size_t{1} << 56) / ranks) {
+      throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
+                                           std::to_string(ranks) + " ranks: no machine has an address space for that");
+    }
+    std::uint64_t nonce = 0;
+    const auto random = rendezvous::random_bytes<sizeof(nonce)>();
+    std::memcpy(&nonce, random.data(), sizeof(nonce));
+    return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
+  }
+
+  void send_offer(int peer, const Shared& shared) {
+    Message offer = message(MessageKind::offer);
+    offer.nonce = shared.nonce;
+    if (!links_.link(peer).same_process) {
+      links_.send(peer, offer, deadline_);
+      links_.send_descriptor(peer, shared.segment->descriptor(), deadline_);
+      return;
+    }
+    offer.address = Handover::give(shared.segment);
+    try {
+      links_.send(peer, offer, deadline_);
+    } catch (...) {
+      Handover::take(offer.address);
+      throw;
+    }
+  }
+
+  /// Best effort where it is an error: a peer that has gone has its own.
+  void tell_verdict(const Message& verdict) {
+    for (int peer = 1; peer < links_.size(); ++peer) {
+      try {
+        links_.send(peer, verdict, Deadline::after(std::chrono::seconds(1)));
+      } catch (const Error&) {
+        if (verdict.code == 0) {
+          throw;
+        }
+      }
+    }
+  }
+
+  Shared accept() {
+    links_.send_before_receiving(message(MessageKind::request), deadline_);
+    const Message offer = links_.receive(0, MessageKind::offer, number_, deadline_);
+    Shared shared{nullptr, stride_, offer.nonce};
+    Message ready = message(MessageKind::ready);
+    try {
+      shared.segment = links_.link(0).same_process
+                           ? Handover::take(offer.address)
+                           : Segment::adopt(links_.receive_descriptor(0, deadline_), size_of_segment());
+      shared.segment->reserve(static_cast<std::size_t>(links_.rank()) * stride_, bytes_);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      ready.set_error(Error(error.code(), "on rank " + std::to_string(links_.rank()) + ": " + error.what()));
+    }
+    links_.send_before_receiving(ready, deadline_);
+    links_.receive(0, MessageKind::verdict, number_, deadline_).throw_if_error();
+    shared.segment->close_descriptor();
+    return shared;
+  }
+
+  std::size_t size_of_segment() const noexcept { return static_cast<std::size_t>(links_.size()) * stride_; }
+
+  Links& links_;
+  const std::uint64_t number_;
+  const std::size_t bytes_;
+  const Deadline deadline_;
+  const std::size_t stride_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/slice.hpp
+
+/// @file
+/// Which elements of a reduction which rank reduces.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The part of `count` elements that one rank reduces: whole cache lines, the last ranks' may be empty.
+struct Slice {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const noexcept { return end - begin; }
+};
+
+/// Elements of the longest slice of `count` elements among `ranks`.
+constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
+  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
+  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+  return (share + line - 1) / line * line;
+}
+
+constexpr Slice slice_of(std::size_t count, int ranks, int rank) noexcept {
+  const std::size_t length = slice_length(count, ranks);
+  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
+  return {begin, std::min(count, begin + length)};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/control_block.hpp
+
+/// @file
+/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its outbox.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The most that a rank shows in its slot.
+inline constexpr std::size_t slot_bytes = 8192;
+
+/// Up to this many bytes every rank of a reduction shows its input in its slot and reduces everything by itself: one
+/// meeting instead of two, but n times the reading. A second meeting costs each rank a look at n - 1 others, as reading
+/// some lines of each does; beyond, what all read together is the cost.
+constexpr std::size_t small_bytes(int ranks) noexcept {
+  return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
+}
+
+/// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
+inline constexpr int max_ranks = 256;
+
+enum class SlotState : std::uint32_t { serving = 0, closed, failed };
+
+/// What a rank brings to the first meeting of a collective: who sees `meeting` has the rest, most of it in the same
+/// cache line.
+struct alignas(64) Opening {
+  std::atomic<std::uint32_t> meeting{0};  ///< written last
+  Operation operation{};
+  std::array<std::byte, 16> few{};  ///< an input that fits
+  alignas(64) std::array<std::byte, slot_bytes> many{};
+
+  std::byte* input(std::size_t bytes) noexcept { return bytes <= few.size() ? few.data() : many.data(); }
+};
+static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few bytes are one cache line");
+
+/// What one rank shows the others. Only that rank writes it; all ring its bells. Zeroed memory is a valid slot.
+struct alignas(64) Slot {
+  Doorbell arrived{};  ///< meetings this rank has come to
+  std::atomic<SlotState> state{SlotState::serving};
+  std::atomic<std::uint32_t> core{0};      ///< 1 + the core this rank last waited on; 0: unknown
+  alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
+  alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
+  std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there
+  /// Two, by parity: one is written while a slow peer still reads the other.
+  std::array<Opening, 2> openings{};
+  alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
+  std::array<OutboxPart, outbox_parts> outbox{};
+};
+
+/// Where everything is, as a function of the number of ranks alone.
+class ControlBlock {
+ public:
+  static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
+    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
+    return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
+  }
+  static constexpr std::size_t bytes_for(int ranks) noexcept {
+    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + area_bytes(ranks));
+  }
+
+  ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
+
+  Slot& slot(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
+  }
+
+  /// A rank's number in the job; its number in the channel before it has come.
+  int job_rank(int rank) const noexcept {
+    const std::uint32_t stated = slot(rank).job_rank.load();
+    return stated != 0 ? static_cast<int>(stated - 1) : rank;
+  }
+
+  /// Bytes of one chunk of a staged operation.
+  std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
+
+  /// A rank's input for the chunks of that parity.
+  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
+    return staging(rank) + chunk % 2 * chunk_bytes();
+  }
+  /// The slice that a rank reduced, for the chunks of that parity.
+  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
+    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
+  }
+
+  /// What a part of a rank's outbox holds.
+  std::byte* outbox(int rank, std::size_t part) const noexcept {
+    return staging(rank) + staging_bytes(ranks_) + part * outbox_part_bytes;
+  }
+
+ private:
+  /// The longest slice of a chunk, in whole lines: an f64 slice is at most 64 elements longer than its share.
+  static constexpr std::size_t result_bytes(int ranks) noexcept {
+    return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
+  }
+  static constexpr std::size_t staging_bytes(int ranks) noexcept {
+    return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
+  }
+  static constexpr std::size_t area_bytes(int ranks) noexcept {
+    return staging_bytes(ranks) + outbox_parts * outbox_part_bytes;
+  }
+  std::byte* staging(int rank) const noexcept {
+    return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
+           static_cast<std::size_t>(rank) * area_bytes(ranks_);
+  }
+
+  std::byte* base_;
+  int ranks_;
+};
+
+static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/meeting.hpp
+
+/// @file
+/// A meeting of all ranks of a channel: what one waits for, and what it says where the others do not come.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Whether a count of meetings has come to `meeting`; it may wrap.
+inline bool has_come_to(const std::atomic<std::uint32_t>& count, std::uint32_t meeting) noexcept {
+  return static_cast<std::int32_t>(count.load() - meeting) >= 0;
+}
+
+inline bool has_arrived(const Slot& slot, std::uint32_t meeting) noexcept {
+  return has_come_to(slot.arrived.count, meeting);
+}
+
+/// What shows that a peer has come, and what is read right after: fetched meanwhile, both take one way, not two.
+struct Sign {
+  const std::atomic<std::uint32_t>* count;
+  const void* beside;
+};
+
+inline Sign sign_of(const Slot& slot) noexcept {
+  return {&slot.arrived.count, &slot.arrived.count};
+}
+inline Sign sign_of(const Opening& opening) noexcept {
+  return {&opening.meeting, opening.many.data()};
+}
+
+/// The wait for one peer at a meeting; see Channel::wait.
+struct Meeting {
+  ControlBlock control;
+  int ranks;
+  std::uint32_t number;
+  int awaited;  ///< the peer that is waited for now
+  Sign sign;    ///< the peer's
+
+  bool done() const noexcept {
+    if (has_come_to(*sign.count, number)) {
+      return true;
+    }
+    __builtin_prefetch(sign.beside);
+    return false;
+  }
+  int peer() const noexcept { return awaited; }
+  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
+  Doorbell& bell() const noexcept { return control.slot(awaited).arrived; }
+
+  /// Why this meeting cannot take place any more, if a peer failed or left. All are looked at: the one that is waited
+  /// for may itself wait for such a peer. Who came first and then left spoils nothing. @param present names the
+  /// operation, where that is wanted: a sentence costs memory
+  template <class Present>
+  std::optional<Cause> spoilt(const Present& present) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Slot& slot = control.slot(rank);
+      const SlotState state = slot.state.load();
+      if (state == SlotState::failed && !all_have_arrived()) {
+        return slot.cause.load();
+      }
+      if (state == SlotState::closed && !has_arrived(slot, number)) {
+        return Cause{CauseKind::disagreement, -1, "",
+                     present() + " cannot be finished: rank " + std::to_string(rank) +
+                         " has left the channel without calling it; every rank takes as many steps and calls the same "
+                         "collectives"};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Who has come, who has not, and how long that has been so.
+  std::string missing(std::chrono::milliseconds waited) const {
+    std::vector<int> here;
+    std::vector<int> not_here;
+    for (int rank = 0; rank < ranks; ++rank) {
+      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
+    }
+    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
+           rendezvous::rank_list(here) +
+           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+ private:
+  bool all_have_arrived() const noexcept {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!has_arrived(control.slot(rank), number)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/patience.hpp
+
+/// @file
+/// How a rank passes the time while it waits for another, before it sleeps.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// First it spins in the hope that the peer runs on another core, then it yields in case the peer waits for this one.
+///
+/// The scheduler may leave two ranks on one core while another is idle: each looks busy, so neither is moved, and every
+/// meeting costs a change of threads. Who sleeps is placed anew when it is woken, on an idle core if there is one;
+/// hence a rank that finds its peer on its own core sleeps at once, every two milliseconds at most: where no core is
+/// idle that moves nobody, and being woken costs more than a yield.
+/// Threads: the one that runs the channel's work.
+class Patience {
+ public:
+  explicit Patience(int ranks) noexcept
+      : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+
+  /// Passes a moment. @param turn from 0, counted by the caller @returns false when it is time to sleep.
+  bool pass(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
+    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
+      if (may_sleep()) {
+        return false;
+      }
+      turn = spins_;
+    }
+    if (turn < spins_) {
+      spin_pause();
+    } else {
+      static_cast<void>(::sched_yield());
+    }
+    return ++turn < spins_ + yields;
+  }
+
+ private:
+  static constexpr int first_look = 20;
+  static constexpr int yields = 50;
+
+  /// Says where this rank waits, and looks where the peer last did.
+  static bool on_one_core(Slot& own, const Slot& peer) noexcept {
+    const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+    own.core.store(core, std::memory_order_relaxed);
+    return core != 0 && peer.core.load(std::memory_order_relaxed) == core;
+  }
+
+  bool may_sleep() noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_sleep_) {
+      return false;
+    }
+    next_sleep_ = now + std::chrono::milliseconds(2);
+    return true;
+  }
+
+  const bool cores_suffice_;
+  const int spins_;  ///< few where ranks outnumber cores: whoever is waited for needs the core
+  std::chrono::steady_clock::time_point next_sleep_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/sources.hpp
+
+/// @file
+/// One address for each rank, as a reduction takes them.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A list in place: no allocation while an operation runs.
+template <class Pointer>
+class RankAddresses {
+ public:
+  /// `address(rank)` for rank 0 to ranks - 1.
+  template <class F>
+  RankAddresses(int ranks, F address) noexcept : ranks_(static_cast<std::size_t>(ranks)) {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      addresses_[rank] = address(static_cast<int>(rank));
+    }
+  }
+
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a list of addresses.
+  operator std::span<const Pointer>() const noexcept { return {addresses_.data(), ranks_}; }
+
+ private:
+  std::array<Pointer, max_ranks> addresses_;
+  std::size_t ranks_;
+};
+
+using Sources = RankAddresses<const std::byte*>;
+using Targets = RankAddresses<std::byte*>;
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/staging_meter.hpp
+
+/// @file
+/// Whether staged bytes go through the caches or past them: measured while they do.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between cores that share a level-3 cache an ordinary copy is up to twice as fast, between others a copy past the
+/// caches (measured on two cores of a Zen 3 that its host moved about). Which it is no rank knows, and it may change:
+/// so of every `period` long operations each way is used for two and timed, and the faster one for the rest. The bytes
+/// are the same; ranks need not agree. Threads: the one that runs the work.
+class StagingMeter {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Before an operation. @param bytes that a rank stages in it
+  void begin(std::size_t bytes) noexcept {
+    counts_ = bytes >= least_bytes;
+    timed_ = counts_ && operations_ % period < 4;
+    streamed_ = timed_ ? operations_ % period < 2 : best_[1] <= best_[0];
+    spent_ = {};
+    bytes_ = bytes;
+  }
+
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
+    streamed_ ? kernels::stream_bytes(to, from, bytes) : kernels::copy_bytes(to, from, bytes);
+  }
+
+  /// Runs a part of the operation; waits for ranks that have not come yet are no part of it.
+  template <class F>
+  auto time(F part) noexcept {
+    const Clock::time_point start = timed_ ? Clock::now() : Clock::time_point();
+    const auto result = part();
+    spent_ += timed_ ? Clock::now() - start : Clock::duration();
+    return result;
+  }
+
+  /// After an operation that was staged, to its end.
+  void end() noexcept {
+    if (counts_ && operations_++ % period == 0) {
+      best_.fill(std::numeric_limits<double>::max());
+    }
+    if (timed_) {
+      double& best = best_[streamed_ ? 1 : 0];
+      best = std::min(best, static_cast<double>(spent_.count()) / static_cast<double>(bytes_));
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t period = 128;
+  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
+
+  std::uint64_t operations_ = 0;
+  std::array<double, 2> best_{};  ///< clock ticks a byte: through the caches, past them
+  bool counts_ = false;
+  bool timed_ = false;
+  bool streamed_ = true;
+  Clock::duration spent_{};
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/channel.hpp
+
+/// @file
+/// One rank's side of a channel: running operations, waiting for the others, and giving up when it fails.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A meeting: every rank counts up its own `arrived` word and waits for everybody else's. What a rank wrote before it
+/// arrived, others may read after they met it; what it writes after meeting k+1 nobody reads for meeting k any more.
+///
+/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
+/// calls, belong to the thread that runs the stream; abort, failure and close to any.
+class Channel {
+ public:
+  Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
+      : rank_(context.members.rank),
+        size_(context.members.world_size),
+        job_rank_(context.reporting_rank()),
+        name_(context.name),
+        host_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        on_stall_(context.on_stall),
+        segment_(std::move(segment)),
+        control_(segment_->base(), size_),
+        patience_(size_),
+        sent_to_(static_cast<std::size_t>(size_)),
+        received_from_(static_cast<std::size_t>(size_)) {
+    own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  int job_rank() const noexcept { return job_rank_; }
+  const std::string& name() const noexcept { return name_; }
+  const std::string& host() const noexcept { return host_; }
+  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
+  const ControlBlock& control() const noexcept { return control_; }
+  kernels::Isa isa() const noexcept { return isa_; }
+  StagingMeter& staging() noexcept { return staging_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. What this rank says about a
+  /// collective becomes visible with its next arrival.
+  template <class F>
+  void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      fail(out_of_order(operation));
+      return;
+    }
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
+      fail(out_of_order(operation));
+    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
+      operation_ = operation;
+      deadline_.reset();
+      if (operation.sequence != 0) {
+        opening(rank_).operation = operation;
+      }
+      work();
+    }
+    done_.store(std::max(done, turn), std::memory_order_release);
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
+  bool meet() noexcept {
+    own_slot().arrived.set(++meetings_);
+    return wait_for_all([this](int peer) { return sign_of(control_.slot(peer)); });
+  }
+
+  /// The first meeting of an operation: also compares what everybody calls.
+  bool meet_and_compare() noexcept {
+    opening(rank_).meeting.store(++meetings_, std::memory_order_release);
+    own_slot().arrived.set(meetings_);
+    return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
+  }
+
+  /// Waits until `awaited.done()`: for a moment on its core, then without one. @returns false where the channel has
+  /// failed meanwhile.
+  template <class Awaited>
+  bool wait(const Awaited& awaited) noexcept {
+    int turn = 0;
+    do {
+      if (awaited.done()) {
+        return true;
+      }
+      if (aborted()) {
+        return false;
+      }
+    } while (patience_.pass(turn, control_, rank_, awaited.peer()));
+    if (!deadline_) {
+      deadline_ = Deadline::after(timeout_);
+    }
+    std::chrono::milliseconds patience(1);
+    while (!aborted()) {
+      const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
+      sleeper_.sleep(
+          awaited.bell(), [&] { return awaited.may_sleep(); }, cause_.flag(), nap);
+      if (awaited.done()) {
+        return true;
+      }
+      if (on_stall_) {
+        on_stall_();
+      }
+      if (const std::optional<Cause> spoilt = awaited.spoilt([this] { return present(); })) {
+        fail(*spoilt);
+      } else if (deadline_->passed()) {
+        const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+        fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
+      }
+    }
+    return false;
+  }
+
+  /// Messages so far from this rank to that one, and from that one to this; in the thread that runs the work.
+  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
+  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
+
+  /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
+  const Operation& operation_of(int rank) const noexcept { return opening(rank).operation; }
+
+  /// Where a rank shows a small input of the present operation.
+  std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
+
+  /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
+  bool aborted() const noexcept { return cause_.is_set(); }
+
+  std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
+  void abort(const Cause& cause) noexcept {
+    if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
+      leave(SlotState::failed);
+      sleeper_.wake();
+    }
+  }
+
+  /// Aborts, and tells the job. In the thread that runs the work.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    report_quietly(*failure_, cause);
+  }
+
+  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
+  /// Blocking: until the operation that runs in another thread has ended, which is soon.
+  void close(std::uint64_t enqueued) noexcept {
+    if (done_.load() < enqueued) {
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+    if (!aborted()) {
+      leave(SlotState::closed);
+    }
+  }
+
+ private:
+  ~Channel() = default;
+
+  Slot& own_slot() const noexcept { return control_.slot(rank_); }
+  Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
+
+  template <class Sign>
+  bool wait_for_all(Sign sign) noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer, sign(peer)})) {
+        return false;
+      }
+    }
+    return !aborted();
+  }
+
+  /// Says that this rank comes to no further meeting, takes and sends nothing more.
+  void leave(SlotState state) noexcept {
+    own_slot().state.store(state);
+    own_slot().arrived.wake();
+    for (int peer = 0; peer < size_; ++peer) {
+      control_.slot(peer).mail.ring();
+    }
+  }
+
+  /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
+  bool all_agree() noexcept {
+    const Operation& first = operation_of(0);
+    for (int peer = 1; peer < size_; ++peer) {
+      const Operation& other = operation_of(peer);
+      if (!other.agrees_with(first)) {
+        fail({CauseKind::disagreement, -1, "",
+              "as " + place_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
+                  to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
+                  to_string(other) + "; every rank calls the same collectives in the same order"});
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Cause out_of_order(const Operation& operation) const {
+    return {
+        CauseKind::exception, job_rank_, host_,
+        to_string(operation) + ", " + place_of(operation, name_) +
+            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+            "to streams that wait for each other"};
+  }
+
+  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
+
+  const int rank_;
+  const int size_;
+  const int job_rank_;
+  const std::string name_;
+  const std::string host_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
+  const std::shared_ptr<Segment> segment_;
+  const ControlBlock control_;
+  const kernels::Isa isa_ = kernels::best_isa();
+
+  Patience patience_;
+  std::atomic<std::int64_t> references_{1};
+  StagingMeter staging_;
+  std::uint32_t meetings_ = 0;
+  std::vector<std::uint64_t> sent_to_;
+  std::vector<std::uint64_t> received_from_;
+  Operation operation_;
+  std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+  Sleeper sleeper_;
+  FirstCause cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/exchange.hpp
+
+/// @file
+/// The course of a collective that shows long buffers to the other ranks: in place in an arena, or chunk by chunk.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between pieces of this size long work looks whether it was aborted.
+inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+
+/// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
+class Chunks {
+ public:
+  /// @param most elements that fit, a multiple of 64 or less than that
+  Chunks(std::size_t count, std::size_t most) noexcept : count_(count) {
+    const std::size_t needed = (count + most - 1) / most;
+    length_ = needed <= 1 ? count : std::min(most, slice_length(count, static_cast<int>(needed)));
+  }
+
+  std::size_t number() const noexcept { return length_ == 0 ? 0 : (count_ + length_ - 1) / length_; }
+  std::size_t begin(std::size_t chunk) const noexcept { return chunk * length_; }
+  std::size_t length(std::size_t chunk) const noexcept { return std::min(length_, count_ - begin(chunk)); }
+
+ private:
+  std::size_t count_;
+  std::size_t length_;
+};
+
+/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
+/// Called after the operation's first meeting.
+inline bool all_in_one_arena(const Channel& channel) noexcept {
+  const std::uint64_t allocation = channel.operation_of(0).allocation;
+  for (int rank = 1; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != allocation) {
+      return false;
+    }
+  }
+  return allocation != 0;
+}
+
+/// Whether any rank's does.
+inline bool any_in_arena(const Channel& channel) noexcept {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// How a long exchange ended, on this rank.
+enum class Exchanged { in_place, staged, failed };
+
+/// In place: `direct()` between two meetings. Staged: one meeting for each chunk; between two of them a rank takes one
+/// chunk (`take(chunk)`) and shows the next (`show(chunk)`), which it may write where chunk - 2 was: everybody took
+/// that before the last meeting. Which of the two is known only after the first meeting; a rank whose buffer is in no
+/// arena knows before that it is staged, and saves the others a meeting.
+template <class Direct, class Show, class Take>
+Exchanged exchange(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
+                   Direct direct, Show show, Take take) noexcept {
+  StagingMeter& meter = channel.staging();
+  meter.begin(staged_bytes);
+  const auto show_first = [&]() noexcept {
+    show(0);
+    return true;
+  };
+  const bool bound = operation.allocation != 0;
+  if (!bound) {
+    meter.time(show_first);
+  }
+  if (!channel.meet_and_compare()) {
+    return Exchanged::failed;
+  }
+  if (all_in_one_arena(channel)) {
+    direct();
+    // After an abort it may be unfinished, and nobody is to take it for whole.
+    return !channel.aborted() && channel.meet() ? Exchanged::in_place : Exchanged::failed;
+  }
+  if (any_in_arena(channel)) {
+    if (bound) {
+      meter.time(show_first);
+    }
+    if (!channel.meet()) {
+      return Exchanged::failed;
+    }
+  }
+  const bool all_taken = meter.time([&]() noexcept {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      take(chunk);
+      if (chunk + 1 < chunks) {
+        show(chunk + 1);
+      }
+      if (!channel.meet()) {
+        return false;
+      }
+    }
+    return true;
+  });
+  if (all_taken) {
+    meter.end();
+  }
+  return all_taken ? Exchanged::staged : Exchanged::failed;
+}
+
+/// Calls `work(begin, length)` for pieces of a run of elements until it is done or the channel has failed.
+template <class Work>
+void in_pieces(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element, Work work) noexcept {
+  const std::size_t piece = piece_bytes / element;
+  for (; begin < end && !channel.aborted(); begin += piece) {
+    work(begin, std::min(piece, end - begin));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/all_gather.hpp
+
+/// @file
+/// The three ways of an all-gather in shared memory; bytes, whatever the element type.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Every rank shows its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n ranks
+/// (a block is S/n): in an arena 2nS, staged 2(n+1)S.
+struct AllGather {
+  const std::byte* input;  ///< may be this rank's block of the output
+  std::byte* output;
+  Arena arena;  ///< that the input lies in, if any
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t block = operation.count * size_bytes(operation.dtype);
+    std::byte* const own = output + static_cast<std::size_t>(channel.rank()) * block;
+    if (own != input) {
+      kernels::copy_bytes(own, input, block);
+    }
+    if (channel.size() > 1) {
+      block <= slot_bytes ? small(channel, block) : large(channel, operation, block);
+    }
+  }
+
+ private:
+  /// One meeting.
+  void small(Channel& channel, std::size_t block) const noexcept {
+    kernels::copy_bytes(channel.small_of(channel.rank(), block), input, block);
+    if (channel.meet_and_compare()) {
+      for_each_peer(channel, [&](int peer) {
+        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_of(peer, block), block);
+      });
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
+    const Chunks chunks(block, channel.control().chunk_bytes());
+    exchange(
+        channel, operation, chunks.number(), block,
+        [&] {
+          for_each_peer(channel, [&](int peer) {
+            const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
+            std::byte* to = output + static_cast<std::size_t>(peer) * block;
+            in_pieces(channel, 0, block, 1, [&](std::size_t begin, std::size_t length) {
+              kernels::copy_bytes(to + begin, from + begin, length);
+            });
+          });
+        },
+        [&](std::size_t chunk) {
+          channel.staging().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                 chunks.length(chunk));
+        },
+        [&](std::size_t chunk) {
+          for_each_peer(channel, [&](int peer) {
+            kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
+                                channel.control().staged_input(peer, chunk), chunks.length(chunk));
+          });
+        });
+  }
+
+  /// From the next rank on, so that not all read the same memory at once.
+  template <class F>
+  static void for_each_peer(const Channel& channel, F f) noexcept {
+    for (int step = 1; step < channel.size(); ++step) {
+      f((channel.rank() + step) % channel.size());
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/all_reduce.hpp
+
+/// @file
+/// The three ways of an all-reduce in shared memory; all give the same bits.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
+/// input is not copied.
+struct AllReduce {
+  const std::byte* input;
+  std::byte* output;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept { Run(*this, channel, operation).all(); }
+
+ private:
+  /// One execution on one rank.
+  class Run {
+   public:
+    Run(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
+        : work_(work),
+          channel_(channel),
+          reduction_(kernels::Reduction::of(operation.dtype, operation.op, channel.isa())),
+          element_(size_bytes(operation.dtype)),
+          count_(operation.count),
+          chunks_(count_, channel.control().chunk_bytes() / element_),
+          operation_(operation) {}
+
+    void all() noexcept {
+      if (channel_.size() == 1) {
+        if (work_.input != work_.output) {
+          kernels::copy_bytes(work_.output, work_.input, count_ * element_);
+        }
+      } else if (count_ * element_ <= small_bytes(channel_.size())) {
+        small();
+      } else {
+        large();
+      }
+    }
+
+   private:
+    /// Every rank shows its input and reduces everything: one meeting.
+    void small() noexcept {
+      kernels::copy_bytes(channel_.small_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
+      if (channel_.meet_and_compare()) {
+        const Sources sources(channel_.size(), [&](int rank) { return channel_.small_of(rank, count_ * element_); });
+        reduction_(sources, std::span(&work_.output, 1), count_);
+      }
+    }
+
+    void large() noexcept {
+      const Exchanged ended = exchange(
+          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
+          [&](std::size_t chunk) { copy_in(chunk); },
+          [&](std::size_t chunk) {
+            if (chunk > 0) {
+              copy_out(chunk - 1);
+            }
+            reduce_slice(chunk);
+          });
+      if (ended == Exchanged::staged) {
+        copy_out(chunks_.number() - 1);
+      }
+    }
+
+    /// Rank r reduces slice r of every buffer and writes the result to all.
+    void in_place() noexcept {
+      const Slice own = slice_of(count_, channel_.size(), channel_.rank());
+      in_pieces(channel_, own.begin, own.end, element_, [&](std::size_t begin, std::size_t length) {
+        const auto buffer = [&](int rank) {
+          return work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
+        };
+        reduction_(Sources(channel_.size(), buffer), Targets(channel_.size(), buffer), length);
+      });
+    }
+
+    void copy_in(std::size_t chunk) const noexcept {
+      const std::byte* from = work_.input + chunks_.begin(chunk) * element_;
+      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
+      const std::size_t length = chunks_.length(chunk);
+      const Slice own = slice_of(length, channel_.size(), channel_.rank());
+      channel_.staging().copy(to, from, own.begin * element_);
+      channel_.staging().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
+    }
+
+    /// Into the own output, and from there, while it is in the cache, to where the others take it.
+    void reduce_slice(std::size_t chunk) const noexcept {
+      const Slice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
+      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
+      constexpr std::size_t cached_bytes = 8192;
+      for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
+        const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
+        const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
+        const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
+          return rank == channel_.rank() ? work_.input + offset
+                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
+        });
+        std::byte* const target = work_.output + offset;
+        reduction_(sources, std::span(&target, 1), length);
+        channel_.staging().copy(result + (begin - own.begin) * element_, target, length * element_);
+      }
+    }
+
+    void copy_out(std::size_t chunk) const noexcept {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        const Slice slice = slice_of(chunks_.length(chunk), channel_.size(), rank);
+        if (rank != channel_.rank() && slice.size() != 0) {
+          kernels::copy_bytes(work_.output + (chunks_.begin(chunk) + slice.begin) * element_,
+                              channel_.control().staged_result(rank, chunk), slice.size() * element_);
+        }
+      }
+    }
+
+    const AllReduce& work_;
+    Channel& channel_;
+    const kernels::Reduction reduction_;
+    const std::size_t element_;
+    const std::size_t count_;
+    const Chunks chunks_;
+    const Operation& operation_;
+  };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/broadcast.hpp
+
+/// @file
+/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The root shows its buffer, in place or chunk by chunk; the others copy it.
+struct Broadcast {
+  std::byte* buffer;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+    if (channel.size() == 1) {
+      return;
+    }
+    if (bytes <= slot_bytes) {
+      small(channel, operation, bytes);
+    } else {
+      large(channel, operation, bytes);
+    }
+  }
+
+ private:
+  /// One meeting.
+  void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
+    const bool is_root = channel.rank() == operation.root;
+    if (is_root) {
+      kernels::copy_bytes(channel.small_of(operation.root, bytes), buffer, bytes);
+    }
+    if (channel.meet_and_compare() && !is_root) {
+      kernels::copy_bytes(buffer, channel.small_of(operation.root, bytes), bytes);
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
+    const int root = operation.root;
+    const bool is_root = channel.rank() == root;
+    const Chunks chunks(bytes, channel.control().chunk_bytes());
+    exchange(
+        channel, operation, chunks.number(), bytes,
+        [&] {
+          const std::byte* from = arena.buffer(root, channel.operation_of(root));
+          if (!is_root) {
+            in_pieces(channel, 0, bytes, 1, [&](std::size_t begin, std::size_t length) {
+              kernels::copy_bytes(buffer + begin, from + begin, length);
+            });
+          }
+        },
+        [&](std::size_t chunk) {
+          if (is_root) {
+            channel.staging().copy(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+                                   chunks.length(chunk));
+          }
+        },
+        [&](std::size_t chunk) {
+          if (!is_root) {
+            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().staged_input(root, chunk),
+                                chunks.length(chunk));
+          }
+        });
+  }
+};
+
+/// One meeting.
+struct Barrier {
+  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.meet_and_compare(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/reduce_scatter.hpp
+
+/// @file
+/// The three ways of a reduce-scatter in shared memory; all give the bits of an all-reduce.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Every rank shows its input, in place or chunk by chunk, and reduces its own block of all. Bytes moved for S bytes
+/// on n ranks: in an arena (n+1)S, staged about 3nS: the own block is not copied.
+struct ReduceScatter {
+  const std::byte* input;
+  std::byte* output;  ///< may be this rank's block of the input
+  Arena arena;        ///< that the input lies in, if any
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
+    if (layout.ranks == 1) {
+      if (input != output) {
+        kernels::copy_bytes(output, input, layout.all_bytes());
+      }
+    } else if (layout.all_bytes() <= small_bytes(layout.ranks)) {
+      small(channel, operation, layout);
+    } else {
+      large(channel, operation, layout);
+    }
+  }
+
+ private:
+  /// Blocks of the input, or of a chunk of it.
+  struct Layout {
+    std::size_t count;  ///< elements of a block
+    std::size_t element;
+    int ranks;
+    int rank;
+
+    std::size_t block_bytes() const noexcept { return count * element; }
+    std::size_t all_bytes() const noexcept { return block_bytes() * static_cast<std::size_t>(ranks); }
+    std::size_t block(int of) const noexcept { return static_cast<std::size_t>(of) * block_bytes(); }
+  };
+
+  static kernels::Reduction reduction(const Channel& channel, const Operation& operation) noexcept {
+    return kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
+  }
+
+  /// One meeting.
+  void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
+    kernels::copy_bytes(channel.small_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
+    if (channel.meet_and_compare()) {
+      const Sources sources(layout.ranks, [&](int rank) {
+        return channel.small_of(rank, layout.all_bytes()) + layout.block(layout.rank);
+      });
+      reduction(channel, operation)(sources, std::span(&output, 1), layout.count);
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
+    const kernels::Reduction reduce = reduction(channel, operation);
+    const Chunks chunks(layout.count,
+                        channel.control().chunk_bytes() / layout.element / static_cast<std::size_t>(layout.ranks));
+    const auto place_in_chunk = [&](int rank, std::size_t chunk) {
+      return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
+    };
+    exchange(
+        channel, operation, chunks.number(), layout.all_bytes(),
+        [&] {
+          in_pieces(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
+            const Sources sources(layout.ranks, [&](int rank) {
+              return arena.buffer(rank, channel.operation_of(rank)) + layout.block(layout.rank) +
+                     begin * layout.element;
+            });
+            std::byte* const target = output + begin * layout.element;
+            reduce(sources, std::span(&target, 1), length);
+          });
+        },
+        [&](std::size_t chunk) {
+          for (int rank = 0; rank < layout.ranks; ++rank) {
+            if (rank != layout.rank) {
+              channel.staging().copy(channel.control().staged_input(layout.rank, chunk) + place_in_chunk(rank, chunk),
+                                     input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                     chunks.length(chunk) * layout.element);
+            }
+          }
+        },
+        [&](std::size_t chunk) {
+          const std::size_t begin = chunks.begin(chunk) * layout.element;
+          const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
+            return rank == layout.rank
+                       ? input + layout.block(rank) + begin
+                       : channel.control().staged_input(rank, chunk) + place_in_chunk(layout.rank, chunk);
+          });
+          std::byte* const target = output + begin;
+          reduce(sources, std::span(&target, 1), chunks.length(chunk));
+        });
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/transfer.hpp
+
+/// @file
+/// Point to point in shared memory: messages go through the sender's outbox, piece by piece.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A send, a receive, or both at once, which then never wait for each other. A send is over when its last piece is in
+/// the outbox: a message of up to outbox_parts pieces does not wait for its receiver, if the outbox is empty.
+struct Transfer {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::uint64_t output_count;
+  DType input_dtype;
+  DType output_dtype;
+  std::int32_t to;    ///< -1: nothing is sent
+  std::int32_t from;  ///< -1: nothing is received
+
+  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept {
+    Run run(*this, channel);
+    while (run.moves_on()) {
+      if (!channel.wait(run)) {
+        return;
+      }
+    }
+  }
+
+ private:
+  /// One execution on one rank; while nothing can be done it is what Channel::wait waits for.
+  class Run {
+   public:
+    Run(const Transfer& work, Channel& channel) noexcept
+        : work_(work),
+          channel_(channel),
+          unsent_(work.to >= 0),
+          unreceived_(work.from >= 0),
+          sent_number_(unsent_ ? ++channel.sent_to(work.to) : 0),
+          received_number_(unreceived_ ? ++channel.received_from(work.from) : 0) {}
+
+    /// Does what can be done now. @returns whether something is left that can yet be done.
+    bool moves_on() noexcept {
+      while (!channel_.aborted()) {
+        OutboxPart* const free = free_part();
+        OutboxPart* const filled = filled_part();
+        if (free != nullptr) {
+          send_piece(*free);
+        }
+        if (filled != nullptr) {
+          receive_piece(*filled);
+        }
+        if (free == nullptr && filled == nullptr) {
+          return unsent_ || unreceived_;
+        }
+      }
+      return false;
+    }
+
+    bool done() const noexcept { return free_part() != nullptr || filled_part() != nullptr; }
+    int peer() const noexcept { return unreceived_ ? work_.from : work_.to; }
+    bool may_sleep() const noexcept { return !done() && gone() < 0; }
+    Doorbell& bell() const noexcept { return channel_.control().slot(channel_.rank()).mail; }
+
+    template <class Present>
+    std::optional<Cause> spoilt(const Present& present) const {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        const Slot& slot = channel_.control().slot(rank);
+        if (slot.state.load() == SlotState::failed) {
+          return slot.cause.load();
+        }
+      }
+      const int peer = gone();
+      if (peer >= 0 && !done()) {
+        return Cause{CauseKind::disagreement, -1, "",
+                     present() + " cannot be finished: rank " + std::to_string(job_rank(peer)) +
+                         " has left the channel without its part of it"};
+      }
+      return std::nullopt;
+    }
+
+    std::string missing(std::chrono::milliseconds waited) const {
+      const std::string after = " after " + std::to_string(waited.count()) + " ms";
+      return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
+                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" +
+                               after + "; where ranks send to each other before they receive, use send_recv";
+    }
+
+   private:
+    bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
+
+    /// A peer that is still needed and has left; -1 where there is none.
+    int gone() const noexcept {
+      return unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
+    }
+
+    int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
+
+    /// A place for the next piece; null where nothing is left to send or none is free.
+    OutboxPart* free_part() const noexcept {
+      if (unsent_) {
+        for (OutboxPart& part : channel_.control().slot(channel_.rank()).outbox) {
+          if (part.owner.load() == 0) {
+            return &part;
+          }
+        }
+      }
+      return nullptr;
+    }
+
+    /// The next piece for this rank; null where none is expected or it has not come.
+    OutboxPart* filled_part() const noexcept {
+      if (unreceived_) {
+        for (OutboxPart& part : channel_.control().slot(work_.from).outbox) {
+          if (part.owner.load() == mark(channel_.rank()) && part.message == received_number_ &&
+              part.offset == received_bytes_) {
+            return &part;
+          }
+        }
+      }
+      return nullptr;
+    }
+
+    void send_piece(OutboxPart& part) noexcept {
+      const std::size_t bytes = work_.input_count * size_bytes(work_.input_dtype);
+      const std::size_t piece = std::min(outbox_part_bytes, bytes - sent_bytes_);
+      const auto copy = piece <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+      copy(payload(channel_.rank(), part), work_.input + sent_bytes_, piece);
+      part.message = sent_number_;
+      part.offset = sent_bytes_;
+      part.count = work_.input_count;
+      part.dtype = work_.input_dtype;
+      part.owner.store(mark(work_.to));
+      channel_.control().slot(work_.to).mail.ring();
+      sent_bytes_ += piece;
+      unsent_ = sent_bytes_ < bytes;
+    }
+
+    void receive_piece(OutboxPart& part) noexcept {
+      if (part.count != work_.output_count || part.dtype != work_.output_dtype) {
+        channel_.fail({CauseKind::disagreement, -1, "",
+                       "on channel '" + channel_.name() + "', rank " + std::to_string(job_rank(work_.from)) +
+                           " sends " + std::to_string(part.count) + " " + name(part.dtype) + " and rank " +
+                           std::to_string(channel_.job_rank()) + " receives " + std::to_string(work_.output_count) +
+                           " " + name(work_.output_dtype) + "; both give the same count and type"});
+        return;
+      }
+      const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);
+      const std::size_t piece = std::min(outbox_part_bytes, bytes - received_bytes_);
+      kernels::copy_bytes(work_.output + received_bytes_, payload(work_.from, part), piece);
+      part.owner.store(0);
+      channel_.control().slot(work_.from).mail.ring();
+      received_bytes_ += piece;
+      unreceived_ = received_bytes_ < bytes;
+    }
+
+    static std::uint32_t mark(int rank) noexcept { return static_cast<std::uint32_t>(rank) + 1; }
+
+    std::byte* payload(int rank, const OutboxPart& part) const noexcept {
+      const OutboxPart* const first = channel_.control().slot(rank).outbox.data();
+      return channel_.control().outbox(rank, static_cast<std::size_t>(&part - first));
+    }
+
+    const Transfer& work_;
+    Channel& channel_;
+    bool unsent_;
+    bool unreceived_;
+    const std::uint64_t sent_number_;
+    const std::uint64_t received_number_;
+    std::size_t sent_bytes_ = 0;
+    std::size_t received_bytes_ = 0;
+  };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/communicator_definitions.hpp
+
+/// @file
+/// The functions of shared_memory::Communicator.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+namespace detail {
+
+inline void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+  check_host_memory("backend::SharedMemory", input, output);
+}
+
+}  // namespace detail
+
+/// An enqueued operation: holds the channel until it has run or was dropped.
+template <class Algorithm>
+struct ChannelWork {
+  Channel* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Algorithm algorithm;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+/// What stays at its address when the communicator moves.
+struct Communicator::End {
+  End(const ChannelContext& of, Links to, std::shared_ptr<Segment> control)
+      : context(of), links(std::move(to)), channel(new Channel(context, std::move(control))) {
+    links.set_check([this] {
+      help_others();
+      check();
+    });
+    subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+  }
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
+  ~End() {
+    subscription.reset();
+    channel->close(enqueued);
+    channel->release();
+  }
+
+  /// What this rank has enqueued elsewhere runs while it waits here: others may wait for that before they come.
+  void help_others() const {
+    if (context.on_stall) {
+      context.on_stall();
+    }
+  }
+
+  /// @throws the job's first cause, or this channel's.
+  void check() const {
+    channel->latch()->throw_if_failed(channel->job_rank());
+    if (const std::optional<Cause> cause = channel->failure()) {
+      throw_cause(*cause);
+    }
+  }
+
+  /// The next collective. Nothing is counted before it is enqueued.
+  Operation next(OperationKind kind, const ConstBufferView& buffer, const ArenaTable::Place& place) const noexcept {
+    Operation operation;
+    operation.sequence = collectives + 1;
+    operation.kind = kind;
+    operation.count = buffer.count;
+    operation.dtype = buffer.dtype;
+    operation.allocation = place.allocation;
+    operation.offset = place.offset;
+    return operation;
+  }
+
+  template <class Algorithm>
+  void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
+    channel->retain();
+    try {
+      stream.enqueue(ChannelWork<Algorithm>{channel, enqueued + 1, operation, algorithm});
+    } catch (...) {
+      channel->release();
+      throw;
+    }
+    ++enqueued;
+    collectives += operation.sequence != 0 ? 1 : 0;
+  }
+
+  /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
+  /// timeout), JobFailed
+  void prove_one_memory(std::uint64_t nonce) {
+    bool same = true;
+    const auto work = [&]() noexcept {
+      channel->control().slot(channel->rank()).nonce = nonce + static_cast<std::uint64_t>(channel->rank());
+      if (channel->meet_and_compare()) {
+        for (int peer = 0; peer < channel->size(); ++peer) {
+          same = same && channel->control().slot(peer).nonce == nonce + static_cast<std::uint64_t>(peer);
+        }
+      }
+    };
+    channel->run(++enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
+    ++collectives;
+    check();
+    if (!same) {
+      throw Error(Errc::unsupported, "the ranks of channel '" + channel->name() +
+                                         "' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts");
+    }
+  }
+
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    detail::check_host(input, output);
+    const bool sends = to >= 0;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = sends ? input.count : output.count;
+    operation.dtype = sends ? input.dtype : output.dtype;
+    operation.root = sends ? to : from;
+    enqueue(operation,
+            Transfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from}, stream);
+  }
+
+  const ChannelContext context;
+  Links links;
+  Channel* channel;
+  ArenaTable arenas;
+  std::uint64_t enqueued = 0;     ///< operations of every kind
+  std::uint64_t collectives = 0;  ///< those that every rank takes part in
+  std::uint64_t exchanges = 1;    ///< the first was the control block's
+  std::uint64_t splits = 0;
+  FailureLatch::Subscription subscription;
+};
+
+DTRAIN_DEFINED Communicator::Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = default;
+DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
+DTRAIN_DEFINED Communicator::~Communicator() = default;
+
+DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline) {
+  const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
+  const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
+  Links links = Links::open(context, deadline);
+  const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
+  auto end = std::make_unique<End>(context, std::move(links), shared.segment);
+  end->prove_one_memory(shared.nonce);
+  return Communicator(std::move(end));
+}
+
+DTRAIN_DEFINED int Communicator::rank() const noexcept {
+  return end_->channel->rank();
+}
+
+DTRAIN_DEFINED int Communicator::size() const noexcept {
+  return end_->channel->size();
+}
+
+DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+  detail::check_host(input, output);
+  check_all_reduce(input, output);
+  const ArenaTable::Place place =
+      input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
+  Operation operation = end_->next(OperationKind::all_reduce, output, place);
+  operation.op = op;
+  end_->enqueue(operation, AllReduce{input.data, output.data, place.arena}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
+  detail::check_host(buffer, buffer);
+  check_broadcast(buffer, root, size());
+  const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
+  Operation operation = end_->next(OperationKind::broadcast, buffer, place);
+  operation.root = root;
+  end_->enqueue(operation, Broadcast{buffer.data, place.arena}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+  detail::check_host(input, output);
+  check_reduce_scatter(input, output, rank(), size());
+  const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
+  Operation operation = end_->next(OperationKind::reduce_scatter, output, place);
+  operation.op = op;
+  end_->enqueue(operation, ReduceScatter{input.data, output.data, place.arena}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
+  detail::check_host(input, output);
+  check_all_gather(input, output, rank(), size());
+  const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
+  end_->enqueue(end_->next(OperationKind::all_gather, input, place), AllGather{input.data, output.data, place.arena},
+                stream);
+}
+
+DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
+  check_message("send", input, peer, rank(), size());
+  end_->transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+}
+
+DTRAIN_DEFINED void Communicator::recv(BufferView output, int peer, Stream stream) {
+  check_message("recv", output, peer, rank(), size());
+  end_->transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+}
+
+DTRAIN_DEFINED void Communicator::send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+  check_send_recv(input, to, output, from, size());
+  end_->transfer(OperationKind::send_recv, input, to, output, from, stream);
+}
+
+DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
+  end_->enqueue(end_->next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream);
+}
+
+DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
+  end_->check();
+  end_->help_others();
+  const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
+  ++end_->splits;
+  return open_blocking(part, deadline);
+}
+
+DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
+  end_->check();
+  const Shared shared = Sharing(end_->links, ++end_->exchanges, bytes, deadline).run();
+  end_->check();
+  const Arena arena{shared.segment->base(), shared.stride};
+  end_->arenas.add(end_->exchanges, shared.segment, arena, arena.part(rank()), bytes);
+  return {shared.segment, arena.part(rank()), bytes};
+}
+
+DTRAIN_DEFINED void Communicator::abort(const Cause& cause) noexcept {
+  end_->channel->abort(cause);
+}
+
+DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
+  return end_->channel->failure();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory_definitions.hpp
+
+/// @file
+/// The function of backend::SharedMemory.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace shared_memory {
+
+inline void check_one_host(const rendezvous::Membership& members) {
+  if (members.other_host_rank >= 0) {
+    throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
+                                       std::to_string(members.rank) + " is on " + members.host + " and rank " +
+                                       std::to_string(members.other_host_rank) + " on " + members.other_host +
+                                       "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
+  }
+  if (members.world_size > max_ranks) {
+    throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(max_ranks) + " ranks, not " +
+                                 std::to_string(members.world_size) + "; use backend::Mpi");
+  }
+}
+
+}  // namespace shared_memory
+
+DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
+                                                                      Deadline deadline) {
+  shared_memory::check_one_host(context.members);
+  context.failure->throw_if_failed(context.reporting_rank());
+  try {
+    return Communicator::open_blocking(context, deadline);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const shared_memory::ToldError& error) {
+    if (context.members.rank == 0) {  // the others have it from rank 0, which reports for all
+      context.failure->report({CauseKind::exception, -1, "", error.what()});
+    }
+    throw;
+  } catch (const Error& error) {
+    tell_failed_opening(context, error);
+    throw;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/launch/exit_status.hpp
 

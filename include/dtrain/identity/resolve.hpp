@@ -3,6 +3,7 @@
 /// The pure function that turns an environment into a ProcessIdentity.
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/identity/description.hpp"
 #include "dtrain/identity/identity_error.hpp"
 #include "dtrain/identity/local_rank_argument.hpp"
 #include "dtrain/identity/process_identity.hpp"

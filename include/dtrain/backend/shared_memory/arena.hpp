@@ -24,37 +24,6 @@ struct Arena {
   std::byte* buffer(int rank, const Operation& operation) const noexcept { return part(rank) + operation.offset; }
 };
 
-/// A rank's part of an allocation: an owner, which may outlive the communicator. Collectives in place on it copy
-/// nothing.
-class Allocation {
- public:
-  Allocation() noexcept = default;
-  Allocation(std::shared_ptr<Segment> segment, std::byte* data, std::size_t bytes) noexcept
-      : segment_(std::move(segment)), data_(data), bytes_(bytes) {}
-  Allocation(Allocation&& other) noexcept
-      : segment_(std::move(other.segment_)),
-        data_(std::exchange(other.data_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
-  Allocation& operator=(Allocation&& other) noexcept {
-    segment_ = std::move(other.segment_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
-  }
-  Allocation(const Allocation&) = delete;
-  Allocation& operator=(const Allocation&) = delete;
-  ~Allocation() = default;
-
-  /// This rank's part, aligned to a page at least.
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  std::shared_ptr<Segment> segment_;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
 /// What a communicator remembers of its allocations, to recognise buffers in them. An allocation has the number of the
 /// exchange that made it: the same on every rank, also after one that failed on some of them.
 class ArenaTable {

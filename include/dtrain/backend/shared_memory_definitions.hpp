@@ -1,0 +1,52 @@
+#pragma once
+/// @file
+/// The function of backend::SharedMemory.
+
+#include <string>
+
+#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
+#include "dtrain/backend/shared_memory/message.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace shared_memory {
+
+inline void check_one_host(const rendezvous::Membership& members) {
+  if (members.other_host_rank >= 0) {
+    throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
+                                       std::to_string(members.rank) + " is on " + members.host + " and rank " +
+                                       std::to_string(members.other_host_rank) + " on " + members.other_host +
+                                       "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
+  }
+  if (members.world_size > max_ranks) {
+    throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(max_ranks) + " ranks, not " +
+                                 std::to_string(members.world_size) + "; use backend::Mpi");
+  }
+}
+
+}  // namespace shared_memory
+
+DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
+                                                                      Deadline deadline) {
+  shared_memory::check_one_host(context.members);
+  context.failure->throw_if_failed(context.reporting_rank());
+  try {
+    return Communicator::open_blocking(context, deadline);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const shared_memory::ToldError& error) {
+    if (context.members.rank == 0) {  // the others have it from rank 0, which reports for all
+      context.failure->report({CauseKind::exception, -1, "", error.what()});
+    }
+    throw;
+  } catch (const Error& error) {
+    tell_failed_opening(context, error);
+    throw;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
