@@ -1,6 +1,6 @@
 // What including dtrain costs: an empty file with the umbrella beside one with the std headers that the umbrella
-// includes, by the compiler that built this program, in turns. Seconds are of the processor, which another program on
-// the machine changes less than those of a clock.
+// includes, by the compiler that built this program, in turns; and the README's program, in one file and in two.
+// Seconds are of the processor, which another program on the machine changes less than those of a clock.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -169,11 +169,18 @@ void measure(const bench::Options& options) {
   const std::vector<std::string> single{"-I" DTRAIN_SOURCE_DIR "/single_include", "-fsyntax-only"};
   const std::vector<std::string> optimised{"-I" DTRAIN_SOURCE_DIR "/include", "-O2", "-c", "-o", "/dev/null"};
 
+  std::vector<std::string> separate = optimised;
+  separate.push_back("-DDTRAIN_SEPARATE_COMPILATION=1");
+  std::vector<std::string> implementing = separate;
+  implementing.push_back("-DDTRAIN_IMPLEMENTATION");
+
   Subject umbrella_front{"umbrella", umbrella, front};
   Subject std_front{"std headers", headers, front};
   Subject single_front{"single header", umbrella, single};
   Subject umbrella_object{"umbrella, to an object", umbrella, object};
   Subject first_program{"README's program, -O2", DTRAIN_SOURCE_DIR "/examples/first_program.cpp", optimised};
+  Subject program_alone{"README's program, separate, -O2", first_program.file, separate};
+  Subject definitions{"the definitions, separate, -O2", umbrella, implementing};
 
   print_differences();
   const int samples = options.samples > 0 ? options.samples : 5;
@@ -184,6 +191,8 @@ void measure(const bench::Options& options) {
   single_front.compile();
   umbrella_object.compile();
   first_program.compile();
+  program_alone.compile();
+  definitions.compile();
 
   bench::ResultRows rows;
   const auto add = [&](const Subject& subject) {
@@ -194,7 +203,8 @@ void measure(const bench::Options& options) {
     rows.add(&subject == &std_front ? row.with("ratio", row.median_seconds / bench::median(umbrella_front.seconds))
                                     : row);
   };
-  for (const Subject* subject : {&umbrella_front, &std_front, &single_front, &umbrella_object, &first_program}) {
+  for (const Subject* subject :
+       {&umbrella_front, &std_front, &single_front, &umbrella_object, &first_program, &program_alone, &definitions}) {
     add(*subject);
   }
   const double more = bench::median(umbrella_front.seconds) - bench::median(std_front.seconds);
