@@ -41,10 +41,14 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
   ~Exchange() { end("the session with the store ended"); }
 
-  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed.
+  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed, and the store has not said
+  /// a moment later who is missing. It gives up before its ranks do, unless the machine stood still.
   /// @throws the job's first cause
   async::Task<std::optional<Membership>> welcome(Deadline deadline) {
-    co_await welcomed_.wait(deadline);
+    const async::Ready ready = co_await welcomed_.wait(deadline);
+    if (ready == async::Ready::timed_out) {
+      co_await welcomed_.wait(Deadline::after(last_word));
+    }
     failure_->throw_if_failed(rank_);
     co_return std::move(membership_);
   }
