@@ -19,6 +19,7 @@ struct ConnectedMesh {
       : store(context.store), mesh(context, deadline) {
     mesh.exchange(store, deadline);
     mesh.connect();
+    mesh.await_all(store, deadline);
   }
 
   dtrain::Deadline deadline = dtrain::Deadline::after(std::chrono::seconds(10));

@@ -37,6 +37,7 @@ class Host {
       : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
     mesh_->exchange(context.store, deadline);
     connect(context, deadline);
+    mesh_->await_all(context.store, deadline);
     wire_.emplace(*mesh_);
   }
   ~Host() { close(true); }

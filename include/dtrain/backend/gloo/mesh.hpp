@@ -80,6 +80,21 @@ class Mesh {
     }
   }
 
+  /// Collective, blocking: until every rank is connected with every other. Who leaves the channel before breaks
+  /// connections that others still wait for. @throws Error (timeout), JobFailed
+  void await_all(const Exchange& store, Deadline deadline) const {
+    const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
+    if (rank_ != 0) {
+      store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
+      store.get_blocking(key_of("all"), deadline);
+      return;
+    }
+    for (int peer = 1; peer < transport_->size; ++peer) {
+      store.get_blocking(key_of(std::to_string(peer)), deadline);
+    }
+    store.set_blocking(key_of("all"), "", deadline);
+  }
+
   /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
   /// up to 10 ms for each, which is how often Gloo's thread looks up.
   void interrupt() noexcept {
