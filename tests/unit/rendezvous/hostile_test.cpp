@@ -192,8 +192,14 @@ TEST_CASE("what closes without an answer is tried again until the deadline, whic
   options.limits.handshake = std::chrono::milliseconds(0);  // nobody is fast enough
   StoreProcess store(std::move(options));
   ParticipantOptions rank = rank_options(1, 2, store.port());
-  rank.timeout = std::chrono::seconds(2);  // its last try ends long before
-  const auto errors = on_ranks(1, [&](int) { const Participant participant(rank); });
-  const bool joined_after_all = errors.front().find("waited in vain") != std::string::npos;
-  CHECK((joined_after_all || errors.front().find("closed the connection without an answer") != std::string::npos));
+  rank.timeout = std::chrono::milliseconds(300);
+  bool says_so = false;
+  for (int attempt = 0; attempt < 5 && !says_so; ++attempt) {  // where the machine stood still a try met the deadline
+    const std::string error = on_ranks(1, [&](int) { const Participant participant(rank); }).front();
+    CAPTURE(error);
+    CHECK(error != "");
+    says_so = error.find("waited in vain") != std::string::npos ||  // it joined after all
+              error.find("closed the connection without an answer") != std::string::npos;
+  }
+  CHECK(says_so);
 }
