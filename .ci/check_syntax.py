@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs every command of a compile_commands.json with -fsyntax-only: what the compiler says, without its optimiser.
 
-  check_syntax.py COMPILE_COMMANDS [PATTERN]    exits with 1 if a file (whose path the pattern finds) does not compile
+  check_syntax.py COMPILE_COMMANDS PATTERN...    exits with 1 if a file whose path a pattern finds does not compile, or
+                                                 if a pattern finds none
 """
 
 import concurrent.futures
@@ -25,13 +26,16 @@ def check(entry):
 
 
 def main():
-    pattern = re.compile(sys.argv[2] if len(sys.argv) > 2 else "")
-    entries = [entry for entry in json.loads(pathlib.Path(sys.argv[1]).read_text()) if pattern.search(entry["file"])]
+    entries = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    patterns = [re.compile(pattern) for pattern in sys.argv[2:]]
+    problems = [f"no file is found by {pattern.pattern}" for pattern in patterns
+                if not any(pattern.search(entry["file"]) for entry in entries)]
+    entries = [entry for entry in entries if any(pattern.search(entry["file"]) for pattern in patterns)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems = [problem for problem in pool.map(check, entries) if problem]
+        problems += [problem for problem in pool.map(check, entries) if problem]
     for problem in problems:
         print(problem)
-    print(f"{len(entries)} files checked, {len(problems)} do not compile")
+    print(f"{len(entries)} files checked, {len(problems)} problems")
     return 1 if problems or not entries else 0
 
 
