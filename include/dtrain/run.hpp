@@ -59,6 +59,11 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   }
 }
 
+/// The system keeps the lowest eight bits of an exit code: a failure is to be none of those that they make 0.
+inline int as_exit_code(int code) noexcept {
+  return code != 0 && (code & 0xff) == 0 ? exit_code_exception : code;
+}
+
 inline int exit_code_of(const Error& error) {
   const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
   return usage ? exit_code_usage : exit_code_exception;
@@ -92,7 +97,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
   };
   try {
     group.emplace(ProcessGroup<P>::join(worker));
-    const int exit_code = call_body<P>(body, *group, worker.arguments());
+    const int exit_code = as_exit_code(call_body<P>(body, *group, worker.arguments()));
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group->failure()->cause()) {
       log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +
@@ -115,10 +120,11 @@ int run_worker(const launch::Worker& worker, Body& body) {
 
 }  // namespace detail
 
-/// Runs `body` on every rank and returns the process's exit code: the body's; 1 after an exception (its text is on
-/// stderr), 2 for a usage or identity error, 75 when this rank fell because another failed first. With launch::PerNode
-/// the process the user started becomes the launcher, never calls `body`, and returns the first failing worker's code
-/// (128 + signal). To be main's first statement. Blocking: until the job ends.
+/// Runs `body` on every rank and returns the process's exit code: the body's (1 for 256 and the like, of which the
+/// system would make 0); 1 after an exception (its text is on stderr), 2 for a usage or identity error, 75 when this
+/// rank fell because another failed first. With launch::PerNode the process the user started becomes the launcher,
+/// never calls `body`, and returns the first failing worker's code (128 + signal). To be main's first statement.
+/// Blocking: until the job ends.
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body) {
   launch::Start start = detail::start<P>(argc, argv);

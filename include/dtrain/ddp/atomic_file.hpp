@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -44,9 +45,9 @@ inline std::string behind_link(const std::string& path) {
 
 /// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
 /// a full disk or a lost power supply leaves either the old content or the new one. A symbolic link stays one: what it
-/// names is replaced. Lifetime: without commit() nothing remains. What a killed process leaves is PATH.part, which the
-/// next writer takes over; it is locked as long as its writer lives, so that two writers do not mix. Blocking: the file
-/// system. Threads: none but the one that uses it.
+/// names is replaced. The permissions stay. Lifetime: without commit() nothing remains. What a killed process leaves is
+/// PATH.part, which the next writer takes over; it is locked as long as its writer lives, so that two writers do not
+/// mix. Blocking: the file system. Threads: none but the one that uses it.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe
@@ -57,6 +58,9 @@ class AtomicFile {
       if (tries == most_tries) fail(EBUSY);
     }
     if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
+    if (mode_) {
+      static_cast<void>(::fchmod(descriptor_.get(), *mode_));  // a file system without permissions refuses
+    }
   }
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -87,9 +91,11 @@ class AtomicFile {
   static constexpr int most_tries = 100;
 
   /// Renaming would put a file where /dev/null was, for root.
-  void require_replaceable() const {
+  void require_replaceable() {
     struct stat there {};
-    if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    if (::stat(path_.c_str(), &there) != 0) return;
+    mode_ = there.st_mode & 0777;
+    if (!S_ISREG(there.st_mode)) {
       throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
                                               "and would be replaced by one; name another");
     }
@@ -144,6 +150,7 @@ class AtomicFile {
 
   std::string path_;
   std::string part_;
+  std::optional<mode_t> mode_;  ///< what is replaced has these permissions, and so has what replaces it
   async::Descriptor descriptor_;
 };
 

@@ -335,6 +335,20 @@ TEST_CASE("a symbolic link stays one, and what it names is replaced") {
   CHECK(loaded == after(3));
 }
 
+TEST_CASE("who may read a checkpoint may read the one that replaces it, and nobody else") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training training = after(1);
+  for (const mode_t mode : {mode_t{0600}, mode_t{0664}}) {
+    write_checkpoint_file(path, training.state());
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    write_checkpoint_file(path, training.state());
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == mode);
+  }
+}
+
 TEST_CASE("a name with a zero byte names no file, and least of all the one that it begins with") {
   const support::TemporaryDirectory folder;
   const std::string path = folder.path + "/other";

@@ -3,6 +3,7 @@
 /// Whether a helper thread drives communication while the user computes.
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <string>
 #include <string_view>
@@ -41,11 +42,12 @@ constexpr Progress decide(Progress wanted, int cores, int local_world_size) noex
   return cores > local_world_size ? Progress::thread : Progress::inline_;
 }
 
-/// The cores that the calling thread may run on; 1 where the system does not say.
+/// The cores that the calling thread may run on; where the system does not say, those that there are.
 inline int cores_by_affinity() noexcept {
   cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
   if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
-    return 1;
+    const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? static_cast<int>(online) : 1;
   }
   const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
   return cores > 0 ? cores : 1;
