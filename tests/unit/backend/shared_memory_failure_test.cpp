@@ -207,13 +207,13 @@ TEST_CASE("a communicator that is destroyed before its work has run skips it, wi
     run_thread_ranks(2, [&](RankThread& thread) {
       auto stream = std::make_unique<dtrain::backend::SharedMemory::StreamOwner>();
       dtrain::stream::host::Event event;
+      std::vector<float> buffer(5000);  // a helper may be inside an operation until the communicator is gone
       {
         SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
         if (helper) {
           stream->start_helper();
         }
         if (thread.rank() == 0) {
-          std::vector<float> buffer(5000);
           const BufferView view = dtrain::buffer_view(std::span(buffer));
           self.communicator.all_reduce(view, view, ReduceOp::sum, stream->ref());
           self.communicator.all_reduce(view, view, ReduceOp::sum, stream->ref());
