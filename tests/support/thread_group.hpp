@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,15 @@ std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patie
           worker.host_id_override = hosts[static_cast<std::size_t>(self.rank())];
         }
         self.doing("joining");
-        const auto group = dtrain::ProcessGroup<Policy>::join(worker);
         RankEnd& end = ends[static_cast<std::size_t>(self.rank())];
+        std::optional<dtrain::ProcessGroup<Policy>> joined;
+        try {
+          joined.emplace(dtrain::ProcessGroup<Policy>::join(worker));
+        } catch (const dtrain::JobFailed& failed) {  // another rank was faster
+          end = {failed.what(), true};
+          return;
+        }
+        const dtrain::ProcessGroup<Policy>& group = *joined;
         self.doing("running the body");
         try {
           body(group);
