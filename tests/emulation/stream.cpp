@@ -27,6 +27,7 @@ thread_local bool is_stream_thread = false;
 struct Registry {
   std::mutex mutex;
   std::vector<Stream*> streams;
+  std::vector<std::pair<int, Record*>> ended;  ///< of each device, the last record of a stream that may still run
 };
 Registry& registry() {
   static Registry* const only = new Registry;
@@ -134,6 +135,12 @@ void Stream::end() {
   {
     const std::lock_guard lock(registry().mutex);
     std::erase(registry().streams, this);
+    std::erase_if(registry().ended, [](const auto& each) { return each.second->is_done(); });
+    if (!is_complete()) {
+      Record* const last = new_record();
+      enqueue([last] { last->complete(); });
+      registry().ended.emplace_back(device_, last);
+    }
   }
   push(new Item);
   is_let_go_.store(true, std::memory_order_release);
@@ -170,6 +177,9 @@ void block_until_device_complete(int device) noexcept {
       if (stream->device() != device || stream->is_complete()) continue;
       marks.push_back(new_record());
       stream->enqueue([mark = marks.back()] { mark->complete(); });
+    }
+    for (const auto& [where, last] : registry().ended) {
+      if (where == device) marks.push_back(last);
     }
   }
   for (const Record* mark : marks)

@@ -83,7 +83,8 @@ void block_until_default_stream_complete(int device) noexcept;
 /// Whether the handle is that of a default stream, which lives for ever and cannot be captured.
 bool is_default_stream(cudaStream_t handle) noexcept;
 
-/// Blocking: until every stream of the device has done what was enqueued before.
+/// Blocking: until every stream of the device, those included that were destroyed with work in them, has done what was
+/// enqueued before.
 void block_until_device_complete(int device) noexcept;
 
 }  // namespace emulation
