@@ -67,6 +67,7 @@ constexpr std::array std_headers{"algorithm",
                                  "string_view",
                                  "system_error",
                                  "thread",
+                                 "tuple",
                                  "type_traits",
                                  "unordered_map",
                                  "utility",
@@ -179,8 +180,8 @@ void measure(const bench::Options& options) {
   Subject single_front{"single header", umbrella, single};
   Subject umbrella_object{"umbrella, to an object", umbrella, object};
   Subject first_program{"README's program, -O2", DTRAIN_SOURCE_DIR "/examples/first_program.cpp", optimised};
-  Subject program_alone{"README's program, separate, -O2", first_program.file, separate};
-  Subject definitions{"the definitions, separate, -O2", umbrella, implementing};
+  Subject program_alone{"program alone, -O2", first_program.file, separate};
+  Subject definitions{"definitions alone, -O2", umbrella, implementing};
 
   print_differences();
   const int samples = options.samples > 0 ? options.samples : 5;
