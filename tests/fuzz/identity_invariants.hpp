@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/identity/process_sources.hpp"
 #include "dtrain/identity/resolve.hpp"
 #include "fuzz/fuzz.hpp"
 

@@ -2,15 +2,14 @@
 /// @file
 /// The functions of launch/worker.hpp.
 
-#include <cstddef>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/identity/description.hpp"
 #include "dtrain/identity/environment.hpp"
+#include "dtrain/identity/local_rank_argument.hpp"
 #include "dtrain/identity/resolve.hpp"
 #include "dtrain/identity/sources/dtrain.hpp"
 #include "dtrain/launch/flags.hpp"
@@ -22,25 +21,6 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
-
-/// Without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
-inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
-  std::vector<std::string> kept;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    if (i == 0 || !identity::detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
-      kept.push_back(argument);
-    } else if (equals == std::string::npos) {
-      ++i;
-    }
-  }
-  return kept;
-}
 
 inline Worker worker_with(identity::ProcessIdentity who, const identity::Variables& variables) {
   Worker worker;
@@ -80,7 +60,7 @@ DTRAIN_DEFINED Worker worker_of(JoinOptions options) {
   Worker worker = detail::worker_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
       identity::Variables(environment));
-  worker.argument_vector = ArgumentVector(detail::without_local_rank(options.arguments));
+  worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {

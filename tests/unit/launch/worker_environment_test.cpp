@@ -154,7 +154,7 @@ TEST_CASE("an argument vector is like main's, and its copies keep it") {
 
 TEST_CASE("a program does not see the --local_rank that launchers add") {
   using Texts = std::vector<std::string>;
-  using launch::detail::without_local_rank;
+  using dtrain::identity::without_local_rank;
   CHECK(without_local_rank({"p", "--local_rank=1", "a"}) == Texts{"p", "a"});
   CHECK(without_local_rank({"p", "--local-rank", "1", "a"}) == Texts{"p", "a"});
   CHECK(without_local_rank({"p", "--local_ranks=1", "--", "--local_rank=1"}) ==

@@ -14,6 +14,7 @@
 
 #include "proxied_ranks.hpp"
 #include "raw_client.hpp"
+#include "dtrain/rendezvous/host_identity.hpp"
 #include "support/sanitized.hpp"
 
 using namespace rendezvous_test;

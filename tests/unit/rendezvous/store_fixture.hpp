@@ -14,7 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/rendezvous/job_options.hpp"
+#include "dtrain/rendezvous/listen.hpp"
 #include "dtrain/rendezvous/participant.hpp"
+#include "dtrain/rendezvous/server.hpp"
 
 namespace rendezvous_test {
 
