@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/rendezvous/host_identity.hpp"
 #include "proxied_ranks.hpp"
 #include "raw_client.hpp"
-#include "dtrain/rendezvous/host_identity.hpp"
 #include "support/sanitized.hpp"
 
 using namespace rendezvous_test;
