@@ -278,7 +278,7 @@ TEST_CASE("a rank that never allocates is a timeout that names it, and no hang f
       }
       return;
     }
-    const auto error = error_of([&] { self.communicator.allocate_blocking(64, Deadline::after(100ms)); });
+    const auto error = error_of([&] { self.communicator.allocate_blocking(64, Deadline::after(1s)); });
     ++ended;
     CHECK(error.code() == Errc::timeout);
     CHECK(contains(error.what(), thread.rank() == 0 ? "rank 2" : "rank"));
@@ -304,7 +304,7 @@ TEST_CASE("a rank that does not come to the opening is named, and the others hea
       return;
     }
     const auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
-    const Deadline deadline = Deadline::after(thread.rank() == 0 ? 200ms : 20s);
+    const Deadline deadline = Deadline::after(thread.rank() == 0 ? 1s : 20s);
     const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, deadline); });
     CHECK(contains(error.what(), "rank 1"));
     CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(10s)));

@@ -3,10 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "dtrain/core/deadline.hpp"
 
 using dtrain::ddp::StepEvent;
 using dtrain::ddp::StepRecord;
@@ -51,8 +54,9 @@ TEST_CASE("a reader beside writers sees whole records only") {
   }
   int torn = 0;
   std::size_t seen = 0;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (std::chrono::steady_clock::now() < end) {
+  const auto enough = dtrain::Deadline::after(std::chrono::milliseconds(100));
+  const auto too_long = dtrain::Deadline::after(std::chrono::seconds(20));
+  while (!enough.passed() || (seen == 0 && !too_long.passed())) {
     for (const StepRecord& record : recorder.records()) {
       ++seen;
       const bool whole = record.step == record.index && record.event == StepEvent::ready &&
