@@ -100,7 +100,7 @@ TEST_CASE("data that is missing, cut short or something else is named with its f
   std::ofstream(folder.path + "/train-images-idx3-ubyte.gz") << "not a gzip file";
   check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path}), 1,
              {folder.path + "/train-images-idx3-ubyte.gz"});
-  CHECK(support::all_gone(folder.path, support::soon(std::chrono::seconds(2))));
+  CHECK(support::all_gone(folder.path, support::soon(std::chrono::seconds(5))));
 }
 
 TEST_CASE("an unknown flag is a usage error that one rank says") {

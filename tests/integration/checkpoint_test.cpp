@@ -73,14 +73,14 @@ std::vector<pid_t> workers_of(const Program& program) {
   return workers;
 }
 
-/// Whether the checkpoint, which exists if `again`, is replaced within a while.
+/// Whether the checkpoint, which has to exist if `again`, is replaced within a while.
 bool saved_again(const TemporaryDirectory& folder, bool again) {
   const auto identity = [&] {
     struct stat status {};
     return ::stat((folder.path + "/checkpoint").c_str(), &status) == 0 ? status.st_ino : 0;
   };
   const ino_t before = identity();
-  if ((before != 0) != again) return false;
+  if (again && before == 0) return false;
   const dtrain::Deadline deadline = support::soon();
   while (identity() == before && !deadline.passed()) {
     ::usleep(500);

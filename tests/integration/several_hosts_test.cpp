@@ -106,10 +106,6 @@ class Job {
   std::vector<Started> programs_;
 };
 
-std::chrono::milliseconds since(dtrain::Deadline::Clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(dtrain::Deadline::Clock::now() - start);
-}
-
 /// What every rank says at the end: each step takes 2^-10 times the mean of rank + 1 from the weight.
 void check_trained(const Job& job, const std::vector<Job::End>& ends, const std::vector<int>& workers) {
   std::string output;
@@ -133,7 +129,7 @@ void check_trained(const Job& job, const std::vector<Job::End>& ends, const std:
 }
 
 /// Everything on the other hosts has ended in time with the code of a lost peer, and says which host it was.
-void check_lost(const VirtualCluster& cluster, Job& job, int lost, dtrain::Deadline::Clock::time_point cut) {
+void check_lost(const VirtualCluster& cluster, Job& job, int lost, const support::Stopwatch& since_cut) {
   for (const Job::End& end : job.wait()) {
     if (end.host == lost) {
       continue;
@@ -144,7 +140,7 @@ void check_lost(const VirtualCluster& cluster, Job& job, int lost, dtrain::Deadl
     CHECK(contains(end.result.error, VirtualCluster::host(lost)));
     CHECK(cluster.processes_of(end.host, "store_training").empty());
   }
-  CHECK(since(cut) < liveness + after_liveness + two_seconds - std::chrono::seconds(2));
+  CHECK(since_cut.elapsed() < liveness + after_liveness + two_seconds - std::chrono::seconds(2));
 }
 
 const std::vector<std::vector<int>> layouts{{2, 2}, {2, 1, 1}};
@@ -198,7 +194,7 @@ TEST_CASE("a cut link ends every rank elsewhere within the liveness time and 5 s
       plainly ? job.launch_plainly(endless) : job.launch(endless);
       REQUIRE(job.is_steady());
       cluster.cut(lost);
-      check_lost(cluster, job, lost, dtrain::Deadline::Clock::now());
+      check_lost(cluster, job, lost, support::Stopwatch());
       cluster.mend(lost);
     }
   }
@@ -217,7 +213,7 @@ TEST_CASE("a process that is killed on one host ends those of the others within 
     const std::vector<pid_t> there = cluster.processes_of(1, "store_training");
     REQUIRE(there.size() == (plainly ? 2 : 3));
     REQUIRE(::kill(there.back(), SIGKILL) == 0);  // a rank: launchers start before their workers
-    const auto killed = dtrain::Deadline::Clock::now();
+    const support::Stopwatch since_killed;
     int killed_ones = 0;
     for (const Job::End& end : job.wait()) {
       CAPTURE(end.result.error);
@@ -227,7 +223,7 @@ TEST_CASE("a process that is killed on one host ends those of the others within 
       CHECK((contains(end.result.error, "host1") || (plainly && is_killed)));
     }
     CHECK(killed_ones == (plainly ? 1 : 2));
-    CHECK(since(killed) < two_seconds);
+    CHECK(since_killed.elapsed() < two_seconds);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ Result with_rank_1_stopped(const std::string& path, std::vector<std::string> arg
   arguments.insert(arguments.begin(), "--nproc-per-node=3");
   Program program(path, std::move(arguments), variables);
   program.close_input();
-  REQUIRE(program.wait_for(ready));
+  REQUIRE(program.wait_for(ready, support::soon(std::chrono::seconds(60))));
   const std::vector<pid_t> workers = support::children_of(program.process());
   REQUIRE(workers.size() == 3);
   REQUIRE(::kill(workers[1], SIGSTOP) == 0);

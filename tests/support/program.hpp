@@ -23,6 +23,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "support/sanitized.hpp"
+#include "support/stopwatch.hpp"
 
 namespace support {
 
@@ -79,7 +80,7 @@ struct Result {
   int exit_code = -1;  ///< 128 + signal where a signal ended it; -1 where it had not ended by the deadline
   std::string output;
   std::string error;
-  std::chrono::milliseconds time{0};
+  std::chrono::milliseconds time{0};  ///< that it took, as a Stopwatch has it
 };
 
 /// Started by its construction; killed, if need be, by its destruction.
@@ -88,8 +89,7 @@ class Program {
   using Variables = std::map<std::string, std::string>;
 
   /// @param variables are added to this process's environment; an empty value takes one out of it
-  Program(const std::string& path, std::vector<std::string> arguments, const Variables& variables = {})
-      : began_(dtrain::Deadline::Clock::now()) {
+  Program(const std::string& path, std::vector<std::string> arguments, const Variables& variables = {}) {
     arguments.insert(arguments.begin(), path);
     std::vector<char*> pointers;
     for (std::string& argument : arguments) {
@@ -177,7 +177,7 @@ class Program {
       process_ = 0;
       result_.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     }
-    result_.time = std::chrono::duration_cast<std::chrono::milliseconds>(dtrain::Deadline::Clock::now() - began_);
+    result_.time = watch_.elapsed();
     return result_;
   }
 
@@ -223,7 +223,7 @@ class Program {
     return true;
   }
 
-  dtrain::Deadline::Clock::time_point began_;
+  Stopwatch watch_;
   std::array<std::array<int, 2>, 3> pipes_{{{-1, -1}, {-1, -1}, {-1, -1}}};
   pid_t process_ = 0;
   Result result_;

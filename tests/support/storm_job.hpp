@@ -77,7 +77,7 @@ class StormJob {
     for (const auto& launcher : launchers_) {
       results_.push_back(launcher->wait(deadline));
     }
-    took_ = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - struck_);
+    took_ = since_struck_.elapsed();
   }
 
   /// By node.
@@ -96,8 +96,6 @@ class StormJob {
   const std::string& problem() const { return problem_; }
 
  private:
-  using Clock = dtrain::Deadline::Clock;
-
   static inline const std::string training = DTRAIN_TEST_PROGRAMS_DIR "/store_training";
   static dtrain::Deadline in_time() { return soon(std::chrono::seconds(20) * patience); }
 
@@ -246,13 +244,13 @@ class StormJob {
     const bool may_have_ended =
         round_.phase == Phase::leaving || round_.victim == Victim::grandchild || round_.phase == Phase::between;
     expect(victim > 0 || may_have_ended, "there is nobody to hit");
-    struck_ = Clock::now();
+    since_struck_ = Stopwatch();
     if (victim <= 0 || has_ended(victim)) return;
     was_hit_ = true;
     if (round_.blow == Blow::stop_and_kill) {
       ::kill(victim, SIGSTOP);
       ::usleep(static_cast<unsigned>(round_.stopped_us));
-      struck_ = Clock::now();
+      since_struck_ = Stopwatch();
     }
     const int signal = round_.blow == Blow::terminate ? SIGTERM : SIGKILL;
     ::kill(victim, signal);
@@ -268,7 +266,7 @@ class StormJob {
   Holdings held_;
   pid_t victim_ = 0;  ///< where it was found before the blow
   bool was_hit_ = false;
-  Clock::time_point struck_;
+  Stopwatch since_struck_;
   std::chrono::milliseconds took_{0};
   std::vector<Result> results_;
   std::string problem_;
