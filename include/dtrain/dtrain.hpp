@@ -12,6 +12,7 @@
 #include "dtrain/core/bfloat16.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/float16.hpp"
+#include "dtrain/core/float8.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/checkpoint.hpp"
 #include "dtrain/ddp/sampler.hpp"

@@ -1,6 +1,7 @@
 /// @file
 /// Calls of collectives, sends and receives, and the operators that programs make for them.
 
+#include "api.hpp"
 #include "copy.hpp"
 #include "device_memory.hpp"
 #include "group.hpp"
@@ -23,9 +24,9 @@ bool set_reduction(Operation& operation, const Communicator& communicator, ncclR
   operation.named_reduction = named;
   if (named < ncclNumOps) {
     operation.reduction = {named, false, 1};
-    const bool is_floating = operation.type == ncclFloat16 || operation.type == ncclBfloat16 ||
-                             operation.type == ncclFloat32 || operation.type == ncclFloat64;
-    if (named == ncclAvg && is_floating) operation.reduction = {ncclSum, true, 1.0 / communicator.size()};
+    if (named == ncclAvg && is_floating(operation.type)) {
+      operation.reduction = {ncclSum, true, 1.0 / communicator.size()};
+    }
     return true;
   }
   const auto index = static_cast<std::size_t>(named - ncclNumOps);
@@ -34,6 +35,17 @@ bool set_reduction(Operation& operation, const Communicator& communicator, ncclR
   operation.reduction = {ncclSum, true, made.scalar};
   operation.scalar_address = made.scalar_address;
   return made.is_used && made.type == operation.type;
+}
+
+/// What NCCL 2.24 to 2.30 do not reduce of floats of 8 bits: anything where a rank's device is older, here any
+/// device (src/enqueue.cc), and with one rank what is multiplied (src/device/onerank.cu).
+const char* refusal_of(const Operation& operation, const Communicator& communicator) {
+  using Kind = Operation::Kind;
+  const bool reduces = operation.kind == Kind::all_reduce || operation.kind == Kind::reduce ||
+                       operation.kind == Kind::reduce_scatter;
+  if (!reduces || !is_float8(operation.type)) return nullptr;
+  if (least_compute_capability() < 9) return "FP8 reduction support begins with sm90 capable devices.";
+  return communicator.size() == 1 && operation.reduction.is_scaled ? "" : nullptr;
 }
 
 /// Where a call's sizes differ: elements that are sent and received, for `count` of the call.
@@ -57,6 +69,10 @@ ncclResult_t collective(const char* function, Operation operation, const void* f
   }
   if (!set_reduction(operation, communicator, named)) return ncclInvalidArgument;
   if (operation.count == 0) return ncclSuccess;
+  if (const char* const text = refusal_of(operation, communicator)) {
+    communicator.fail(ncclInvalidArgument, text);  // NCCL does so to a non-blocking communicator
+    return ncclInvalidArgument;
+  }
   if (sizes.sent > 0) {
     operation.from = reached(communicator, from, sizes.sent * element);
     if (operation.from == nullptr) return ncclInvalidArgument;

@@ -1,5 +1,5 @@
 /// @file
-/// One loop for each type; sums of halves are rounded after each addition, as a GPU that adds halves does.
+/// One loop for each type; sums of short floats are rounded after each addition, as a GPU does.
 
 #include "reduction.hpp"
 
@@ -10,16 +10,17 @@
 
 #include "dtrain/core/bfloat16.hpp"
 #include "dtrain/core/float16.hpp"
+#include "dtrain/core/float8.hpp"
 
 namespace emulation {
 namespace {
 
 template <class T>
-constexpr bool is_half = std::is_same_v<T, dtrain::float16> || std::is_same_v<T, dtrain::bfloat16>;
+constexpr bool is_short_float = std::is_class_v<T>;
 
 /// What an element is computed with: integers wrap around, as unsigned ones.
 template <class T>
-struct computed : std::conditional<is_half<T>, float, T> {};
+struct computed : std::conditional<is_short_float<T>, float, T> {};
 
 template <class T>
 auto widened(T element) {
@@ -50,7 +51,7 @@ T scaled(T element, double scalar) {
   if constexpr (std::is_integral_v<T>) {
     return product(element, static_cast<T>(scalar));
   } else {
-    return T(widened(element) * static_cast<typename computed<T>::type>(scalar));
+    return T(widened(element) * widened(T(static_cast<typename computed<T>::type>(scalar))));  // it has T's digits
   }
 }
 
@@ -95,6 +96,10 @@ void with_type(ncclDataType_t type, Body body) {
     case ncclUint64: return body(std::uint64_t{});
     case ncclFloat16: return body(dtrain::float16{});
     case ncclBfloat16: return body(dtrain::bfloat16{});
+#if NCCL_VERSION_CODE >= 22400
+    case ncclFloat8e4m3: return body(dtrain::float8_e4m3{});
+    case ncclFloat8e5m2: return body(dtrain::float8_e5m2{});
+#endif
     case ncclFloat32: return body(float{});
     case ncclFloat64: return body(double{});
     default: return;
@@ -107,6 +112,16 @@ std::size_t element_bytes(ncclDataType_t type) noexcept {
   std::size_t bytes = 0;
   with_type(type, [&](auto element) { bytes = sizeof element; });
   return bytes;
+}
+
+bool is_floating(ncclDataType_t type) noexcept {
+  bool floating = false;
+  with_type(type, [&](auto element) { floating = !std::is_integral_v<decltype(element)>; });
+  return floating;
+}
+
+bool is_float8(ncclDataType_t type) noexcept {
+  return element_bytes(type) == 1 && is_floating(type);
 }
 
 void reduce(ncclDataType_t type, const Reduction& reduction, std::span<const std::byte* const> inputs, std::byte* out,

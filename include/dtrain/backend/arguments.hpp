@@ -79,6 +79,15 @@ inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView
   }
 }
 
+/// For backends that reduce with dtrain's kernels. @throws Error (unsupported) for floats of 8 bits
+inline void check_reduced_by_kernels(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    throw Error(Errc::unsupported, std::string(operation) + " of " + detail::amount(view) +
+                                       ": only NCCL reduces floats of 8 bits (backend::Nccl, on GPUs since Hopper); "
+                                       "reduce them as f16, bf16 or f32");
+  }
+}
+
 /// @throws Error (invalid_argument) unless `input` is `size` blocks as long as `output`.
 inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
   detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);

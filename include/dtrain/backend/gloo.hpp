@@ -31,7 +31,7 @@ struct Gloo {
 
   static constexpr std::string_view name() noexcept { return "Gloo"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType) noexcept { return true; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
 
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed

@@ -37,7 +37,7 @@ struct Mpi {
 
   static constexpr std::string_view name() noexcept { return "Mpi"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType) noexcept { return true; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
 
   /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
   template <class Launcher>

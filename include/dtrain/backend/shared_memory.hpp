@@ -21,7 +21,7 @@ struct SharedMemory {
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType) noexcept { return true; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
 
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
   /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),

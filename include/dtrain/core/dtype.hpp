@@ -10,8 +10,9 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes.
-enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8 };
+/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
+/// floating point of the Open Compute Project (see float8.hpp). The numbers are in checkpoints: they stay.
+enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
 /// Of one element; 0 for a value that is no DType.
 constexpr std::size_t size_bytes(DType dtype) noexcept {
@@ -22,7 +23,9 @@ constexpr std::size_t size_bytes(DType dtype) noexcept {
     case DType::i32: return 4;
     case DType::f16:
     case DType::bf16: return 2;
-    case DType::u8: return 1;
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: return 1;
   }
   return 0;
 }
@@ -36,8 +39,15 @@ constexpr const char* name(DType dtype) noexcept {
     case DType::i64: return "i64";
     case DType::i32: return "i32";
     case DType::u8: return "u8";
+    case DType::f8e4m3: return "f8e4m3";
+    case DType::f8e5m2: return "f8e5m2";
   }
   return "unknown dtype";
+}
+
+/// Floats of 8 bits, which every backend moves and only NCCL reduces.
+constexpr bool is_float8(DType dtype) noexcept {
+  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for a type of your own with the bits of one of them,

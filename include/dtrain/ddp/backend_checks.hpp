@@ -48,7 +48,8 @@ void check_backend(std::span<const Parameter> parameters, std::span<const Tensor
     detail::check_place<Backend>(who, parameters[i].value.device, communication);
     if (!Backend::reduces(parameters[i].gradient.dtype)) {
       throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
-                                         ", which backend " + name_of + " does not reduce");
+                                         ", which backend " + name_of +
+                                         " does not reduce; keep it in a type that the backend reduces, such as f32");
     }
     if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
       throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +

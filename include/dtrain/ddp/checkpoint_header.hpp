@@ -84,7 +84,7 @@ namespace detail {
 inline ParameterDescription read_checkpoint_entry(net::ByteReader& reader) {
   ParameterDescription tensor;
   tensor.name = reader.string(max_parameter_name_bytes);
-  tensor.dtype = read_choice(reader, DType::u8);
+  tensor.dtype = read_choice(reader, DType::f8e5m2);
   tensor.shape = read_shape(reader);
   return tensor;
 }

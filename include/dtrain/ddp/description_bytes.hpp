@@ -47,7 +47,7 @@ inline void read_flags(net::ByteReader& reader, ModelDescription& description) n
 inline ParameterDescription read_parameter(net::ByteReader& reader) {
   ParameterDescription parameter;
   parameter.name = reader.string(max_parameter_name_bytes);
-  parameter.dtype = read_choice(reader, DType::u8);
+  parameter.dtype = read_choice(reader, DType::f8e5m2);
   parameter.device = read_choice(reader, DeviceKind::cuda);
   parameter.shape = read_shape(reader);
   return parameter;

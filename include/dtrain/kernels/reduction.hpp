@@ -21,8 +21,8 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type has
-/// every operation:
+/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type
+/// but the 8-bit floats, which backends refuse, has every operation:
 ///
 /// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources.
 /// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
@@ -37,7 +37,7 @@ class Reduction {
  public:
   static constexpr std::size_t max_sources = 256;
 
-  /// `isa` is one that runs on this machine.
+  /// `dtype` is no float of 8 bits; `isa` is one that runs on this machine.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
     Kernel kernel = nullptr;
     if (isa == Isa::avx512) {

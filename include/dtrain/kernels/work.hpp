@@ -34,6 +34,8 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
     case DType::i64: return integer_key(0x7fffffffffffffff, 0);
     case DType::i32: return integer_key(0x7fffffff, 0);
     case DType::u8: return integer_key(0x7f, -0x80);
+    case DType::f8e4m3:
+    case DType::f8e5m2: break;
   }
   return {};
 }

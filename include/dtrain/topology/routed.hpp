@@ -53,6 +53,7 @@ class Routed {
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     backend::check_all_reduce(input, output);
+    backend::check_reduced_by_kernels("all_reduce", output);
     check_host(output.device);
     check_host(input.device);
     end_->turns->retain();

@@ -9,7 +9,8 @@ namespace {
 
 using dtrain::DType;
 
-constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
+constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16,    DType::bf16,  DType::i64,
+                                DType::i32, DType::u8,  DType::f8e4m3, DType::f8e5m2};
 
 TEST_CASE("a C++ type's DType has the C++ type's size") {
   CHECK(dtrain::size_bytes(dtrain::dtype_of<double>::value) == sizeof(double));
@@ -19,6 +20,8 @@ TEST_CASE("a C++ type's DType has the C++ type's size") {
   CHECK(dtrain::size_bytes(dtrain::dtype_of<std::uint8_t>::value) == sizeof(std::uint8_t));
   CHECK(dtrain::size_bytes(DType::f16) == 2);
   CHECK(dtrain::size_bytes(DType::bf16) == 2);
+  CHECK(dtrain::size_bytes(DType::f8e4m3) == 1);
+  CHECK(dtrain::size_bytes(DType::f8e5m2) == 1);
 }
 
 TEST_CASE("every DType has a size and a name of its own") {
@@ -29,6 +32,11 @@ TEST_CASE("every DType has a size and a name of its own") {
   }
   CHECK(names.size() == std::size(all_dtypes));
   CHECK(names.count("unknown dtype") == 0);
+}
+
+TEST_CASE("the numbers of the DTypes, which files have, stay what they are") {
+  for (std::size_t i = 0; i < std::size(all_dtypes); ++i)
+    CHECK(static_cast<std::size_t>(all_dtypes[i]) == i + 1);
 }
 
 TEST_CASE("a number that is no DType, as it could come from outside, has no size") {

@@ -20,10 +20,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Owns one rank's end of a channel. Reductions are of every DType and ReduceOp; their bits depend on the count, the
-/// number of ranks and the host's Tuning alone. Work begins in the thread that waits for the stream, or in its helper,
-/// which blocks until it is done. Threads: one at a time, abort() and failure() from any. Destruction skips work that
-/// has not run.
+/// Owns one rank's end of a channel. Reductions are of every DType but floats of 8 bits, by every ReduceOp; their bits
+/// depend on the count, the number of ranks and the host's Tuning alone. Work begins in the thread that waits for the
+/// stream, or in its helper, which blocks until it is done. Threads: one at a time, abort() and failure() from any.
+/// Destruction skips work that has not run.
 template <Host H>
 class Communicator {
  public:
@@ -42,6 +42,7 @@ class Communicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_host(input, output);
     check_all_reduce(input, output);
+    check_reduced_by_kernels("all_reduce", output);
     Operation operation = next(OperationKind::all_reduce, output);
     operation.op = op;
     enqueue(operation, {input.data, output.data}, stream);
@@ -60,6 +61,7 @@ class Communicator {
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_host(input, output);
     check_reduce_scatter(input, output, rank(), size());
+    check_reduced_by_kernels("reduce_scatter", output);
     Operation operation = next(OperationKind::reduce_scatter, output);
     operation.op = op;
     enqueue(operation, {input.data, output.data}, stream);

@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// The elements as MPI knows them; f16 and bf16, which it does not know, as two bytes.
+/// The elements as MPI knows them; f16 and bf16, which it does not know, as two bytes, and the 8-bit floats as one.
 inline MPI_Datatype datatype_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return MPI_DOUBLE;
@@ -26,7 +26,9 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
     case DType::i32: return MPI_INT32_T;
     case DType::f16:
     case DType::bf16: return MPI_UINT16_T;
-    case DType::u8: break;
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: break;
   }
   return MPI_UINT8_T;
 }

@@ -71,6 +71,17 @@ inline ncclResult_t release(void* memory) {
 #endif
 }
 
+/// As NCCL reduces floats of 8 bits, from 2.24 on.
+#if NCCL_VERSION_CODE >= 22400
+inline constexpr bool reduces_float8 = true;
+inline constexpr ncclDataType_t float8_e4m3_type = ncclFloat8e4m3;
+inline constexpr ncclDataType_t float8_e5m2_type = ncclFloat8e5m2;
+#else
+inline constexpr bool reduces_float8 = false;
+inline constexpr ncclDataType_t float8_e4m3_type = ncclUint8;
+inline constexpr ncclDataType_t float8_e5m2_type = ncclUint8;
+#endif
+
 /// What a communicator knows of a piece of memory. Pinned: NCCL may fill it in later.
 struct Registration {
   void* handle = nullptr;

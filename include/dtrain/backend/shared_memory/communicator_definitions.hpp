@@ -173,6 +173,7 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
 DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
   detail::check_host(input, output);
   check_all_reduce(input, output);
+  check_reduced_by_kernels("all_reduce", output);
   const ArenaTable::Place place =
       input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
   Operation operation = end_->next(OperationKind::all_reduce, output, place);
@@ -192,6 +193,7 @@ DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream 
 DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
   detail::check_host(input, output);
   check_reduce_scatter(input, output, rank(), size());
+  check_reduced_by_kernels("reduce_scatter", output);
   const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
   Operation operation = end_->next(OperationKind::reduce_scatter, output, place);
   operation.op = op;
