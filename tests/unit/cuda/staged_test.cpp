@@ -424,6 +424,10 @@ TEST_CASE("what a call cannot take is refused at the call, and the channel serve
     CHECK_THROWS_AS(rank.communicator.all_reduce(one, two, ReduceOp::sum, rank.ref()), Error);
     CHECK_THROWS_AS(rank.communicator.broadcast(one, 2, rank.ref()), Error);
     CHECK_THROWS_AS(rank.communicator.send(one, self.rank(), rank.ref()), Error);
+    const BufferView bytes{two.data, 8, DType::f8e4m3, two.device};
+    CHECK_THROWS_WITH_AS(rank.communicator.all_reduce(bytes, bytes, ReduceOp::sum, rank.ref()),
+                         doctest::Contains("all_reduce of 8 f8e4m3: only NCCL reduces floats of 8 bits"), Error);
+    rank.communicator.broadcast(bytes, 0, rank.ref());
     rank.communicator.all_reduce(one, one, ReduceOp::sum, rank.ref());
     REQUIRE(rank.wait());
     CHECK(rank.get<float>(one)[0] == 2);

@@ -126,6 +126,26 @@ TEST_CASE("every other collective, and messages, among 1, 2, 3, 4 and 8 ranks") 
   }
 }
 
+TEST_CASE("floats of 8 bits are carried, and a reduction of them is refused at the call") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    GlooRank self(job, thread.rank(), 2);
+    std::vector<std::byte> memory(256, static_cast<std::byte>(thread.rank() + 0x7e));
+    const BufferView view{memory.data(), memory.size(), DType::f8e4m3, {}};
+    const BufferView half{memory.data(), memory.size() / 2, DType::f8e4m3, {}};
+    CHECK_THROWS_WITH_AS(self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()),
+                         doctest::Contains("all_reduce of 256 f8e4m3: only NCCL reduces"), dtrain::Error);
+    CHECK_THROWS_AS(
+        self.communicator.reduce_scatter(
+            view, {memory.data() + half.bytes() * static_cast<std::size_t>(thread.rank()), 128, DType::f8e4m3, {}},
+            ReduceOp::sum, self.stream.ref()),
+        dtrain::Error);
+    self.communicator.broadcast(view, 1, self.stream.ref());
+    CHECK(self.wait());
+    CHECK(memory == std::vector<std::byte>(256, std::byte{0x7f}));
+  });
+}
+
 TEST_CASE("splits have channels of their own, which do not wait for their parent's") {
   const int ranks = 4;
   const auto job = std::make_shared<FakeJob>(ranks);
