@@ -100,7 +100,7 @@ TEST_CASE("a rank that leaves while others reduce is named") {
 
 TEST_CASE("a stopped rank ends the others by the timeout, which names it") {
   if (!there_is_gloo()) return;
-  const Result result = job(3, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "3"}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
+  const Result result = job(3, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "6"}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);

@@ -173,10 +173,13 @@ TEST_CASE("workers that fell because of another are never the cause, whichever e
 
 TEST_CASE("siblings that ignore SIGTERM are killed, and the job is over within two seconds") {
   const std::string mark = new_mark();
-  const Result result =
-      support::run(probe, {mark, "--nproc-per-node=3", "*:join", "*:ignore:15", "0:exit:9", "*:sleep:60000"});
-  CHECK(result.exit_code == 9);
-  CHECK(result.time < two_seconds);
+  Program program(
+      probe, {mark, "--nproc-per-node=3", "*:join", "*:ignore:15", "0:stdout:falls\n", "0:exit:9", "*:sleep:60000"});
+  program.close_input();
+  REQUIRE(program.wait_for("[0] falls"));
+  const support::Stopwatch since_fallen;
+  CHECK(program.wait().exit_code == 9);
+  CHECK(since_fallen.elapsed() < two_seconds);
   CHECK(support::processes_with(mark).empty());
 }
 

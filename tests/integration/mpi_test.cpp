@@ -113,11 +113,11 @@ TEST_CASE("MPI's own collectives end with the job, although MPI cannot cancel th
   CHECK(killed.exit_code != 0);
   CHECK(contains(killed.error, "ends because rank 1 on host"));
   CHECK(contains(killed.error, "was lost"));
-  const Result stopped = job(2, "own_stop", {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  const Result stopped = job(2, "own_stop", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(stopped.error);
   CHECK(
       contains(stopped.error, "waited in vain: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
-  CHECK(contains(stopped.error, "it had not ended after 2000 ms"));
+  CHECK(contains(stopped.error, "it had not ended after 4000 ms"));
   CHECK(stopped.exit_code != 0);
 }
 
@@ -139,7 +139,8 @@ TEST_CASE("a killed rank ends the others within 2 s, and they name it") {
   CHECK(result.exit_code != 0);
   CHECK(contains(result.error, "ends because rank 1 on host"));
   CHECK(contains(result.error, "was lost"));
-  CHECK(result.time < well.time + std::chrono::milliseconds(4000));  // twenty steps, 2 s, and a busy machine
+  CHECK(result.time <
+        well.time + std::chrono::seconds(support::is_sanitized ? 12 : 4));  // twenty steps, 2 s, and a busy machine
 }
 
 TEST_CASE("an exception on one rank is what all ranks say") {
@@ -170,10 +171,10 @@ TEST_CASE("a rank that leaves while others reduce is named") {
 
 TEST_CASE("a rank that does not come is waited for until the timeout, and named") {
   SKIP_WITHOUT_MPI();
-  const Result result = job(2, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  const Result result = job(2, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(result.error);
   CHECK(contains(result.error, "waited in vain: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
-  CHECK(contains(result.error, "rank 1 had not sent its part after 2000 ms"));
+  CHECK(contains(result.error, "rank 1 had not sent its part after 4000 ms"));
   CHECK(result.exit_code != 0);
 }
 

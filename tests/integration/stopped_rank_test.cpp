@@ -54,10 +54,10 @@ TEST_CASE("where a collective's timeout comes first, it names the operation, who
     return;
   }
   const Result result = with_rank_1_stopped(
-      example, {"--epochs=1000"}, {{"DTRAIN_TIMEOUT_SECONDS", "3"}, {"DTRAIN_LIVENESS_SECONDS", "60"}}, "epoch");
+      example, {"--epochs=1000"}, {{"DTRAIN_TIMEOUT_SECONDS", "6"}, {"DTRAIN_LIVENESS_SECONDS", "60"}}, "epoch");
   INFO(result.error);
   CHECK(result.error.find("all_reduce (average) of ") != std::string::npos);
-  CHECK(result.error.find("rank 1 had not arrived after 3000 ms; ranks 0 and 2 had") != std::string::npos);
+  CHECK(result.error.find("rank 1 had not arrived after 6000 ms; ranks 0 and 2 had") != std::string::npos);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
 }

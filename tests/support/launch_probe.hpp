@@ -19,7 +19,7 @@ namespace support {
 inline const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/launch_probe";
 
 /// The slack of a bound in time: none of a test's business but a promise of the launcher's is asserted.
-inline constexpr std::chrono::milliseconds two_seconds{DTRAIN_THREAD_SANITIZER ? 8000 : 2000};
+inline constexpr std::chrono::milliseconds two_seconds{is_sanitized ? 8000 : 2000};
 
 /// On every command line of a test's processes, so that they can be found.
 inline std::string new_mark() {
