@@ -15,8 +15,9 @@
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Owns one rank's end of a channel. Reductions are of every DType but floats of 8 bits, by every ReduceOp, in rank
-/// order (see kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing. Work runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then
-/// sleeps. Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
+/// order (see kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing. Work
+/// runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then sleeps.
+/// Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
