@@ -18,6 +18,7 @@
 #include "dtrain/rendezvous/listen.hpp"
 #include "dtrain/rendezvous/participant.hpp"
 #include "dtrain/rendezvous/server.hpp"
+#include "support/sanitized.hpp"
 
 namespace rendezvous_test {
 
@@ -28,13 +29,20 @@ using dtrain::Deadline;
 using dtrain::FailureLatch;
 
 inline Deadline soon() {
-  return Deadline::after(std::chrono::seconds(30));
+  return Deadline::after(std::chrono::seconds(support::is_sanitized ? 90 : 30));
+}
+
+/// A sanitizer makes loops slow: who says nothing for long is alive.
+inline Limits usual_limits() {
+  Limits limits;
+  limits.liveness = support::is_sanitized ? std::chrono::seconds(30) : limits.liveness;
+  return limits;
 }
 
 struct StoreOptions {
   JobOptions job{};
   std::optional<Secret> secret{};
-  Limits limits{};
+  Limits limits = usual_limits();
 };
 
 /// A Server with one job on a thread of its own, as a launcher has it.
