@@ -41,8 +41,8 @@ bool set_reduction(Operation& operation, const Communicator& communicator, ncclR
 /// device (src/enqueue.cc), and with one rank what is multiplied (src/device/onerank.cu).
 const char* refusal_of(const Operation& operation, const Communicator& communicator) {
   using Kind = Operation::Kind;
-  const bool reduces = operation.kind == Kind::all_reduce || operation.kind == Kind::reduce ||
-                       operation.kind == Kind::reduce_scatter;
+  const bool reduces =
+      operation.kind == Kind::all_reduce || operation.kind == Kind::reduce || operation.kind == Kind::reduce_scatter;
   if (!reduces || !is_float8(operation.type)) return nullptr;
   if (least_compute_capability() < 9) return "FP8 reduction support begins with sm90 capable devices.";
   return communicator.size() == 1 && operation.reduction.is_scaled ? "" : nullptr;
