@@ -154,7 +154,7 @@ def foreign_of(names, parsed):
 
 
 def bodies(names, parsed):
-    """What these headers say, one after another; the umbrella's own lines are only its comment."""
+    """What these headers say, one after another; the umbrella's own lines are for who includes several of them."""
     text = []
     for name in names:
         if name != UMBRELLA:

@@ -33,3 +33,7 @@
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
+
+#if defined(DTRAIN_IMPLEMENTATION) && !DTRAIN_DEFINITIONS
+#error "dtrain: define DTRAIN_IMPLEMENTATION before the first of dtrain's headers is included"
+#endif

@@ -42,6 +42,11 @@ launch::Start start(int argc, char** argv) {
   }
 }
 
+/// The system keeps the lowest eight bits of an exit code: a failure is to be none of those that they make 0.
+inline int as_exit_code(long long code) noexcept {
+  return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
+}
+
 template <class P, RunBody<P> Body>
 int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   const auto call = [&]() -> decltype(auto) {
@@ -55,13 +60,8 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
     call();
     return 0;
   } else {
-    return call();
+    return as_exit_code(static_cast<long long>(call()));
   }
-}
-
-/// The system keeps the lowest eight bits of an exit code: a failure is to be none of those that they make 0.
-inline int as_exit_code(int code) noexcept {
-  return code != 0 && (code & 0xff) == 0 ? exit_code_exception : code;
 }
 
 inline int exit_code_of(const Error& error) {
@@ -97,7 +97,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
   };
   try {
     group.emplace(ProcessGroup<P>::join(worker));
-    const int exit_code = as_exit_code(call_body<P>(body, *group, worker.arguments()));
+    const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group->failure()->cause()) {
       log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +

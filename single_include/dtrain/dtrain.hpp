@@ -117,6 +117,10 @@
 #define DTRAIN_SEPARATE_COMPILATION 0
 #endif
 
+#if defined(DTRAIN_IMPLEMENTATION) && !DTRAIN_SEPARATE_COMPILATION
+#error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
+#endif
+
 /// For headers: whether this source file sees the definitions (they stand in files NAME_definitions.hpp), and what
 /// each of them begins with.
 #if !DTRAIN_SEPARATE_COMPILATION
@@ -7437,7 +7441,7 @@ struct ParticipantOptions {
 class Participant {
  public:
   /// Joins the job. A job of one rank that hosts its own store takes a port that the system chooses.
-  /// Collective, blocking: until all ranks have joined, at most `timeout`.
+  /// Collective, blocking: until all ranks have joined, at most `timeout` and a second, for what the store says then.
   /// @throws what Session::join, listen_for_ranks and host_identity throw, with nothing left behind
   explicit Participant(const ParticipantOptions& options,
                        std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
@@ -8331,11 +8335,20 @@ class Mesh {
     const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
     if (rank_ != 0) {
       store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      store.get_blocking(key_of("all"), deadline);
+      store.get_blocking(key_of("all"), rendezvous::a_moment_after(deadline));  // rank 0 knows who is missing
       return;
     }
     for (int peer = 1; peer < transport_->size; ++peer) {
-      store.get_blocking(key_of(std::to_string(peer)), deadline);
+      const std::string key = key_of(std::to_string(peer));
+      try {
+        store.get_blocking(key, deadline);
+        store.erase_blocking(key, deadline);
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) throw;
+        throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
+                                       " is not connected with " +
+                                       "all others by the deadline; can every host of the job reach every other one?");
+      }
     }
     store.set_blocking(key_of("all"), "", deadline);
   }
@@ -17100,9 +17113,7 @@ class AtomicFile {
       if (tries == most_tries) fail(EBUSY);
     }
     if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
-    if (mode_) {
-      static_cast<void>(::fchmod(descriptor_.get(), *mode_));  // a file system without permissions refuses
-    }
+    if (mode_) give_permissions(*mode_ | S_IWUSR);  // so that the next writer can take over what a killed one leaves
   }
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -17122,6 +17133,7 @@ class AtomicFile {
 
   /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
   void commit() {
+    if (mode_) give_permissions(*mode_);
     if (::fsync(descriptor_.get()) != 0) fail(errno);
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
     descriptor_.reset();
@@ -17137,10 +17149,21 @@ class AtomicFile {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
     mode_ = there.st_mode & 0777;
+    group_ = there.st_gid;
     if (!S_ISREG(there.st_mode)) {
       throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
                                               "and would be replaced by one; name another");
     }
+  }
+
+  /// Never more than `mode`: where the group of what is replaced cannot be given, the file's own group may nothing.
+  void give_permissions(mode_t mode) {
+    struct stat mine {};
+    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
+    if (mine.st_gid != group_ && ::fchown(descriptor_.get(), static_cast<uid_t>(-1), group_) != 0) {
+      mode &= ~static_cast<mode_t>(S_IRWXG);
+    }
+    if ((mine.st_mode & 0777) != mode && ::fchmod(descriptor_.get(), mode) != 0) fail(errno);
   }
 
   /// @returns false where the file was renamed by its writer before it could be locked
@@ -17192,7 +17215,11 @@ class AtomicFile {
 
   std::string path_;
   std::string part_;
-  std::optional<mode_t> mode_;  ///< what is replaced has these permissions, and so has what replaces it
+  /// @name What is replaced has these permissions and this group, and so has what replaces it.
+  /// @{
+  std::optional<mode_t> mode_;
+  gid_t group_ = 0;
+  /// @}
   async::Descriptor descriptor_;
 };
 
@@ -22783,6 +22810,11 @@ launch::Start start(int argc, char** argv) {
   }
 }
 
+/// The system keeps the lowest eight bits of an exit code: a failure is to be none of those that they make 0.
+inline int as_exit_code(long long code) noexcept {
+  return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
+}
+
 template <class P, RunBody<P> Body>
 int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   const auto call = [&]() -> decltype(auto) {
@@ -22796,13 +22828,8 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
     call();
     return 0;
   } else {
-    return call();
+    return as_exit_code(static_cast<long long>(call()));
   }
-}
-
-/// The system keeps the lowest eight bits of an exit code: a failure is to be none of those that they make 0.
-inline int as_exit_code(int code) noexcept {
-  return code != 0 && (code & 0xff) == 0 ? exit_code_exception : code;
 }
 
 inline int exit_code_of(const Error& error) {
@@ -22838,7 +22865,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
   };
   try {
     group.emplace(ProcessGroup<P>::join(worker));
-    const int exit_code = as_exit_code(call_body<P>(body, *group, worker.arguments()));
+    const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group->failure()->cause()) {
       log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +

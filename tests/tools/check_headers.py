@@ -44,6 +44,8 @@ def check_includes(name, text):
         if target.endswith("_definitions.hpp") and not (at == len(lines) - 2 and lines[-3:] == form):
             problems.append(f"{name} includes {target}; only the header that it is named after does, in its last three "
                             f"lines: {' / '.join(amalgamate.definitions_form(target.replace('_definitions', '')))}")
+        elif target.endswith("_definitions.hpp") and '#include "dtrain/core/config.hpp"' not in lines:
+            problems.append(f"{name} asks for DTRAIN_DEFINITIONS and does not include dtrain/core/config.hpp, which sets it")
         same_folder = "/" in name and name.split("/")[0] == target.split("/")[0]
         if not same_folder and height(target) >= height(name):
             problems.append(f"{name} includes {target}, which is not on a lower floor")
@@ -101,7 +103,8 @@ def selftest():
     definitions = "net/socket_definitions.hpp"
     form = "\n".join(amalgamate.definitions_form("net/socket.hpp")) + "\n"
     split = {
-        "net/socket.hpp": good["net/socket.hpp"] + form,
+        "core/config.hpp": head,
+        "net/socket.hpp": good["net/socket.hpp"] + '#include "dtrain/core/config.hpp"\n' + form,
         definitions: head + '#include "dtrain/net/socket.hpp"\n#include "dtrain/net/door.hpp"\n',
         "net/door.hpp": head + "#include <poll.h>\n",
     }
@@ -128,6 +131,7 @@ def selftest():
         (split, None),
         ({**split, "net/socket.hpp": head + '#include "dtrain/net/socket_definitions.hpp"\n'}, "in its last three lines"),
         ({**split, "net/socket.hpp": good["net/socket.hpp"] + form.replace("DEFIN", "IMAGIN")}, "in its last three lines"),
+        ({**split, "net/socket.hpp": good["net/socket.hpp"] + form}, "does not include dtrain/core/config.hpp"),
         ({**split, "net/socket.hpp": head + form + "int x;\n"}, "in its last three lines"),
         ({**split, "policy.hpp": good["policy.hpp"] + form}, "policy.hpp includes net/socket_definitions.hpp"),
         ({**split, "net/door.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "in a circle: net/door.hpp, net/socket.hpp, "

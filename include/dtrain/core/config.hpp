@@ -28,6 +28,10 @@
 #define DTRAIN_SEPARATE_COMPILATION 0
 #endif
 
+#if defined(DTRAIN_IMPLEMENTATION) && !DTRAIN_SEPARATE_COMPILATION
+#error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
+#endif
+
 /// For headers: whether this source file sees the definitions (they stand in files NAME_definitions.hpp), and what
 /// each of them begins with.
 #if !DTRAIN_SEPARATE_COMPILATION

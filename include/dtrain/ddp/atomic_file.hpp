@@ -58,9 +58,7 @@ class AtomicFile {
       if (tries == most_tries) fail(EBUSY);
     }
     if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
-    if (mode_) {
-      static_cast<void>(::fchmod(descriptor_.get(), *mode_));  // a file system without permissions refuses
-    }
+    if (mode_) give_permissions(*mode_ | S_IWUSR);  // so that the next writer can take over what a killed one leaves
   }
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -80,6 +78,7 @@ class AtomicFile {
 
   /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
   void commit() {
+    if (mode_) give_permissions(*mode_);
     if (::fsync(descriptor_.get()) != 0) fail(errno);
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
     descriptor_.reset();
@@ -95,10 +94,21 @@ class AtomicFile {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
     mode_ = there.st_mode & 0777;
+    group_ = there.st_gid;
     if (!S_ISREG(there.st_mode)) {
       throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
                                               "and would be replaced by one; name another");
     }
+  }
+
+  /// Never more than `mode`: where the group of what is replaced cannot be given, the file's own group may nothing.
+  void give_permissions(mode_t mode) {
+    struct stat mine {};
+    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
+    if (mine.st_gid != group_ && ::fchown(descriptor_.get(), static_cast<uid_t>(-1), group_) != 0) {
+      mode &= ~static_cast<mode_t>(S_IRWXG);
+    }
+    if ((mine.st_mode & 0777) != mode && ::fchmod(descriptor_.get(), mode) != 0) fail(errno);
   }
 
   /// @returns false where the file was renamed by its writer before it could be locked
@@ -150,7 +160,11 @@ class AtomicFile {
 
   std::string path_;
   std::string part_;
-  std::optional<mode_t> mode_;  ///< what is replaced has these permissions, and so has what replaces it
+  /// @name What is replaced has these permissions and this group, and so has what replaces it.
+  /// @{
+  std::optional<mode_t> mode_;
+  gid_t group_ = 0;
+  /// @}
   async::Descriptor descriptor_;
 };
 

@@ -59,7 +59,7 @@ struct ParticipantOptions {
 class Participant {
  public:
   /// Joins the job. A job of one rank that hosts its own store takes a port that the system chooses.
-  /// Collective, blocking: until all ranks have joined, at most `timeout`.
+  /// Collective, blocking: until all ranks have joined, at most `timeout` and a second, for what the store says then.
   /// @throws what Session::join, listen_for_ranks and host_identity throw, with nothing left behind
   explicit Participant(const ParticipantOptions& options,
                        std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());

@@ -21,6 +21,7 @@
 #include "support/temporary_directory.hpp"
 
 using dtrain::NamedTensor;
+using dtrain::ddp::AtomicFile;
 using dtrain::ddp::read_checkpoint_file;
 using dtrain::ddp::write_checkpoint_file;
 using support::file_content;
@@ -339,13 +340,20 @@ TEST_CASE("who may read a checkpoint may read the one that replaces it, and nobo
   const support::TemporaryDirectory folder;
   const std::string path = folder.path + "/checkpoint";
   Training training = after(1);
-  for (const mode_t mode : {mode_t{0600}, mode_t{0664}}) {
+  const auto permissions = [](const std::string& of) {
+    struct stat status {};
+    REQUIRE(::stat(of.c_str(), &status) == 0);
+    return status.st_mode & 0777;
+  };
+  for (const mode_t mode : {mode_t{0600}, mode_t{0664}, mode_t{0440}}) {
     write_checkpoint_file(path, training.state());
     REQUIRE(::chmod(path.c_str(), mode) == 0);
+    {
+      const AtomicFile file(path);
+      CHECK(permissions(path + ".part") == (mode | 0200));  // its writer can take it over
+    }
     write_checkpoint_file(path, training.state());
-    struct stat status {};
-    REQUIRE(::stat(path.c_str(), &status) == 0);
-    CHECK((status.st_mode & 0777) == mode);
+    CHECK(permissions(path) == mode);
   }
 }
 

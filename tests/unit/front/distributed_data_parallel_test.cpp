@@ -216,10 +216,11 @@ TEST_CASE("an element type that the backend does not reduce is refused, with the
   };
   const auto state = one_rank();
   Bytes model;
-  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, Group(state)}),
-                       "parameter 0 'table' has a gradient of u8, which backend Fake does not reduce; keep it in a type "
-                       "that the backend reduces, such as f32",
-                       dtrain::Error);
+  CHECK_THROWS_WITH_AS(
+      (DistributedDataParallel{model, Group(state)}),
+      "parameter 0 'table' has a gradient of u8, which backend Fake does not reduce; keep it in a type "
+      "that the backend reduces, such as f32",
+      dtrain::Error);
   CHECK(state->opened.empty());
 }
 

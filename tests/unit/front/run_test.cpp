@@ -30,6 +30,7 @@ TEST_CASE("the exit code is the body's, and never one that the system makes a su
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { return -1; }) == -1);
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { return 256; }) == dtrain::exit_code_exception);
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { return -512; }) == dtrain::exit_code_exception);
+  CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { return 1LL << 32; }) == dtrain::exit_code_exception);
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) {}) == 0);
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { throw std::runtime_error("on purpose"); }) ==
         dtrain::exit_code_exception);

@@ -24,8 +24,10 @@ TEST_CASE("messages over Gloo") {
 #include "support/gloo_mesh.hpp"
 #include "support/thread_ranks.hpp"
 
+using dtrain::Deadline;
 using dtrain::Errc;
 using dtrain::Error;
+using dtrain::backend::gloo::Mesh;
 using dtrain::backend::gloo::Wire;
 using dtrain::backend::message_passing::Lane;
 using dtrain::backend::message_passing::Routine;
@@ -219,6 +221,28 @@ TEST_CASE("a peer that is gone ends a wait, and later messages to it, with an Er
     CHECK(sentence.find("?): Gloo says: ") != std::string::npos);
     thrown(later, Errc::closed);
     thrown([&] { wire->send(memory, 1, Lane::direct); }, Errc::closed);
+  });
+}
+
+TEST_CASE(
+    "a rank that does not say that it is connected is named, and nobody waits for it much longer than until then") {
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& self) {
+    const auto context = support::channel_context(job, self.rank(), 3, "group", std::chrono::seconds(10));
+    Mesh mesh(context, Deadline::after(std::chrono::seconds(10)));
+    mesh.exchange(context.store, Deadline::after(std::chrono::seconds(10)));
+    mesh.connect();
+    if (self.rank() == 2) {
+      CHECK(context.store.get_blocking("seen", Deadline::after(std::chrono::seconds(10))).empty());
+      return;
+    }
+    const auto wait = [&] { mesh.await_all(context.store, Deadline::after(std::chrono::milliseconds(300))); };
+    const std::string sentence = thrown(wait, Errc::timeout);
+    if (self.rank() == 0) {
+      CHECK(sentence.find("connecting channel 'group': rank 2 on host host-2 is not connected with all others") == 0);
+    } else {
+      context.store.set_blocking("seen", "", Deadline::after(std::chrono::seconds(10)));  // the last to give up
+    }
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <future>
+#include <semaphore>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -156,15 +158,15 @@ TEST_CASE("a store that goes away is a failure on every rank that names it") {
 }
 
 TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
-  std::promise<void> joined;
+  std::counting_semaphore<> joined{0};
   StoreOptions options = StoreProcess::with_world_size(2);
-  options.job.on_joined = [&](int, const std::string&) { joined.set_value(); };
+  options.job.on_joined = [&](int, const std::string&) { joined.release(); };
   StoreProcess store(std::move(options));
   std::string error;
   std::jthread joining([&] {
     error = on_ranks(1, [&](int) { const Participant participant(rank_options(0, 2, store.port())); }).front();
   });
-  joined.get_future().wait();
+  REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
   for (int turn = 0; turn < 3; ++turn) {
     CHECK(store.connections() == 1);  // and meanwhile the store's thread has sent Accepted
   }

@@ -1,7 +1,8 @@
 #include <doctest/doctest.h>
 
-#include <future>
+#include <semaphore>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -102,11 +103,11 @@ TEST_CASE("world sizes that differ are an error on every rank that names both") 
 }
 
 TEST_CASE("a rank that is taken or out of range is refused alone, and the others form") {
-  std::promise<void> joined;
+  std::counting_semaphore<> joined{0};
   StoreOptions server = StoreProcess::with_world_size(2);
   server.job.on_joined = [&](int rank, const std::string&) {
     if (rank == 0) {
-      joined.set_value();
+      joined.release();
     }
   };
   StoreProcess store(std::move(server));
@@ -114,7 +115,7 @@ TEST_CASE("a rank that is taken or out of range is refused alone, and the others
     Participant participant(rank_options(0, 2, store.port()));
     participant.leave_blocking(soon());
   });
-  REQUIRE(joined.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
   for (const int rank : {0, 2}) {
     try {
       const Participant twice(rank_options(rank, 2, store.port()));
@@ -134,11 +135,11 @@ TEST_CASE("a rank that is taken or out of range is refused alone, and the others
 }
 
 TEST_CASE("the shortest patience ends the formation on every rank with the names of who is missing") {
-  std::promise<void> joined;
+  std::counting_semaphore<> joined{0};
   StoreOptions server = StoreProcess::with_world_size(4);
   server.job.on_joined = [&](int rank, const std::string&) {
     if (rank == 2) {
-      joined.set_value();
+      joined.release();
     }
   };
   StoreProcess store(std::move(server));
@@ -146,7 +147,7 @@ TEST_CASE("the shortest patience ends the formation on every rank with the names
     ParticipantOptions options = rank_options(rank == 0 ? 0 : 2, 4, store.port());
     if (rank == 0) {
       options.timeout = std::chrono::milliseconds(1500);
-      joined.get_future().wait();
+      if (!joined.try_acquire_for(std::chrono::seconds(30))) throw std::runtime_error("rank 2 did not join");
     }
     const Participant participant(options);
   });

@@ -106,6 +106,7 @@ TEST_CASE("large values come whole over a connection that keeps breaking") {
     participant.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(2));
+  CHECK(proxy.accepted() > 1);
 }
 
 TEST_CASE("who does not come back within the grace is lost, and is told that its session is over when it does") {

@@ -17,6 +17,8 @@
 #include "dtrain/backend/gloo/peer_card.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/rendezvous/control.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -86,11 +88,20 @@ class Mesh {
     const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
     if (rank_ != 0) {
       store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      store.get_blocking(key_of("all"), deadline);
+      store.get_blocking(key_of("all"), rendezvous::a_moment_after(deadline));  // rank 0 knows who is missing
       return;
     }
     for (int peer = 1; peer < transport_->size; ++peer) {
-      store.get_blocking(key_of(std::to_string(peer)), deadline);
+      const std::string key = key_of(std::to_string(peer));
+      try {
+        store.get_blocking(key, deadline);
+        store.erase_blocking(key, deadline);
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) throw;
+        throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
+                                       " is not connected with " +
+                                       "all others by the deadline; can every host of the job reach every other one?");
+      }
     }
     store.set_blocking(key_of("all"), "", deadline);
   }
