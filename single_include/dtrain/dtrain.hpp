@@ -620,54 +620,36 @@ struct Float8Format {
   }
 };
 
+/// The type of a format; no arithmetic.
+template <class Format>
+struct Float8 {
+  std::uint8_t bits = 0;
+
+  constexpr Float8() noexcept = default;
+
+  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: what is beyond the largest finite value becomes
+  /// it, infinity too. Every NaN becomes 0x7f.
+  constexpr explicit Float8(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr Float8 from_bits(std::uint8_t bits) noexcept {
+    Float8 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
+};
+
 }  // namespace detail
 
 /// Four bits of exponent, three digits, no infinity ("e4m3fn"): to 448, in steps of 2^-9 near 0. For programs without
 /// such a type of their own; float16.hpp says how another (__nv_fp8_e4m3, c10::Float8_e4m3fn) is made known to dtrain.
 /// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
-struct float8_e4m3 {
-  std::uint8_t bits = 0;
-
-  constexpr float8_e4m3() noexcept = default;
-
-  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: what is beyond the largest finite value becomes
-  /// it, infinity too. Every NaN becomes 0x7f.
-  constexpr explicit float8_e4m3(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr float8_e4m3 from_bits(std::uint8_t bits) noexcept {
-    float8_e4m3 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
-
- private:
-  using Format = detail::Float8Format<3, 0x7e>;
-};
+using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
 
 /// Five bits of exponent, two digits, an infinity: to 57344, in steps of 2^-16 near 0. Else as float8_e4m3.
-struct float8_e5m2 {
-  std::uint8_t bits = 0;
-
-  constexpr float8_e5m2() noexcept = default;
-
-  /// As float8_e4m3's: no float becomes infinity.
-  constexpr explicit float8_e5m2(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr float8_e5m2 from_bits(std::uint8_t bits) noexcept {
-    float8_e5m2 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
-
- private:
-  using Format = detail::Float8Format<2, 0x7b>;
-};
+using float8_e5m2 = detail::Float8<detail::Float8Format<2, 0x7b>>;
 
 template <>
 struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
@@ -8346,8 +8328,8 @@ class Mesh {
       } catch (const Error& error) {
         if (error.code() != make_error_code(Errc::timeout)) throw;
         throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
-                                       " is not connected with " +
-                                       "all others by the deadline; can every host of the job reach every other one?");
+                                       " is not connected with all others by the deadline; can every host of the job "
+                                       "reach every other one?");
       }
     }
     store.set_blocking(key_of("all"), "", deadline);
@@ -9751,7 +9733,7 @@ class Session {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   int highest_tag() const noexcept { return highest_tag_; }
-  const std::string& library() const noexcept { return library_; }
+  const std::string& version_text() const noexcept { return library_; }
 
   /// Collective where this began MPI; blocking, until every rank has come here.
   void end() noexcept {
@@ -10071,7 +10053,7 @@ class Engine {
   int size() const noexcept { return session().size(); }
   int highest_tag() const noexcept { return session().highest_tag(); }
   MPI_Comm communicator() const noexcept { return session().communicator(); }
-  const std::string& library() const noexcept { return session().library(); }
+  const std::string& version_text() const noexcept { return session().version_text(); }
 
   Orders& orders() noexcept { return shared_->inside.loop.orders(); }
   Requests& requests() noexcept { return shared_->inside.loop.requests(); }
@@ -12606,7 +12588,7 @@ class HostOver {
                             "choosing a channel's tags");
       const int number = *chosen;
       if (number >= own) {
-        throw Error(Errc::limit, engine_->library() + " has tags up to " + std::to_string(engine_->highest_tag()) +
+        throw Error(Errc::limit, engine_->version_text() + " has tags up to " + std::to_string(engine_->highest_tag()) +
                                      " only: this rank has opened " + std::to_string(number) +
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }
@@ -13908,7 +13890,7 @@ struct Mpi {
                                       std::to_string(newcomer.rank) + " of " + std::to_string(newcomer.world_size) +
                                       ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
                                       std::to_string(engine->size()) + "; the program is linked with " +
-                                      engine->library() + ": start it with that MPI's mpirun, `mpirun -n " +
+                                      engine->version_text() + ": start it with that MPI's mpirun, `mpirun -n " +
                                       std::to_string(newcomer.world_size) + " PROGRAM`");
     }
     std::string secret = newcomer.secret.value_or(newcomer.rank == 0 ? rendezvous::Secret::drawn().text() : "");

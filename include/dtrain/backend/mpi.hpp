@@ -53,7 +53,7 @@ struct Mpi {
                                       std::to_string(newcomer.rank) + " of " + std::to_string(newcomer.world_size) +
                                       ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
                                       std::to_string(engine->size()) + "; the program is linked with " +
-                                      engine->library() + ": start it with that MPI's mpirun, `mpirun -n " +
+                                      engine->version_text() + ": start it with that MPI's mpirun, `mpirun -n " +
                                       std::to_string(newcomer.world_size) + " PROGRAM`");
     }
     std::string secret = newcomer.secret.value_or(newcomer.rank == 0 ? rendezvous::Secret::drawn().text() : "");

@@ -62,54 +62,36 @@ struct Float8Format {
   }
 };
 
+/// The type of a format; no arithmetic.
+template <class Format>
+struct Float8 {
+  std::uint8_t bits = 0;
+
+  constexpr Float8() noexcept = default;
+
+  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: what is beyond the largest finite value becomes
+  /// it, infinity too. Every NaN becomes 0x7f.
+  constexpr explicit Float8(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr Float8 from_bits(std::uint8_t bits) noexcept {
+    Float8 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
+};
+
 }  // namespace detail
 
 /// Four bits of exponent, three digits, no infinity ("e4m3fn"): to 448, in steps of 2^-9 near 0. For programs without
 /// such a type of their own; float16.hpp says how another (__nv_fp8_e4m3, c10::Float8_e4m3fn) is made known to dtrain.
 /// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
-struct float8_e4m3 {
-  std::uint8_t bits = 0;
-
-  constexpr float8_e4m3() noexcept = default;
-
-  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: what is beyond the largest finite value becomes
-  /// it, infinity too. Every NaN becomes 0x7f.
-  constexpr explicit float8_e4m3(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr float8_e4m3 from_bits(std::uint8_t bits) noexcept {
-    float8_e4m3 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
-
- private:
-  using Format = detail::Float8Format<3, 0x7e>;
-};
+using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
 
 /// Five bits of exponent, two digits, an infinity: to 57344, in steps of 2^-16 near 0. Else as float8_e4m3.
-struct float8_e5m2 {
-  std::uint8_t bits = 0;
-
-  constexpr float8_e5m2() noexcept = default;
-
-  /// As float8_e4m3's: no float becomes infinity.
-  constexpr explicit float8_e5m2(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr float8_e5m2 from_bits(std::uint8_t bits) noexcept {
-    float8_e5m2 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
-
- private:
-  using Format = detail::Float8Format<2, 0x7b>;
-};
+using float8_e5m2 = detail::Float8<detail::Float8Format<2, 0x7b>>;
 
 template <>
 struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};

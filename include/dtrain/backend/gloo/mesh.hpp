@@ -99,8 +99,8 @@ class Mesh {
       } catch (const Error& error) {
         if (error.code() != make_error_code(Errc::timeout)) throw;
         throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
-                                       " is not connected with " +
-                                       "all others by the deadline; can every host of the job reach every other one?");
+                                       " is not connected with all others by the deadline; can every host of the job "
+                                       "reach every other one?");
       }
     }
     store.set_blocking(key_of("all"), "", deadline);

@@ -76,7 +76,7 @@ class Engine {
   int size() const noexcept { return session().size(); }
   int highest_tag() const noexcept { return session().highest_tag(); }
   MPI_Comm communicator() const noexcept { return session().communicator(); }
-  const std::string& library() const noexcept { return session().library(); }
+  const std::string& version_text() const noexcept { return session().version_text(); }
 
   Orders& orders() noexcept { return shared_->inside.loop.orders(); }
   Requests& requests() noexcept { return shared_->inside.loop.requests(); }

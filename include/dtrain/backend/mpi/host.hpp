@@ -147,7 +147,7 @@ class HostOver {
                             "choosing a channel's tags");
       const int number = *chosen;
       if (number >= own) {
-        throw Error(Errc::limit, engine_->library() + " has tags up to " + std::to_string(engine_->highest_tag()) +
+        throw Error(Errc::limit, engine_->version_text() + " has tags up to " + std::to_string(engine_->highest_tag()) +
                                      " only: this rank has opened " + std::to_string(number) +
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }

@@ -53,7 +53,7 @@ class Session {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   int highest_tag() const noexcept { return highest_tag_; }
-  const std::string& library() const noexcept { return library_; }
+  const std::string& version_text() const noexcept { return library_; }
 
   /// Collective where this began MPI; blocking, until every rank has come here.
   void end() noexcept {
