@@ -66,12 +66,9 @@ TEST_CASE("a job that is told to end is not started again, before or while its w
     CHECK(result.exit_code == 128 + signal);
     CHECK(!contains(result.error, "attempt 2"));
   }
-  Program failing(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:ignore:15", "0:stdout:falls\n",
-                          "0:exit:4", "1:sleep:60000"});
-  REQUIRE(failing.wait_for("[0] falls"));
-  ::usleep(100000);
-  failing.signal(SIGTERM);
-  const Result result = failing.wait();
+  const Result result =
+      support::run(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:ignore:15", "0:exit:4",
+                           "1:signal-launcher-after-failure:15", "1:sleep:60000"});
   CHECK(result.exit_code == 4);
   CHECK(!contains(result.error, "attempt 2"));
 }

@@ -163,6 +163,11 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     return 1;
   } else if (action.name == "wait-for-failure") {
     return wait_for_failure(*participant);
+  } else if (action.name == "signal-launcher-after-failure") {
+    wait_for_failure(*participant);
+    if (::kill(::getppid(), number) != 0) {
+      ::_exit(99);
+    }
   } else if (action.name == "process") {
     write_file(action.value, std::to_string(::getpid()));
   } else if (action.name == "await") {
