@@ -57,6 +57,18 @@ inline void require_below(std::optional<int> part, std::optional<int> whole, con
   require(!part || !whole || *part < *whole, sentence);
 }
 
+/// Nobody is alone whom a variable calls one of several, unless the user says so.
+inline void require_not_lonely(const identity::ProcessIdentity& who, const identity::Environment& environment) {
+  const identity::Variables variables(environment);
+  if (who.launcher != identity::SingleSource::name || variables.has("DTRAIN_LAUNCHER")) {
+    return;
+  }
+  for (const char* rank : {"RANK", "DTRAIN_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK",
+                           "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "PALS_RANKID", "SM_CURRENT_HOST"}) {
+    require(!variables.has(rank), "a process with a rank is not alone");
+  }
+}
+
 /// Consistent, with an address and a port; complete where there is one process.
 inline void require_identity(const identity::ProcessIdentity& who) {
   require_below(who.rank, who.world_size, "the rank is below the world size");

@@ -15,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const identity::ProcessIdentity who = identity::process_identity(start.environment, arguments);
     fuzz::require_identity(who);
+    fuzz::require_not_lonely(who, start.environment);
     fuzz::require(who == identity::process_identity(start.environment, arguments), "the same gives the same");
     start.environment["OMPI_UNIVERSE_SIZE"] = "9";
     start.environment["OMPI_COMM_WORLD_NODE_RANK"] = "9";

@@ -72,8 +72,8 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
   if (on_one_node(who)) {
     return loopback_address;
   }
-  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
-                                                        " does not say that all " + std::to_string(who.world_size) +
+  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and nothing says that all " +
+                                                        std::to_string(who.world_size) +
                                                         " processes run on one node; set " + variable +
                                                         " on every process to the host of rank 0");
 }

@@ -36,11 +36,11 @@ inline std::string joined(const std::vector<std::string>& texts) {
 
 }  // namespace detail
 
-/// "identity from torch: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm", then the
-/// warnings.
+/// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
+/// then the warnings.
 inline std::string to_string(const ProcessIdentity& who) {
-  std::string line =
-      "identity from " + who.launcher + ": rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size);
+  std::string line = "identity from " + who.source_text() + ": rank " + std::to_string(who.rank) + " of " +
+                     std::to_string(who.world_size);
   line += ", " + detail::part_of_whole(who, "local rank", who.local_rank, who.local_world_size,
                                        who.is_provisional("local_rank") || who.is_provisional("local_world_size"));
   line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,

@@ -34,6 +34,7 @@ enum class IdentityErrc : std::uint8_t {
   sm_host,
   elastic_range,
   unknown_launcher,
+  half_identity,
 };
 
 constexpr std::string_view name(IdentityErrc code) noexcept {
@@ -59,6 +60,7 @@ constexpr std::string_view name(IdentityErrc code) noexcept {
     case IdentityErrc::sm_host: return "sm-host";
     case IdentityErrc::elastic_range: return "elastic-range";
     case IdentityErrc::unknown_launcher: return "unknown-launcher";
+    case IdentityErrc::half_identity: return "half-identity";
   }
   return "unknown";
 }

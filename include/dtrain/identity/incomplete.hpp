@@ -2,13 +2,27 @@
 /// @file
 /// Environments that say half of what is needed, and the sentences that help.
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
-#include "dtrain/identity/variables.hpp"
+#include "dtrain/identity/half_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Called where no source counts. @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size.
+namespace detail {
+
+/// Whether any launcher's size is set.
+inline bool has_a_size(const Variables& variables) {
+  return variables.has("WORLD_SIZE") ||
+         std::any_of(launcher_pairs.begin(), launcher_pairs.end(),
+                     [&](const RankAndSizeNames& pair) { return variables.has(pair.size); });
+}
+
+}  // namespace detail
+
+/// Called where no source counts.
+/// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
 inline void check_incomplete(const Variables& variables) {
   const std::optional<std::string> nodes = variables.text("PET_NNODES");
   const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
@@ -19,7 +33,7 @@ inline void check_incomplete(const Variables& variables) {
                             "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
   }
   const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
-  if (pmix_rank && !variables.has("WORLD_SIZE")) {
+  if (pmix_rank && !detail::has_a_size(variables)) {
     throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
                                                      " is set but no variable gives the number of processes; set "
                                                      "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
@@ -36,6 +50,7 @@ inline void check_incomplete(const Variables& variables) {
         IdentityErrc::no_world_size,
         quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
   }
+  check_half_identity(variables);
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

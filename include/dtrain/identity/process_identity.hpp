@@ -28,9 +28,13 @@ struct ProcessIdentity {
   int attempt = 0;                       ///< how often the launcher has started the job again
   std::optional<std::string> job;        ///< the job's name, where the launcher gives it one
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
+  bool elastic = false;                  ///< torchrun itself set RANK and WORLD_SIZE, not a script or a person
   std::vector<std::string> provisional;  ///< names of fields
   std::vector<std::string> warnings;     ///< sentences
   std::vector<std::string> ignored;      ///< other launchers, and variables, that are set but say something else
+
+  /// The source, for sentences.
+  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
 
   bool is_provisional(std::string_view field) const {
     return std::find(provisional.begin(), provisional.end(), field) != provisional.end();

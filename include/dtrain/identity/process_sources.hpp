@@ -102,7 +102,8 @@ inline void note_ignored(const Source& chosen, const Variables& variables, Argum
   for (const Source& source : sources) {
     if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, who)) {
-      who.ignored.emplace_back(source.name);
+      const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
+      who.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
     }
   }
   const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");

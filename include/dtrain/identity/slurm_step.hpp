@@ -18,17 +18,20 @@ inline const char* slurm_size_variable(const Variables& variables) {
   return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
-/// Whether this is a task of a step that srun started. The numbers 4294967290 to 4294967293 stand for steps that start
-/// none (interactive, batch, extern, pending), and a batch script has SLURM_PROCID=0 without any step.
-inline bool in_slurm_step(const Variables& variables) {
+/// Whether SLURM_STEP_ID names a step that starts tasks: 4294967290 to 4294967293 stand for those that start none
+/// (interactive, batch, extern, pending).
+inline bool is_real_slurm_step(const Variables& variables) {
   constexpr std::uint64_t first_special = 4294967290;
   constexpr std::uint64_t last_special = 4294967293;
-  if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID") ||
-      !variables.has(slurm_size_variable(variables))) {
-    return false;
-  }
-  const std::uint64_t step = parse_wide_integer(*variables.text("SLURM_STEP_ID")).value_or(0);
-  return step < first_special || step > last_special;
+  const std::optional<std::string> text = variables.text("SLURM_STEP_ID");
+  const std::uint64_t step = parse_wide_integer(text.value_or("")).value_or(0);
+  return text && (step < first_special || step > last_special);
+}
+
+/// Whether this is a task of a step that srun started. A batch script has SLURM_PROCID=0 without any step.
+inline bool in_slurm_step(const Variables& variables) {
+  return is_real_slurm_step(variables) && variables.has("SLURM_PROCID") &&
+         variables.has(slurm_size_variable(variables));
 }
 
 /// Rank and world size of a step's task.

@@ -94,7 +94,7 @@ inline identity::NodeIdentity node_of(const identity::Environment& environment, 
     const IdentityErrc reason = error.reason();
     const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
                        reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
-                       reason == IdentityErrc::rank_out_of_range;
+                       reason == IdentityErrc::rank_out_of_range || reason == IdentityErrc::half_identity;
     if (!stray || flags.node_count) {
       throw;
     }

@@ -380,6 +380,33 @@ TEST_CASE("what other launchers left behind changes nothing") {
   }
 }
 
+TEST_CASE("a rank that lost a variable of its launcher's never is alone without a word") {
+  Random random(11);
+  for (const Launcher& launcher : launchers()) {
+    CAPTURE(launcher.name);
+    for (int round = 0; round < 60; ++round) {
+      Job job = job_for(launcher, random, "h");
+      while (job.world_size() == 1) {
+        job = job_for(launcher, random, "h");
+      }
+      const Rank& rank = job.ranks[static_cast<std::size_t>(random.below(job.world_size()))];
+      const Environment whole = launcher.environment(job, rank);
+      for (const auto& [variable, value] : whole) {
+        CAPTURE(variable);
+        Environment half = whole;
+        half.erase(variable);
+        const bool was_all = half.empty();  // TF_CONFIG and CLUSTER_SPEC
+        try {
+          const ProcessIdentity who = identity::process_identity(half);
+          CHECK((was_all || who.launcher != "single" || !who.warnings.empty()));
+        } catch (const identity::IdentityError& error) {
+          CHECK(error.what() != std::string());
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("other names of the hosts change nothing but the master's address") {
   for (const Launcher& launcher : launchers()) {
     CAPTURE(launcher.name);

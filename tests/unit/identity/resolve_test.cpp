@@ -139,8 +139,9 @@ TEST_CASE("half an environment is an error that helps, not a lonely process") {
   CHECK(error_code_of({{"WORLD_SIZE", "1"}}) == "");
   CHECK(error_code_of({{"RANK", "0"}}) == "no-world-size");
   CHECK(error_code_of({{"PMIX_RANK", "0"}, {"WORLD_SIZE", "4"}}) == "no-rank");
-  const ProcessIdentity half = identity::process_identity({{"DTRAIN_RANK", "1"}});
-  CHECK(half.launcher == "single");
+  CHECK(error_code_of({{"DTRAIN_RANK", "1"}}) == "half-identity");
+  const ProcessIdentity half = identity::process_identity({{"DTRAIN_RANK", "1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  CHECK(half.launcher == "torch");
   CHECK(half.warnings.size() == 1);
 }
 
@@ -279,8 +280,8 @@ TEST_CASE("the line for people says the source, what is learnt later, what is a 
                                               {"PMI_SIZE", "2"},
                                               {"SM_HOSTS", "[]"},
                                               {"SM_CURRENT_HOST", "a"}})) ==
-        "identity from torch: rank 3 of 4, local rank learnt after connecting, node learnt after connecting, store at "
-        "h0:29500; ignored: pmi, sagemaker");
+        "identity from RANK and WORLD_SIZE: rank 3 of 4, local rank learnt after connecting, node learnt after "
+        "connecting, store at h0:29500; ignored: pmi, sagemaker");
   CHECK(
       to_string(identity::process_identity({{"OMPI_COMM_WORLD_RANK", "1"},
                                             {"OMPI_COMM_WORLD_SIZE", "2"},
@@ -292,8 +293,8 @@ TEST_CASE("the line for people says the source, what is learnt later, what is a 
       "at [fd00::2]:61441 (a guess)");
   CHECK(to_string(identity::process_identity(
             {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a\nb"}})) ==
-        "identity from torch: rank 1 of 4, local rank 1 of a number learnt after connecting, node learnt after "
-        "connecting, store at a\\nb:29500");
+        "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of a number learnt after connecting, node learnt "
+        "after connecting, store at a\\nb:29500");
 }
 
 TEST_CASE("every error code has a sentence with the variable and its value") {

@@ -25,7 +25,7 @@ struct TorchSource {
     who.rank = *variables.integer("RANK");
     who.world_size = *variables.integer("WORLD_SIZE");
     who.job = variables.text("TORCHELASTIC_RUN_ID");
-    const bool elastic = who.job.has_value();
+    const bool elastic = who.elastic = who.job.has_value();
     who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
     if (!elastic) {
       check_conflicts(variables, who);
