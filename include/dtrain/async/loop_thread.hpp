@@ -10,9 +10,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/async/blocking_call.hpp"
 #include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/start_thread.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -22,9 +22,9 @@ namespace DTRAIN_NAMESPACE::async {
 /// outside).
 class LoopThread {
  public:
+  /// @throws Error where the system gives no more threads
   LoopThread() {
-    const BlockedSignals blocked;
-    thread_ = std::jthread([this] { serve(); });
+    thread_ = start_thread("the thread of an event loop", [this] { serve(); });
   }
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;

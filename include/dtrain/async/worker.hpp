@@ -4,13 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
-#include <system_error>
 #include <thread>
 
-#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -21,20 +18,12 @@ namespace DTRAIN_NAMESPACE::async {
 class Worker {
  public:
   /// @throws Error where the system gives no more threads
-  Worker() {
-    const BlockedSignals blocked;
-    try {
-      thread_ = std::thread([this] { main(); });
-    } catch (const std::system_error& failure) {
-      throw Error(failure.code(), std::string("starting a channel's thread: ") + failure.what());
-    }
-  }
+  Worker() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() {
     work_ = nullptr;
     post();
-    thread_.join();
   }
 
   /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
@@ -84,7 +73,7 @@ class Worker {
   void* object_ = nullptr;
   std::atomic<std::uint32_t> started_{0};
   std::atomic<std::uint32_t> done_{0};
-  std::thread thread_;
+  std::jthread thread_;  ///< last: joined before what it uses goes
 };
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/async/event.hpp"
+#include "dtrain/async/start_thread.hpp"
 #include "dtrain/net/address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
@@ -99,19 +99,15 @@ class Lookup {
 
 inline std::shared_ptr<Lookup> start_lookup(async::EventLoop& loop, std::string host, std::uint16_t port) {
   auto lookup = std::make_shared<Lookup>(loop);
-  const async::BlockedSignals blocked;
-  try {
-    std::thread([lookup, host = std::move(host), port] {
-      Resolution found;
-      try {
-        found = ask_system(host, port);
-        lookup->deliver(lookup, std::move(found));
-      } catch (...) {  // out of memory: the coroutine's deadline ends the wait
-      }
-    }).detach();
-  } catch (const std::system_error& error) {
-    throw Error(error.code(), std::string("starting a thread to resolve a host name: ") + error.what());
-  }
+  const auto ask = [lookup, host = std::move(host), port] {
+    Resolution found;
+    try {
+      found = ask_system(host, port);
+      lookup->deliver(lookup, std::move(found));
+    } catch (...) {  // out of memory: the coroutine's deadline ends the wait
+    }
+  };
+  async::start_thread("a thread to resolve a host name", ask).detach();
   return lookup;
 }
 

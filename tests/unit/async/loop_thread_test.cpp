@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "dtrain/async/worker.hpp"
+#include "support/no_threads.hpp"
+
 namespace {
 
 using namespace dtrain;
@@ -33,6 +36,27 @@ TEST_CASE("run_blocking returns a task's value, and throws what it throws") {
   CHECK_THROWS_WITH(thread.run_blocking(fails, soon()), "on the loop");
   const auto cannot_begin = [](EventLoop&) -> Task<void> { throw std::runtime_error("before the task"); };
   CHECK_THROWS_WITH(thread.run_blocking(cannot_begin, soon()), "before the task");
+}
+
+TEST_CASE("where no thread can be had, the sentence says what it was for") {
+  std::string of_a_loop;
+  std::string of_a_worker;
+  {
+    const support::NoThreads none;
+    try {
+      const LoopThread thread;
+    } catch (const std::exception& error) {
+      of_a_loop = error.what();
+    }
+    try {
+      const async::Worker worker;
+    } catch (const std::exception& error) {
+      of_a_worker = error.what();
+    }
+  }
+  CHECK(of_a_loop == "starting the thread of an event loop: Resource temporarily unavailable");
+  CHECK(of_a_worker == "starting a channel's thread: Resource temporarily unavailable");
+  CHECK_NOTHROW(LoopThread());
 }
 
 TEST_CASE("a run_blocking that times out has destroyed its task: the caller's locals are its own again") {

@@ -3,11 +3,9 @@
 /// A thread that drains a host queue while the user computes.
 
 #include <string>
-#include <system_error>
 #include <thread>
 
-#include "dtrain/async/blocked_signals.hpp"
-#include "dtrain/core/error.hpp"
+#include "dtrain/async/start_thread.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -19,14 +17,12 @@ class HelperThread {
  public:
   /// @throws Error where the system gives no more threads.
   explicit HelperThread(Queue& queue) : queue_(queue) {
-    const async::BlockedSignals blocked;  // the user's handlers run in the user's threads
     queue_.has_helper_.store(true);
     try {
-      thread_ = std::jthread([this] { main(); });
-    } catch (const std::system_error& failure) {
+      thread_ = async::start_thread("the communication helper thread", [this] { main(); });
+    } catch (const Error& failure) {
       queue_.has_helper_.store(false);
-      throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
-                                      "; progress = inline needs no thread");
+      throw Error(failure.code(), std::string(failure.what()) + "; progress = inline needs no thread");
     }
   }
   HelperThread(const HelperThread&) = delete;

@@ -1,0 +1,28 @@
+#pragma once
+/// @file
+/// Starting a thread of the library's own: without signals, and with a sentence where there is none to be had.
+
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Runs `main()` on a new thread, which takes no signals: the program's handlers run in the program's threads.
+/// @param what names the thread in the sentence: "a channel's thread"
+/// @throws Error (posix) where the system gives no more threads
+template <class Main>
+std::jthread start_thread(const std::string& what, Main main) {
+  const BlockedSignals blocked;
+  try {
+    return std::jthread(std::move(main));
+  } catch (const std::system_error& failure) {
+    throw Error(failure.code(), "starting " + what + ": " + failure.what());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
