@@ -65,6 +65,15 @@ inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::
   return found;
 }
 
+/// Every interface is for those with a secret. @param who names it: "DTRAIN_INTERFACE=0.0.0.0" @throws Error (usage)
+inline void require_secret_for_any(const net::Endpoint& endpoint, const std::string& who, bool has_secret) {
+  if (!has_secret && endpoint.unmapped().is_any()) {
+    throw Error(Errc::usage, who + " means every interface of this machine, and to listen at all of them the job's " +
+                                 "store needs a secret; name one address or interface, or set the same DTRAIN_SECRET " +
+                                 "for all of the job");
+  }
+}
+
 /// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
 /// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
 /// @throws Error (usage) where that would be every interface, for everybody
@@ -90,14 +99,17 @@ inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const s
 
 /// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
 /// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
-/// address of the default route, and at the loopback address that the name means here.
+/// address of the default route, and at the loopback address that the name means here. 0.0.0.0 and :: are every
+/// address.
 /// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
 /// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
                                                                 ListenRules rules) {
   std::vector<net::Listener> listeners;
+  const std::string who = rules.interface ? "DTRAIN_INTERFACE=" + *rules.interface : "the master address " + host;
   const auto listen = [&](const net::Endpoint& endpoint) {
+    detail::require_secret_for_any(endpoint, who, rules.has_secret);
     std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
     if (listener) {
       listeners.push_back(*std::move(listener));
@@ -107,7 +119,7 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   if (rules.interface) {
     const std::vector<net::Endpoint> named = detail::named_addresses(*rules.interface, port);
     if (!std::any_of(named.begin(), named.end(), listen)) {
-      throw Error(Errc::usage, "DTRAIN_INTERFACE=" + *rules.interface + " is no address of this machine");
+      throw Error(Errc::usage, who + " is no address of this machine");
     }
     co_return std::move(listeners);
   }

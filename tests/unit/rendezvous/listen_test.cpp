@@ -78,6 +78,36 @@ TEST_CASE("a store listens at every interface only with a secret") {
   }
 }
 
+TEST_CASE("an address that means every interface is refused without a secret, whoever names it and however") {
+  const std::string rest =
+      " means every interface of this machine, and to listen at all of them the job's store needs a secret; name one "
+      "address or interface, or set the same DTRAIN_SECRET for all of the job";
+  std::vector<std::string> everywhere{"0.0.0.0", "0"};  // the system reads "0" as 0.0.0.0
+  if (has_ipv6()) {
+    everywhere.insert(everywhere.end(), {"::", "[::]", "0:0::0"});
+  }
+  for (const std::string& each : everywhere) {
+    CAPTURE(each);
+    CHECK(listens_at(each, {std::nullopt, false}) == "the master address " + each + rest);
+    const std::string open = listens_at(each, {std::nullopt, true});
+    CHECK((open == "::" || open == "0.0.0.0"));
+    if (Endpoint::from_numeric(each, 0)) {
+      CHECK(listens_at("127.0.0.1", {each, false}) == "DTRAIN_INTERFACE=" + each + rest);
+      const std::string named = listens_at("127.0.0.1", {each, true});
+      CHECK((named == "::" || named == "0.0.0.0"));
+    }
+  }
+  CHECK(listens_at("::ffff:0.0.0.0", {std::nullopt, false}) == "the master address ::ffff:0.0.0.0" + rest);
+  const std::string error = on_ranks(1, [&](int rank) {
+                              ParticipantOptions options = rank_options(rank, 2, 0);
+                              options.master_host = "0.0.0.0";
+                              options.timeout = std::chrono::seconds(10);
+                              options.host_store = true;
+                              const Participant participant(options);
+                            }).front();
+  CHECK(error == "the master address 0.0.0.0" + rest);
+}
+
 TEST_CASE("a name that means the loopback address here is listened at there and at the address of the route out") {
   const std::vector<Endpoint> debian{at("127.0.1.1", 7)};
   CHECK(hosts(detail::behind_a_name("host-a", debian, at("198.51.100.3"))) ==
