@@ -12,7 +12,7 @@ namespace DTRAIN_NAMESPACE {
 
 /// What made a job fail.
 enum class CauseKind : std::uint8_t {
-  lost = 1,      ///< a rank's connection closed without leave(ok): killed, crashed, or left before the end
+  lost = 1,      ///< a rank's connection closed before it left: killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank
   timeout,       ///< a deadline passed
   disagreement,  ///< ranks differ in what must be the same

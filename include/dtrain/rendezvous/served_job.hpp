@@ -174,7 +174,7 @@ class ServedJob {
 
   /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
   void disconnected(SessionId id, const std::string& how) {
-    const std::string text = "its connection ended without leave(ok) (" + how + ")";
+    const std::string text = "its process ended, or its connection broke, before it left the job (" + how + ")";
     const auto found = members_.find(id);
     if (found == members_.end()) {
       return;
