@@ -18,6 +18,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/ddp/accumulation.hpp"
 #include "dtrain/ddp/agreement.hpp"
 #include "dtrain/ddp/backend_checks.hpp"
@@ -72,7 +73,7 @@ class DistributedDataParallel {
   /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits;
   /// (invalid_argument) for a model that another wrapper has bound; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
+      : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
       try {
         construct(model, options);

@@ -155,7 +155,8 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
     }
   }
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself.
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself;
+  /// and in a process that the rank forked.
   void require_may_block() const { job().require_may_block(); }
 
  private:

@@ -15,6 +15,7 @@
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/owning_process.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -94,8 +95,12 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return block_until(changed_, lock, deadline, [this] { return failed(); });
   }
 
-  /// Tells the job of a failure noticed on this rank. The job's first cause may be another one.
+  /// Tells the job of a failure noticed on this rank. The job's first cause may be another one. Nothing in a process
+  /// that this one forked: it is not the rank.
   void report(const Cause& cause) {
+    if (!process_.is_current()) {
+      return;
+    }
     Reporter reporter;
     {
       const std::lock_guard lock(mutex_);
@@ -146,6 +151,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   std::optional<Cause> cause_;
   std::list<Listener> listeners_;
   Reporter reporter_;
+  const OwningProcess process_;
 };
 
 }  // namespace DTRAIN_NAMESPACE

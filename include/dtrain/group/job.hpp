@@ -13,6 +13,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/ddp/claims.hpp"
 #include "dtrain/launch/worker.hpp"
 #include "dtrain/rendezvous/control_tasks.hpp"
@@ -22,7 +23,8 @@
 namespace DTRAIN_NAMESPACE::group {
 
 /// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
-/// the rank has failed instead, and the others are told. Threads: all members from any thread, leave_blocking and the
+/// the rank has failed instead, and the others are told. A process that was forked since is not the rank: there
+/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the
 /// end from one.
 class Job {
  public:
@@ -43,7 +45,8 @@ class Job {
 
   ~Job();
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs.
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs, and in a process that was forked
+  /// since.
   void require_may_block() const;
 
   /// Blocking: until the job knows, 2 s at most.
@@ -91,6 +94,7 @@ class Job {
   std::vector<Closable*> channels_;
   std::vector<std::shared_ptr<void>> kept_;  ///< goes before what it stands on
   bool left_ = false;
+  const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 

@@ -51,6 +51,12 @@ DTRAIN_DEFINED Job::~Job() {
 }
 
 DTRAIN_DEFINED void Job::require_may_block() const {
+  if (!process_.is_current()) {
+    throw Error(Errc::invalid_argument,
+                "a process that rank " + std::to_string(participant.membership().rank) +
+                    " forked called its process group; the group is of the process that joined the job; let the child "
+                    "compute without it, and end with _exit or exec");
+  }
   if (tasks.on_loop_thread()) {
     throw Error(Errc::invalid_argument,
                 "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
@@ -59,6 +65,9 @@ DTRAIN_DEFINED void Job::require_may_block() const {
 }
 
 DTRAIN_DEFINED void Job::report_exception(const std::string& text) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
   try {
     participant.failure()->report(exception_cause(text));
     if (!tasks.on_loop_thread()) {
@@ -70,6 +79,9 @@ DTRAIN_DEFINED void Job::report_exception(const std::string& text) noexcept {
 }
 
 DTRAIN_DEFINED void Job::report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
   try {
     async::EventLoop& loop = participant.control_thread().loop();
     loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {

@@ -82,7 +82,7 @@ class [[nodiscard]] BackgroundTask {
   void cancel() noexcept {
     const std::shared_ptr<detail::BackgroundState<T>> state = std::exchange(state_, nullptr);
     const std::shared_ptr<Control> control = std::exchange(control_, nullptr);
-    if (!state || state->gone()) {
+    if (!state || !control->is_of_this_process() || state->gone()) {
       return;
     }
     const auto end = [state] {

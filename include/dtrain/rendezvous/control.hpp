@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/async/loop_thread.hpp"
+#include "dtrain/core/owning_process.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -21,27 +22,33 @@ inline Deadline a_moment_after(Deadline deadline) {
 }
 
 /// Shared by those who may outlive the loop's owner: after close(), they are told so instead of reaching a loop that is
-/// gone. Threads: all members from any thread; close from none that is inside run_blocking.
+/// gone. So are processes that were forked since, which have no such thread. Threads: all members from any thread;
+/// close from none that is inside run_blocking.
 class Control {
  public:
   explicit Control(async::LoopThread& thread) noexcept : thread_(&thread) {}
 
-  /// LoopThread::run_blocking. @throws also Error (closed) after close()
+  /// LoopThread::run_blocking. @throws also Error (closed) after close(), and in a process that was forked since
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing) {
     const Visit visit(*this);
     if (visit.thread == nullptr) {
-      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+      throw Error(Errc::closed,
+                  std::string(doing) + (process_.is_current() ? ": this rank's process group has been destroyed"
+                                                              : ": this process was forked from a rank and is none"));
     }
     return visit.thread->run_blocking(std::forward<Make>(make), deadline, doing);
   }
 
-  /// EventLoop::post; false after close().
+  /// EventLoop::post; false after close(), and in a process that was forked since.
   template <class F>
   bool post(F function) {
     const Visit visit(*this);
     return visit.thread != nullptr && visit.thread->loop().post(std::move(function));
   }
+
+  /// False in a process that was forked since.
+  bool is_of_this_process() const noexcept { return process_.is_current(); }
 
   /// Whether the caller is on the loop's thread, where nothing may block; false after close().
   bool on_loop_thread() {
@@ -52,6 +59,9 @@ class Control {
   /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
   /// wait for.
   void close() {
+    if (!process_.is_current()) {
+      return;
+    }
     std::unique_lock lock(mutex_);
     thread_ = nullptr;
     changed_.wait(lock, [this] { return visitors_ == 0; });
@@ -60,6 +70,9 @@ class Control {
  private:
   struct Visit {
     explicit Visit(Control& home) : control(home) {
+      if (!control.process_.is_current()) {
+        return;  // nor is the mutex: another thread may have held it at the fork
+      }
       const std::lock_guard lock(control.mutex_);
       thread = control.thread_;
       ++control.visitors_;
@@ -67,6 +80,9 @@ class Control {
     Visit(const Visit&) = delete;
     Visit& operator=(const Visit&) = delete;
     ~Visit() {
+      if (!control.process_.is_current()) {
+        return;
+      }
       const std::lock_guard lock(control.mutex_);
       if (--control.visitors_ == 0) {
         control.changed_.notify_all();
@@ -80,6 +96,7 @@ class Control {
   std::condition_variable changed_;
   async::LoopThread* thread_;  ///< guarded by mutex_; null once closed
   int visitors_ = 0;           ///< guarded by mutex_
+  const OwningProcess process_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -4,16 +4,20 @@
 
 #include <thread>
 
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/rendezvous/control_tasks.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Deletes in the thread that asks for it, except on the control thread: a coroutine there may hold the last handle,
-/// and the owner waits for that thread to end. Then a thread of its own does it. @pre the owner has a ControlTasks
-/// `tasks`
+/// and the owner waits for that thread to end. Then a thread of its own does it. In a process that was forked since the
+/// owner stays, as with DeleteInOwningProcess. @pre the owner has a ControlTasks `tasks`
 struct DeleteOffLoop {
   template <class Owner>
   void operator()(Owner* owner) const noexcept {
+    if (!process.is_current()) {
+      return;
+    }
     if (owner->tasks.on_loop_thread()) {
       try {
         std::thread([owner] { delete owner; }).detach();
@@ -24,6 +28,7 @@ struct DeleteOffLoop {
       delete owner;
     }
   }
+  OwningProcess process{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -16,6 +16,7 @@
 #include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/backend/split.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/topology/turns.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
@@ -191,7 +192,8 @@ class Routed {
     void drop() noexcept { turns->release(); }
   };
 
-  Routed(const backend::ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+  Routed(const backend::ChannelContext& context, Deadline deadline)
+      : end_(make_process_owned<End>(context, deadline)) {}
 
   Inner& inner() const noexcept { return end_->inner; }
 
@@ -217,7 +219,7 @@ class Routed {
     }
   }
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 /// What `Over<B>` is for an algorithm on backend B.

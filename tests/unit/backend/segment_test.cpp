@@ -1,8 +1,12 @@
 #include "dtrain/backend/shared_memory/segment.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -62,6 +66,42 @@ TEST_CASE("a memory that is not sealed, or of another size, is not adopted") {
   const auto sealed = Segment::create(4096, 4096);
   CHECK(error_of([&] { Segment::adopt(dtrain::net::Descriptor(::dup(sealed->descriptor())), 8192); }).first ==
         Errc::protocol);
+}
+
+/// The exit code of a forked process that does `act`.
+template <class F>
+int in_child(F act) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(act());
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Whether something is mapped there.
+bool is_mapped(const std::byte* page) {
+  unsigned char resident = 0;
+  return ::mincore(const_cast<std::byte*>(page), 4096, &resident) == 0;
+}
+
+TEST_CASE("a process that is forked does not have the memory, and its copy of the owner unmaps nothing") {
+  for (const std::size_t bytes : {std::size_t{4096}, std::size_t{3} << 20}) {
+    auto made = Segment::create(bytes, bytes);
+    auto adopted = Segment::adopt(dtrain::net::Descriptor(::dup(made->descriptor())), bytes);
+    for (auto* const segment : {&made, &adopted}) {
+      std::byte* const base = (*segment)->base();
+      CHECK(is_mapped(base + bytes - 4096));
+      CHECK(in_child([&] { return is_mapped(base) || is_mapped(base + bytes - 4096) ? 1 : 0; }) == 0);
+      CHECK(in_child([&] {
+              void* const other =
+                  ::mmap(base, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+              segment->reset();
+              return other == base && is_mapped(base) ? 0 : 1;
+            }) == 0);
+    }
+  }
 }
 
 }  // namespace

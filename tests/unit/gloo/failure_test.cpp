@@ -16,8 +16,12 @@ TEST_CASE("failures over Gloo") {
 
 #else
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -156,6 +160,34 @@ TEST_CASE("a peer that is there but never connects ends the opening with the dea
       CHECK(std::chrono::steady_clock::now() - start < 5s);
     });
   }
+}
+
+TEST_CASE("a process that a rank forks ends its copy of the communicator, and the rank's goes on") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    std::optional<GlooRank> self(std::in_place, job, thread.rank(), 2);
+    self->communicator.barrier(self->stream.ref());
+    CHECK(self->wait());
+    if (thread.rank() == 0) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(5);
+        self->communicator.abort({CauseKind::exception, 0, "here", "the child's own trouble"});
+        self.reset();
+        ::_exit(7);
+      }
+      int status = 0;
+      CHECK(::waitpid(child, &status, 0) == child);
+      CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 7));
+    }
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> memory(100'000, 1.0F);
+      const BufferView view = dtrain::buffer_view(std::span(memory));
+      self->communicator.all_reduce(view, view, ReduceOp::sum, self->stream.ref());
+      CHECK(self->wait());
+      CHECK(memory.back() == 2.0F);
+    }
+  });
 }
 
 #endif

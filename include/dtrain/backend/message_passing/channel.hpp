@@ -24,6 +24,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/owning_process.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -92,7 +93,7 @@ class Channel {
 
   /// Ends running and later work of this rank. The first cause stays.
   void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause)) {
+    if (cause_.set(cause) && process_.is_current()) {  // a forked process has no such thread to interrupt
       host_.interrupt();
     }
   }
@@ -203,6 +204,7 @@ class Channel {
     return to_string(operation) + ", " + place_of(operation, place_.channel);
   }
 
+  const OwningProcess process_;
   const int job_rank_;
   const std::string host_name_;
   const std::chrono::nanoseconds timeout_;

@@ -16,6 +16,7 @@
 #include "dtrain/backend/message_passing/members.hpp"
 #include "dtrain/backend/message_passing/work.hpp"
 #include "dtrain/backend/split.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
@@ -114,7 +115,7 @@ class Communicator {
   std::optional<Cause> failure() const { return channel().failure(); }
 
  private:
-  Communicator(const ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+  Communicator(const ChannelContext& context, Deadline deadline) : end_(make_process_owned<End>(context, deadline)) {}
 
   /// What stays at its address when the communicator moves.
   struct End {
@@ -198,7 +199,7 @@ class Communicator {
     ++end_->enqueued;
   }
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -20,6 +20,7 @@
 #include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/backend/split.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -40,7 +41,7 @@ class Communicator {
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
-    auto end = std::make_unique<End>(context, options, stream::cuda::current_device(), deadline);
+    auto end = make_process_owned<End>(context, options, stream::cuda::current_device(), deadline);
     connect_blocking(*end->channel, deadline);
     end->serve();
     return Communicator(std::move(end));
@@ -133,7 +134,7 @@ class Communicator {
     const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
     ++end_->splits;
     auto end =
-        telling_failure(part, [&] { return std::make_unique<End>(part, whole.options, whole.device(), deadline); });
+        telling_failure(part, [&] { return make_process_owned<End>(part, whole.options, whole.device(), deadline); });
     nccl::split_blocking(whole, *end->channel, color, key, deadline);
     end->serve();
     return Communicator(std::move(end));
@@ -198,7 +199,7 @@ class Communicator {
     ReduceOp op = ReduceOp::sum;
   };
 
-  explicit Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+  explicit Communicator(ProcessOwned<End> end) noexcept : end_(std::move(end)) {}
 
   /// The next collective; nothing is counted before it is enqueued. @param shown tells its count and type
   template <class Call>
@@ -243,7 +244,7 @@ class Communicator {
     }
   }
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -25,6 +25,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/kernels/isa.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -163,8 +164,13 @@ class Channel {
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
+  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays. In a process
+  /// that the rank forked only that process's copy ends: the slot is the rank's.
   void abort(const Cause& cause) noexcept {
+    if (!process_.is_current()) {
+      cause_.set(cause);
+      return;
+    }
     if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
       leave(SlotState::failed);
       sleeper_.wake();
@@ -243,6 +249,7 @@ class Channel {
 
   std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
 
+  const OwningProcess process_;
   const int rank_;
   const int size_;
   const int job_rank_;

@@ -10,6 +10,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/shared_memory/allocation.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -72,9 +73,9 @@ class Communicator {
  private:
   struct End;
 
-  explicit Communicator(std::unique_ptr<End> end) noexcept;
+  explicit Communicator(ProcessOwned<End> end) noexcept;
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 static_assert(backend::Communicator<Communicator>);

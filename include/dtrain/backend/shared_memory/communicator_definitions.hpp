@@ -147,7 +147,7 @@ struct Communicator::End {
   FailureLatch::Subscription subscription;
 };
 
-DTRAIN_DEFINED Communicator::Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<End> end) noexcept : end_(std::move(end)) {}
 DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
@@ -157,7 +157,7 @@ DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& co
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
   Links links = Links::open(context, deadline);
   const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto end = std::make_unique<End>(context, std::move(links), shared.segment);
+  auto end = make_process_owned<End>(context, std::move(links), shared.segment);
   end->prove_one_memory(shared.nonce);
   return Communicator(std::move(end));
 }

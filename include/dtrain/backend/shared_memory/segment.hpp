@@ -15,6 +15,7 @@
 
 #include "dtrain/backend/shared_memory/available_memory.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/net/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -25,7 +26,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// A mapped memfd: no file anywhere, gone with the last process that maps it. Pages exist once they are reserved (a
+/// A mapped memfd: no file anywhere, gone with the last process that maps it. A process that this one forks does not
+/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a
 /// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
 /// it.
 class Segment {
@@ -68,7 +70,11 @@ class Segment {
 
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
-  ~Segment() { static_cast<void>(::munmap(base_, bytes_)); }
+  ~Segment() {
+    if (process_.is_current()) {  // in a process that was forked since, something else may be there
+      unmap();
+    }
+  }
 
   std::byte* base() const noexcept { return base_; }
   std::size_t bytes() const noexcept { return bytes_; }
@@ -125,13 +131,20 @@ class Segment {
       static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
     }
     if (mapped == MAP_FAILED) {
-      static_cast<void>(::munmap(base_, bytes));
+      unmap();
       throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    if (::madvise(base_, bytes, MADV_DONTFORK) != 0) {
+      const Error refused = errno_error("keeping a shared memory out of processes that this one forks");
+      unmap();
+      throw refused;
     }
     if (slack > 0) {
       static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
     }
   }
+
+  void unmap() const noexcept { static_cast<void>(::munmap(base_, bytes_)); }
 
   static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
     return {Errc::out_of_memory,
@@ -140,6 +153,7 @@ class Segment {
                 "container more memory"};
   }
 
+  const OwningProcess process_;
   net::Descriptor memory_;
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;

@@ -21,6 +21,7 @@
 #include "dtrain/backend/staged/pieces.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -41,7 +42,7 @@ class Communicator {
   /// Collective, blocking: takes over a channel of host memory. The device is the thread's current one.
   /// @throws Error (cuda), and as the inner allocate_blocking
   Communicator(const ChannelContext& context, Inner inner, Deadline deadline)
-      : conveyor_(std::make_unique<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
+      : conveyor_(make_process_owned<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
 
   int rank() const noexcept { return inner().rank(); }
   int size() const noexcept { return inner().size(); }
@@ -273,7 +274,7 @@ class Communicator {
     }
   }
 
-  std::unique_ptr<Conveyor<Inner>> conveyor_;
+  ProcessOwned<Conveyor<Inner>> conveyor_;
   TwinTable twins_;
   std::uint64_t splits_ = 0;
 };
