@@ -44,10 +44,10 @@ namespace DTRAIN_NAMESPACE {
 
 /// `DistributedDataParallel ddp{model, group};`
 ///
-/// Lifetime: borrows the model, whose parameters stay at their addresses; keeps the group. Gradients that the model let
-/// be placed (bind_gradient) live in memory of this object: after its destruction the model must not touch them, unless
-/// gradient_memory() is kept; such a model is in one wrapper at a time. Threads: one drives the steps; a step's `ready`
-/// may be called from any.
+/// Lifetime: borrows the model, whose parameters stay at their addresses (DdpOptions::check_addresses); keeps the
+/// group. Gradients that the model let be placed (bind_gradient) live in memory of this object: after its destruction
+/// the model must not touch them, unless gradient_memory() is kept; such a model is in one wrapper at a time. Threads:
+/// one drives the steps; a step's `ready` may be called from any.
 ///
 /// On CUDA every `ready` names the stream that produces the gradient; finish() lets that stream wait for the reduction
 /// and returns, so that what is enqueued on it next (the optimizer) reads reduced gradients, and the host is free. From
@@ -214,17 +214,24 @@ class DistributedDataParallel {
         model.bind_gradient(i, driver_->reducer->bind(i));
       }
     }
+    driver_->reducer->remember_addresses();
     start_progress(options.progress);
   }
 
-  /// With what is called back after the first step. It holds the group until leave_to_group.
-  ddp::ReducerOptions reducer_options([[maybe_unused]] M& model, const DdpOptions& options, std::size_t parameters,
+  /// With what is called back in and after steps. It holds the group until leave_to_group.
+  ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
                                       const std::vector<TensorView>& buffers) const {
     ddp::ReducerOptions wanted;
     wanted.allow_unused_parameters = options.allow_unused_parameters;
     wanted.records_every_ready = options.timeline;
     wanted.device_times = options.timeline || options.device_times;
     wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
+    wanted.check_addresses = options.check_addresses;
+    wanted.read_parameters = [&model](ddp::AddressCheck& check) {
+      for (const Parameter& parameter : model.parameters()) {
+        check.see(parameter);
+      }
+    };
     if (options.broadcast_buffers) {
       wanted.buffers = buffers;
     }

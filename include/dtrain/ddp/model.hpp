@@ -31,7 +31,8 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   std::end(model.parameters());
 };
 
-/// The user's model. Its parameters are read once, when DistributedDataParallel is constructed.
+/// The user's model. Its parameters stay where they are when DistributedDataParallel is constructed; parameters() is
+/// called again now and then, between and at the end of steps, to see that they did (DdpOptions::check_addresses).
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 

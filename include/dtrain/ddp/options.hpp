@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "dtrain/core/error.hpp"
@@ -14,7 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The same on every rank, what is recorded and who runs things excepted; a difference is an error on all of them.
+/// The same on every rank, what is recorded or checked and who runs things excepted; a difference is an error on all of
+/// them.
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
@@ -34,6 +36,10 @@ struct DdpOptions {
   /// Each step gives every rank rank 0's buffers, where the model has buffers(). From the last ready() to finish() they
   /// are not touched.
   bool broadcast_buffers = true;
+  /// parameters() is read again, at the beginning and at the end of a step, to find values and gradients that have
+  /// moved since the construction: in every step, or (false) in the first two and every 64th. Without a word from you,
+  /// in every step as long as that takes less than 1 us a parameter.
+  std::optional<bool> check_addresses{};
   /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
   /// some microseconds a bucket; records are kept of many steps.
   bool timeline = false;

@@ -18,6 +18,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/ddp/accumulation.hpp"
+#include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/pipeline.hpp"
@@ -49,7 +50,8 @@ class Reducer final : public Step::Target {
                                           std::move(plan), op, context_, options_.records,
                                           Metering{options_.records_every_ready, options_.device_times})),
         ledger_(pipeline_.gradients().names()),
-        accumulated_(parameters.size()) {
+        accumulated_(parameters.size()),
+        addresses_(std::move(options_.read_parameters), options_.check_addresses) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
     if (options_.replanning.publish) {
       pipeline_.when_all_are_there([this] { options_.replanning.publish(ledger_.observed_order()); });
@@ -81,10 +83,14 @@ class Reducer final : public Step::Target {
     return pipeline_.bind(parameter, context_);
   }
 
+  /// From now on the model's parameters stay where it says that they are now. After the last bind.
+  void remember_addresses() { addresses_.remember(); }
+
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
   Step begin() {
     throw_if_unusable();
+    or_tell([&] { addresses_.begin_step(steps_ + 1); });
     pipeline_.begin_step();
     ledger_.begin_step();
     under_way_ = true;
@@ -167,6 +173,7 @@ class Reducer final : public Step::Target {
     context_.step_abandoned = nullptr;
     pipeline_.when_all_are_there({});
     options_.replanning = {};
+    addresses_.forget();
   }
 
   ReducerStatistics statistics() const noexcept {
@@ -221,6 +228,7 @@ class Reducer final : public Step::Target {
   void complete_or_throw() {
     or_tell([&] {
       pipeline_.throw_if_launch_failed();
+      addresses_.end_step();
       if (const std::string missing = ledger_.missing(); !missing.empty()) {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
@@ -252,7 +260,10 @@ class Reducer final : public Step::Target {
   /// Once, where it is wanted and no graph holds addresses.
   void replan() {
     if (Replanning& replanning = options_.replanning; replanning.agree && pipeline_.flow().may_move()) {
-      or_tell([&] { pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_); });
+      or_tell([&] {
+        pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_);
+        addresses_.remember();  // bound gradients have moved
+      });
       replanning = {};
     }
     pipeline_.when_all_are_there({});
@@ -265,6 +276,7 @@ class Reducer final : public Step::Target {
   Pipeline<Communicator>& pipeline_ = *owner_;
   ReadyLedger ledger_;
   AccumulatedGradients accumulated_;
+  AddressCheck addresses_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed

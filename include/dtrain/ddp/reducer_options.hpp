@@ -3,9 +3,11 @@
 /// What a reducer may be asked for besides reducing.
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "dtrain/core/tensor_view.hpp"
+#include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/replanning.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -18,6 +20,8 @@ struct ReducerOptions {
   std::size_t records = 1024;            ///< kept of the latest steps
   std::vector<TensorView> buffers{};     ///< that every rank gets rank 0's of, in each step
   Replanning replanning{};
+  AddressCheck::Read read_parameters{};   ///< of the model, for AddressCheck
+  std::optional<bool> check_addresses{};  ///< in every step, or not
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

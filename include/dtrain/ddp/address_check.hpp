@@ -1,0 +1,134 @@
+#pragma once
+/// @file
+/// The address check: whether the parameters are still where they were when the model was wrapped.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/capture.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Gradients are read from and written to addresses that were taken once. Memory that has moved since belongs to nobody
+/// or to somebody else: this finds out by reading parameters() again, at the beginning and at the end of a step.
+/// Steady state: allocates nothing beside what the model does. Threads: the one that drives the steps.
+class AddressCheck {
+ public:
+  /// Calls see() with each of the model's parameters as they are now, in their order.
+  using Read = std::function<void(AddressCheck&)>;
+
+  /// @param read may be empty: then nothing is checked
+  /// @param every_step whether every step is checked; nothing: those after one in which that cost less than 1 us a
+  /// parameter. The first two steps and every 64th always are.
+  AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
+
+  /// From now on the parameters are to stay where the model says that they are now.
+  void remember() {
+    known_.clear();
+    remembers_ = true;
+    if (read_) read_(*this);
+    remembers_ = false;
+  }
+
+  /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
+  void begin_step(std::uint64_t step) {
+    step_ = step;
+    is_due_ = read_ && (step <= 2 || step % most_between == 0 || every_step_.value_or(is_cheap_));
+    cost_ = {};
+    if (is_due_) compare();
+  }
+
+  /// Before the first reduced gradient is written. @throws Error (invalid_argument)
+  void end_step() {
+    if (!is_due_) return;
+    compare();
+    is_cheap_ = cost_ < known_.size() * std::chrono::microseconds(1);
+  }
+
+  /// For Read.
+  void see(const Parameter& parameter) {
+    if (remembers_) {
+      known_.push_back({place_of(parameter.value), place_of(parameter.gradient)});
+      return;
+    }
+    const std::size_t i = seen_++;
+    if (i >= known_.size()) return;
+    require_same("value", i, parameter, known_[i].value, place_of(parameter.value));
+    require_same("gradient", i, parameter, known_[i].gradient, place_of(parameter.gradient));
+  }
+
+  /// The model may be gone: nothing is checked from now on.
+  void forget() noexcept {
+    read_ = nullptr;
+    is_due_ = false;
+  }
+
+ private:
+  static constexpr std::uint64_t most_between = 64;
+
+  struct Place {
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    DType dtype = DType::f32;
+  };
+  struct Known {
+    Place value;
+    Place gradient;
+  };
+
+  static Place place_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
+
+  void compare() {
+    const auto begin = std::chrono::steady_clock::now();
+    seen_ = 0;
+    read_(*this);
+    if (seen_ != known_.size()) {
+      throw Error(Errc::invalid_argument, "in step " + std::to_string(step_) + " the model's parameters() has " +
+                                              std::to_string(seen_) + " parameters, and had " +
+                                              std::to_string(known_.size()) +
+                                              " when DistributedDataParallel was given the model; make another "
+                                              "DistributedDataParallel for a model that has changed");
+    }
+    cost_ += std::chrono::steady_clock::now() - begin;
+  }
+
+  void require_same(const char* what, std::size_t i, const Parameter& parameter, const Place& before,
+                    const Place& now) const {
+    const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
+    if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
+    const std::string which =
+        "in step " + std::to_string(step_) + " the " + what + " of " + detail::quoted(i, parameter);
+    if (!is_same_kind) {
+      throw Error(Errc::invalid_argument,
+                  which + " has " + text(now) + ", and had " + text(before) +
+                      " when DistributedDataParallel was given the model; make another DistributedDataParallel for a "
+                      "model that has changed");
+    }
+    throw Error(Errc::invalid_argument,
+                which + (now.data == nullptr ? " has no memory, and had some" : " is at another address than") +
+                    " when DistributedDataParallel was given the model; a std::vector that grows moves its elements: "
+                    "keep the memory where it is, or make another DistributedDataParallel once it has moved");
+  }
+
+  static std::string text(const Place& place) { return std::to_string(place.bytes) + " bytes of " + name(place.dtype); }
+
+  Read read_;
+  std::optional<bool> every_step_;
+  std::vector<Known> known_;
+  std::size_t seen_ = 0;
+  std::uint64_t step_ = 0;
+  std::chrono::nanoseconds cost_{};  ///< in this step
+  bool remembers_ = false;
+  bool is_due_ = false;
+  bool is_cheap_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
