@@ -45,20 +45,20 @@ inline std::string behind_link(const std::string& path) {
 
 /// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
 /// a full disk or a lost power supply leaves either the old content or the new one. A symbolic link stays one: what it
-/// names is replaced. The permissions stay. Lifetime: without commit() nothing remains. What a killed process leaves is
-/// PATH.part, which the next writer takes over; it is locked as long as its writer lives, so that two writers do not
-/// mix. Blocking: the file system. Threads: none but the one that uses it.
+/// names is replaced. The permissions stay, and where the system allows it the owner and the group. Lifetime: without
+/// commit() nothing remains. What a killed process leaves is PATH.part, which nobody else may read and which its
+/// owner's next writer removes; it is locked as long as its writer lives, so that two writers do not mix. Blocking: the
+/// file system. Threads: none but the one that uses it.
 class AtomicFile {
  public:
-  /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe
+  /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
+  /// where another process is writing it, or a PATH.part is another user's
   explicit AtomicFile(const std::string& path) : path_(detail::behind_link(path)), part_(path_ + ".part") {
     detail::require_file_name(path);
-    require_replaceable();
-    for (int tries = 1; !open_and_lock(); ++tries) {
+    look_at_replaced();
+    for (int tries = 1; !create_and_lock(); ++tries) {
       if (tries == most_tries) fail(EBUSY);
     }
-    if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
-    if (mode_) give_permissions(*mode_ | S_IWUSR);  // so that the next writer can take over what a killed one leaves
   }
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -78,7 +78,7 @@ class AtomicFile {
 
   /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
   void commit() {
-    if (mode_) give_permissions(*mode_);
+    give_permissions();
     if (::fsync(descriptor_.get()) != 0) fail(errno);
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
     descriptor_.reset();
@@ -90,49 +90,101 @@ class AtomicFile {
   static constexpr int most_tries = 100;
 
   /// Renaming would put a file where /dev/null was, for root.
-  void require_replaceable() {
+  void look_at_replaced() {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
-    mode_ = there.st_mode & 0777;
-    group_ = there.st_gid;
     if (!S_ISREG(there.st_mode)) {
       throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
                                               "and would be replaced by one; name another");
     }
+    replaced_ = {there.st_uid, there.st_gid};
+    mode_ = there.st_mode & 0777;
   }
 
-  /// Never more than `mode`: where the group of what is replaced cannot be given, the file's own group may nothing.
-  void give_permissions(mode_t mode) {
-    struct stat mine {};
-    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
-    if (mine.st_gid != group_ && ::fchown(descriptor_.get(), static_cast<uid_t>(-1), group_) != 0) {
-      mode &= ~static_cast<mode_t>(S_IRWXG);
-    }
-    if ((mine.st_mode & 0777) != mode && ::fchmod(descriptor_.get(), mode) != 0) fail(errno);
-  }
-
-  /// @returns false where the file was renamed by its writer before it could be locked
-  bool open_and_lock() {
+  /// A file that nobody has had in hand before, and nobody but this user may open. @returns false where another try may
+  /// find it free
+  bool create_and_lock() {
+    const mode_t created = replaced_ ? 0600 : 0666;  // what is new has the permissions that the umask leaves it
     descriptor_ =
-        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
     if (!descriptor_) {
-      if (errno == EINTR) return false;
+      if (errno == EEXIST) {
+        remove_leftover();
+      } else if (errno != EINTR) {
+        fail(errno);
+      }
+      return false;
+    }
+    if (!lock(descriptor_)) refuse_second_writer();
+    if (!is_named(descriptor_)) {
+      descriptor_.reset();
+      return false;
+    }
+    if (!replaced_) {
+      mode_ = status_of(descriptor_).st_mode & 0777;
+      if (::fchmod(descriptor_.get(), 0600) != 0) fail(errno);
+    }
+    return true;
+  }
+
+  /// What a killed writer left: whoever has it open is not to read or write what comes now, so it is not used again.
+  void remove_leftover() {
+    struct stat named {};
+    if (::lstat(part_.c_str(), &named) != 0) {
+      if (errno == ENOENT) return;
       fail(errno);
     }
-    // Where the file system knows no locks, nobody is kept out.
-    if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      descriptor_.reset();
-      throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
-                                     "; give each job a file of its own");
+    if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
+      throw Error(Errc::refused, "writing the file " + path_ + " failed: " + part_ + " is of user " +
+                                     std::to_string(named.st_uid) + ", this process of user " +
+                                     std::to_string(::geteuid()) + "; remove it where nobody is writing it");
     }
-    struct stat mine {};
+    const async::Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!left) {
+      if (errno == ENOENT || errno == EINTR) return;
+      fail(errno);
+    }
+    if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
+    if (!lock(left)) refuse_second_writer();
+    if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
+  }
+
+  /// @returns false where another process has it. Where the file system knows no locks, nobody is kept out.
+  static bool lock(const async::Descriptor& file) noexcept {
+    return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  }
+
+  [[noreturn]] void refuse_second_writer() {
+    descriptor_.reset();  // what is not this writer's is not removed
+    throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
+                                   "; give each job a file of its own");
+  }
+
+  struct stat status_of(const async::Descriptor& file) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) fail(errno);
+    return status;
+  }
+
+  /// Whether PATH.part is this file still: its writer may have renamed it before it could be locked.
+  bool is_named(const async::Descriptor& file) {
+    const struct stat mine = status_of(file);
     struct stat named {};
-    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
-    if (!S_ISREG(mine.st_mode)) {
-      descriptor_.reset();  // what is not this writer's is not removed
-      fail(EINVAL);
+    return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  }
+
+  /// Never more than what is replaced had: where its group cannot be given, the file's own group may nothing.
+  void give_permissions() {
+    mode_t mode = mode_;
+    if (replaced_ && status_of(descriptor_).st_gid != replaced_->group &&
+        ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
+      mode &= ~static_cast<mode_t>(S_IRWXG);
     }
-    return ::stat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+    if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
+    if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
+      // Last: who has given a file away may not change its permissions. Only root may; others keep the file.
+      static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
+    }
   }
 
   /// The renaming itself is on the disk, where the file system can say so of a folder.
@@ -160,11 +212,12 @@ class AtomicFile {
 
   std::string path_;
   std::string part_;
-  /// @name What is replaced has these permissions and this group, and so has what replaces it.
-  /// @{
-  std::optional<mode_t> mode_;
-  gid_t group_ = 0;
-  /// @}
+  struct Owner {
+    uid_t owner;
+    gid_t group;
+  };
+  std::optional<Owner> replaced_;  ///< whose the file is that is there already
+  mode_t mode_ = 0;                ///< of the file in the end
   async::Descriptor descriptor_;
 };
 

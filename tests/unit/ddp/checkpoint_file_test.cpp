@@ -9,12 +9,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/summary_file.hpp"
@@ -350,10 +353,104 @@ TEST_CASE("who may read a checkpoint may read the one that replaces it, and nobo
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     {
       const AtomicFile file(path);
-      CHECK(permissions(path + ".part") == (mode | 0200));  // its writer can take it over
+      CHECK(permissions(path + ".part") == 0600);  // its writer's alone, until it is whole
     }
     write_checkpoint_file(path, training.state());
     CHECK(permissions(path) == mode);
+  }
+}
+
+TEST_CASE("nobody but its writer may open a checkpoint that is being written") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::string part = path + ".part";
+  struct Umask {
+    explicit Umask(mode_t mask) : before(::umask(mask)) {}
+    ~Umask() { ::umask(before); }
+    mode_t before;
+  };
+  const Umask umask(022);
+  struct stat status {};
+  {
+    AtomicFile file(path);
+    REQUIRE(::stat(part.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+    file.commit();
+  }
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0644);  // what the umask leaves a new file
+
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  std::atomic<bool> done{false};
+  std::atomic<int> looks{0};
+  std::atomic<int> open_to_others{0};
+  std::thread watcher([&] {
+    struct stat seen {};
+    while (!done) {
+      if (::stat(part.c_str(), &seen) != 0) continue;
+      ++looks;
+      if ((seen.st_mode & 0077) != 0) ++open_to_others;
+    }
+  });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (int save = 0; (save < 2000 || looks < 2000) && std::chrono::steady_clock::now() < end; ++save) {
+    AtomicFile file(path);
+    file.commit();
+  }
+  done = true;
+  watcher.join();
+  CHECK(looks > 0);
+  CHECK(open_to_others == 0);
+}
+
+TEST_CASE("what a dead writer left is removed, not written to: not by another name, nor by who has it open") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::string other_name = folder.path + "/other name";
+  put(path + ".part", "left");
+  REQUIRE(::link((path + ".part").c_str(), other_name.c_str()) == 0);
+  Training saved = after(5);
+  write_checkpoint_file(path, saved.state());
+  CHECK(file_content(other_name) == "left");
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == saved);
+}
+
+TEST_CASE("a part of another user is refused, and stays" * doctest::skip(::geteuid() != 0)) {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path + ".part", "somebody else's");
+  REQUIRE(::chown((path + ".part").c_str(), 65534, 65534) == 0);
+  Training saved = after(5);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(path, saved.state()),
+                       ("writing the file " + path + " failed: " + path + ".part is of user 65534, this process of " +
+                        "user 0; remove it where nobody is writing it")
+                           .c_str(),
+                       dtrain::Error);
+  CHECK(file_content(path + ".part") == "somebody else's");
+  CHECK(!exists(path));
+}
+
+TEST_CASE("whose file a checkpoint is, his it stays when root writes it" * doctest::skip(::geteuid() != 0)) {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path, "old");
+  REQUIRE(::chown(path.c_str(), 1234, 2345) == 0);
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  Training saved = after(5);
+  for (const bool is_left_over : {false, true}) {
+    CAPTURE(is_left_over);
+    if (is_left_over) {  // by a writer that was killed when it had given the file away
+      put(path + ".part", "left");
+      REQUIRE(::chown((path + ".part").c_str(), 1234, 2345) == 0);
+    }
+    write_checkpoint_file(path, saved.state());
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    CHECK(status.st_uid == 1234);
+    CHECK(status.st_gid == 2345);
+    CHECK((status.st_mode & 0777) == 0640);
   }
 }
 
