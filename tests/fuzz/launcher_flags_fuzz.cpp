@@ -8,10 +8,15 @@
 namespace launch = dtrain::launch;
 
 std::vector<std::string> fuzz::seeds() {
-  return {"--nproc-per-node=4\n--epochs=3",  "--nproc_per_node\n4\n--\n--nnodes=2",
-          "--nnodes\n--node-rank=1",         "--nprocs-per-node=4",
-          "--log-dir=/x\n--help-launch",     "--max-restarts=2\na\nb",
-          "--master-addr=h\n--master_port=1"};
+  return {"--nproc-per-node=4\n--epochs=3",
+          "--nproc_per_node\n4\n--\n--nnodes=2",
+          "--nnodes\n--node-rank=1",
+          "--nprocs-per-node=4",
+          "--log-dir=/x\n--help-launch",
+          "--max-restarts=2\na\nb",
+          "--master-addr=h\n--master_port=1",
+          "--wrap='a b' \"c\\$\" --\n--wrap-rank=1",
+          "--in-process\n--wrap=a"};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -39,6 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                               flags.node.master_port, flags.node.nproc_per_node, flags.log_dir}) {
       fuzz::require(!value || !value->empty(), "a flag that is taken has a value");
     }
+    fuzz::require(!flags.wrapped_rank || !flags.wrapper.empty(), "a rank is wrapped in something");
   } catch (const dtrain::Error& error) {
     fuzz::require(error.code() == make_error_code(dtrain::Errc::usage), "the only error is one of usage");
     fuzz::require(*error.what() != '\0', "an error has a sentence");

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/launch/participation.hpp"
 #include "dtrain/launch/per_node.hpp"
 
@@ -132,6 +133,15 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     for (const char* each : worker.arguments()) {
       put(STDOUT_FILENO, std::string("argument ") + each + "\n");
     }
+  } else if (action.name == "run") {  // a program that the worker starts
+    static_cast<void>(std::fflush(stdout));
+    if (std::system(action.value.c_str()) != 0) {
+      return 98;
+    }
+  } else if (action.name == "name") {  // what ps calls it
+    std::string name;
+    std::getline(std::ifstream("/proc/self/comm") >> std::ws, name);
+    put(STDOUT_FILENO, "name " + name + "\n");
   } else if (action.name == "read-line") {
     std::string line;
     for (char byte = 0; ::read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n';) {

@@ -16,16 +16,10 @@
 #include "dtrain/launch/supervisor.hpp"
 #include "dtrain/launch/terminal_output.hpp"
 #include "dtrain/launch/worker_environment.hpp"
+#include "dtrain/launch/worker_program.hpp"
+#include "dtrain/launch/wrapped_worker.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// What is started, for every attempt.
-struct WorkerProgram {
-  std::string executable = "/proc/self/exe";
-  std::vector<std::string> arguments;
-  identity::Environment environment;
-  std::optional<std::string> log_dir;
-};
 
 /// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
 inline std::string log_directory(const std::string& directory, int attempt) {
@@ -119,16 +113,21 @@ class Attempt {
     auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
     auto pump =
         local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    const bool is_wrapped = program_->wraps(rank);
+    CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
-    request.executable = program_->executable;
-    request.arguments = program_->arguments;
+    request.executable = std::move(command.executable);
+    request.arguments = std::move(command.arguments);
     request.environment = worker_environment(program_->environment, *plan_, local_rank);
+    if (is_wrapped) {
+      request.environment[wrapped_variable] = "1";
+    }
     request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
-    workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
+    workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay), std::move(pump));
   }
 
   std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {

@@ -14,6 +14,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/identity/node_identity.hpp"
+#include "dtrain/launch/command_words.hpp"
 #include "dtrain/launch/restart_policy.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -23,15 +24,18 @@ struct Flags {
   identity::NodeFlags node;
   std::optional<std::string> log_dir;
   int max_restarts = 0;
+  std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
+  std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this one alone
+  bool in_process = false;           ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
 };
 
 namespace detail {
 
-inline constexpr std::array<std::string_view, 8> flag_names{
-    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
-    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
+inline constexpr std::array<std::string_view, 11> flag_names{
+    "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts",
+    "--log-dir",        "--wrap",   "--wrap-rank", "--in-process",  "--help-launch",
 };
 
 /// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
@@ -51,7 +55,6 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// The launcher's flag that an argument names; nothing for the program's own.
 /// @throws Error (usage) for a name that is nearly one, with the suggestion
 inline std::optional<std::string_view> flag_named(std::string_view given) {
-  constexpr std::size_t nearly = 2;
   constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
   if (given.substr(0, 2) != "--" || given.size() > longest) {
     return std::nullopt;
@@ -63,6 +66,7 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
     if (spelling == flag) {
       return flag;
     }
+    const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
     if (edit_distance(spelling, flag) <= nearly) {
       closest = flag;
     }
@@ -74,14 +78,49 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
   return std::nullopt;
 }
 
+inline constexpr int most_rank = 1000000000;
+
 /// @throws Error (usage)
-inline int max_restarts(std::string_view value) {
+inline int number_of(std::string_view flag, std::string_view value, int most) {
   const std::optional<int> number = identity::parse_integer(std::string(value));
-  if (!number || *number > RestartPolicy::most_restarts) {
-    throw Error(Errc::usage, identity::quoted("--max-restarts", value) + " is not a number from 0 to " +
-                                 std::to_string(RestartPolicy::most_restarts));
+  if (!number || *number > most) {
+    throw Error(Errc::usage, identity::quoted(std::string(flag).c_str(), value) + " is not a number from 0 to " +
+                                 std::to_string(most));
   }
   return *number;
+}
+
+/// @throws Error (usage)
+inline std::vector<std::string> wrapper_words(std::string_view value) {
+  std::optional<std::vector<std::string>> words = command_words(value);
+  if (!words || words->empty()) {
+    throw Error(Errc::usage, identity::quoted("--wrap", value) +
+                                 " is no command: " + (words ? "it has no word" : "a quote in it has no end") +
+                                 "; give it as a shell would take it, like --wrap='valgrind -q --'");
+  }
+  return *std::move(words);
+}
+
+/// @throws Error (usage) for flags that contradict each other
+inline void check_together(const Flags& flags) {
+  if (flags.wrapped_rank && flags.wrapper.empty()) {
+    throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*flags.wrapped_rank) +
+                                 " says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'");
+  }
+  if (!flags.in_process) {
+    return;
+  }
+  const char* const other = !flags.wrapper.empty()                           ? "--wrap"
+                            : flags.log_dir                                  ? "--log-dir"
+                            : flags.max_restarts != 0                        ? "--max-restarts"
+                            : flags.node.node_count.value_or("1") != "1"     ? "--nnodes"
+                            : flags.node.nproc_per_node.value_or("1") != "1" ? "--nproc-per-node"
+                                                                             : nullptr;
+  if (other != nullptr) {
+    throw Error(Errc::usage, std::string("--in-process makes this process rank 0 of 1, without a launcher and without "
+                                         "other workers: leave out ") +
+                                 other + ", or --in-process");
+  }
 }
 
 }  // namespace detail
@@ -103,8 +142,8 @@ inline Flags parse_flags(identity::Arguments arguments) {
       flags.program.emplace_back(argument);
       continue;
     }
-    if (*flag == "--help-launch") {
-      flags.help = true;
+    if (*flag == "--help-launch" || *flag == "--in-process") {
+      (*flag == "--help-launch" ? flags.help : flags.in_process) = true;
       continue;
     }
     std::string value;
@@ -121,17 +160,22 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (*flag == "--node-rank") flags.node.node_rank = value;
     if (*flag == "--master-addr") flags.node.master_addr = value;
     if (*flag == "--master-port") flags.node.master_port = value;
-    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
+    if (*flag == "--max-restarts") {
+      flags.max_restarts = detail::number_of(*flag, value, RestartPolicy::most_restarts);
+    }
     if (*flag == "--log-dir") flags.log_dir = value;
+    if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
+    if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
   }
+  detail::check_together(flags);
   return flags;
 }
 
 /// For a program that is started once for each rank: flags that only a launcher of its own could follow.
 /// @throws Error (usage)
 inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
-                                                      "--help-launch"};
+  constexpr std::array<std::string_view, 7> launchers{
+      "--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--wrap-rank", "--in-process", "--help-launch"};
   for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');

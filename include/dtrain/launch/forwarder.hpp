@@ -88,7 +88,7 @@ class Forwarder {
   }
 
   /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
-  void pass_on(int signal) const noexcept {
+  void pass_on(int signal) const {
     constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
     if (workers_ == nullptr) {
       return;

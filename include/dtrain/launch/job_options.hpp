@@ -147,6 +147,8 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);
   options.interface = variables.text("DTRAIN_INTERFACE");
+  options.program.wrapper = std::move(flags.wrapper);
+  options.program.wrapped_rank = flags.wrapped_rank;
   options.program.arguments = std::move(flags.program);
   options.program.environment = environment;
   options.program.log_dir = std::move(flags.log_dir);

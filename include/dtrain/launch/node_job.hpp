@@ -130,6 +130,7 @@ class NodeJob {
         output_.error().line("dtrain: ", "slow path: " + slow_path);
       }
     }
+    require_rank(options_.program.wrapped_rank, place->world_size);
     NodePlan plan = plan_at(*place);
     for (;; ++plan.attempt) {
       co_await job_->begin(plan.attempt);
@@ -161,6 +162,14 @@ class NodeJob {
   async::Task<void> assemble_into(std::optional<Place>& place) {
     place = co_await job_->assemble();
     changed_.set();
+  }
+
+  /// @throws Error (usage) for a --wrap-rank that is no rank of the job
+  static void require_rank(const std::optional<int>& rank, int world_size) {
+    if (rank && *rank >= world_size) {
+      throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*rank) + " is no rank of this job, which has " +
+                                   std::to_string(world_size) + ": 0 to " + std::to_string(world_size - 1));
+    }
   }
 
   NodePlan plan_at(const Place& place) {

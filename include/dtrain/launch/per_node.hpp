@@ -7,9 +7,9 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. Started once on each
+/// `./train --nproc-per-node=4`: starts four of its own program, each a rank, and ends with them. Started once on each
 /// of several nodes (--nnodes, --node-rank, --master-addr), it is one job. The store runs in the launcher (of node 0),
-/// so it survives rank 0.
+/// so it survives rank 0. With --in-process there is no launcher: the process itself is rank 0 of 1.
 struct PerNode {
   static constexpr bool returns_into_user_code = false;
 

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/launch/worker.hpp"
+#include "dtrain/launch/worker_program.hpp"
+#include "dtrain/launch/wrapped_worker.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -27,18 +30,30 @@ namespace DTRAIN_NAMESPACE::launch {
 DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visible_devices) {
   try {
     const identity::Environment environment = identity::snapshot_environment();
-    if (is_worker_environment(environment, ::getppid())) {
+    std::vector<std::string> arguments(argv, argv + argc);
+    const std::optional<pid_t> launcher = launcher_of_wrapped(environment);
+    if (launcher) {
+      tie_to_launcher(*launcher);
+    }
+    if (launcher || is_worker_environment(environment, ::getppid())) {
       // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
-      return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
+      return Start(worker_of_launcher(environment, std::move(arguments)));
     }
-    require_single_thread();
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
       return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
     }
+    if (flags.in_process) {
+      return Start(worker_alone(environment, std::move(flags.program)));
+    }
+    require_single_thread();
     NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
                                               stream::host::cores_by_affinity(), visible_devices);
+    options.program.loader = own_loader(arguments);
+    if (!options.program.wrapper.empty()) {
+      options.program.wrapper.front() = wrapper_path(options.program.wrapper.front(), environment);
+    }
     open_standard_descriptors();
     adopt_orphans();
     NodeJob job(std::move(options));

@@ -107,7 +107,7 @@ class Supervisor {
     if (action == StopPlan::Action::terminate) {
       workers_->signal_each(SIGTERM);
     } else if (action == StopPlan::Action::kill) {
-      workers_->signal_groups(SIGKILL);
+      workers_->kill_groups();
       killed_at_ = Deadline::Clock::now();
     }
   }

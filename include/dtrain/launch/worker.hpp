@@ -54,6 +54,10 @@ struct JoinOptions {
 /// @throws identity::IdentityError; Error (usage) for a setting that cannot be, or a flag of PerNode's launcher
 Worker worker_of(JoinOptions options);
 
+/// Rank 0 of 1, whatever the environment says of ranks; it hosts the store. Closed standard descriptors become
+/// /dev/null. @throws Error (usage) for a setting that cannot be
+Worker worker_alone(const identity::Environment& environment, std::vector<std::string> arguments);
+
 /// The worker that launch::PerNode's launcher made of this process; the launcher hosts the store.
 /// @throws as worker_of
 Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);

@@ -12,6 +12,7 @@
 #include "dtrain/identity/local_rank_argument.hpp"
 #include "dtrain/identity/resolve.hpp"
 #include "dtrain/identity/sources/dtrain.hpp"
+#include "dtrain/identity/sources/single.hpp"
 #include "dtrain/launch/flags.hpp"
 #include "dtrain/launch/network_report.hpp"
 #include "dtrain/launch/own_process.hpp"
@@ -66,6 +67,17 @@ DTRAIN_DEFINED Worker worker_of(JoinOptions options) {
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
     detail::say_who(worker.identity, identity::Variables(environment));
   }
+  return worker;
+}
+
+DTRAIN_DEFINED Worker worker_alone(const identity::Environment& environment, std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  Worker worker = detail::worker_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
   return worker;
 }
 

@@ -34,7 +34,7 @@ namespace detail {
 /// What would make every worker look like the one process that an MPI or torchrun started here.
 inline bool describes_the_launcher(std::string_view variable) noexcept {
   constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
-  return variable == "DTRAIN_LAUNCHER" || variable == "PALS_RANKID" ||
+  return variable == "DTRAIN_LAUNCHER" || variable == "DTRAIN_WRAPPED" || variable == "PALS_RANKID" ||
          std::any_of(prefixes.begin(), prefixes.end(),
                      [&](std::string_view prefix) { return variable.substr(0, prefix.size()) == prefix; });
 }

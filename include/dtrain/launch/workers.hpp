@@ -19,6 +19,7 @@
 #include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/input_pump.hpp"
 #include "dtrain/launch/line_relay.hpp"
+#include "dtrain/launch/process_tree.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -37,7 +38,7 @@ class Workers {
 
   /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
   ~Workers() {
-    signal_groups(SIGKILL);
+    kill_groups();
     const Deadline deadline = Deadline::after(std::chrono::seconds(1));
     for (const Worker& worker : workers_) {
       while (worker.process > 0 && ::waitpid(worker.process, nullptr, WNOHANG) == 0 && !deadline.passed()) {
@@ -47,12 +48,14 @@ class Workers {
   }
 
   /// Takes over a process that leads its own group, and starts to carry what it writes.
+  /// @param is_wrapped whether it is the command of --wrap, which may stay the parent of the rank
   /// @param input may be null
-  void add(int rank, pid_t process, std::unique_ptr<LineRelay> output, std::unique_ptr<LineRelay> error,
-           std::unique_ptr<InputPump> input) {
+  void add(int rank, pid_t process, bool is_wrapped, std::unique_ptr<LineRelay> output,
+           std::unique_ptr<LineRelay> error, std::unique_ptr<InputPump> input) {
     Worker worker;
     worker.rank = rank;
     worker.process = process;
+    worker.is_wrapped = is_wrapped;
     worker.group = process;
     worker.output = std::move(output);
     worker.error = std::move(error);
@@ -71,11 +74,35 @@ class Workers {
         std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process > 0; }));
   }
 
-  /// Sends a signal to each worker, not to what it has started.
-  void signal_each(int signal) const noexcept { send(signal, 1); }
+  /// Sends a signal to each worker, not to what it has started, nor to a wrapper that is its parent: a shell or perf
+  /// would end of it, and what the worker still had to say with it.
+  void signal_each(int signal) const {
+    for (const Worker& worker : workers_) {
+      const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
+      send(worker, rank.empty() ? worker.process : rank.front(), signal);
+    }
+  }
 
-  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group.
-  void signal_groups(int signal) const noexcept { send(signal, -1); }
+  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group. Again
+  /// not to a wrapper.
+  void signal_groups(int signal) const {
+    for (const Worker& worker : workers_) {
+      const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
+      for (const pid_t process : rank) {
+        send(worker, process, signal);
+      }
+      if (rank.empty()) {
+        send_to_group(worker, signal);
+      }
+    }
+  }
+
+  /// Kills each worker's group, a wrapper included.
+  void kill_groups() const noexcept {
+    for (const Worker& worker : workers_) {
+      send_to_group(worker, SIGKILL);
+    }
+  }
 
   /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
   /// what an ended worker leaves in its group. Blocking: no.
@@ -137,20 +164,23 @@ class Workers {
     int rank = 0;
     pid_t process = 0;  ///< 0 once it is reaped
     pid_t group = 0;    ///< the number that it had
+    bool is_wrapped = false;
     std::unique_ptr<LineRelay> output;
     std::unique_ptr<LineRelay> error;
     std::unique_ptr<InputPump> input;
     std::vector<async::Spawned> tasks;  ///< destroyed before what they use
   };
 
-  void send(int signal, int sign) const noexcept {
-    for (const Worker& worker : workers_) {
-      if (worker.process > 0) {
-        static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
-        if (sign < 0 && ::getpgid(worker.process) != worker.process) {
-          static_cast<void>(::kill(worker.process, signal));
-        }
-      }
+  static void send(const Worker& worker, pid_t process, int signal) noexcept {
+    if (worker.process > 0) {
+      static_cast<void>(::kill(process, signal));  // one that has just ended is a zombie: no error
+    }
+  }
+
+  static void send_to_group(const Worker& worker, int signal) noexcept {
+    send(worker, -worker.process, signal);
+    if (worker.process > 0 && ::getpgid(worker.process) != worker.process) {
+      send(worker, worker.process, signal);
     }
   }
 

@@ -42,14 +42,18 @@ TEST_CASE("every spelling of a flag is taken out, and what is the program's stay
 }
 
 TEST_CASE("all flags arrive where they belong") {
-  const Flags flags = parse({"train", "--nnodes=2", "--node_rank=1", "--master-addr", "h0", "--master-port=99",
-                             "--log-dir=logs", "--max-restarts=3", "--help-launch"});
+  const Flags flags =
+      parse({"train", "--nnodes=2", "--node_rank=1", "--master-addr", "h0", "--master-port=99", "--log-dir=logs",
+             "--max-restarts=3", "--help-launch", "--wrap=gdb -ex 'info args' --", "--wrap_rank", "3"});
   CHECK(flags.node.node_count == "2");
   CHECK(flags.node.node_rank == "1");
   CHECK(flags.node.master_addr == "h0");
   CHECK(flags.node.master_port == "99");
   CHECK(flags.log_dir == "logs");
   CHECK(flags.max_restarts == 3);
+  CHECK(flags.wrapper == std::vector<std::string>{"gdb", "-ex", "info args", "--"});
+  CHECK(flags.wrapped_rank == 3);
+  CHECK(!flags.in_process);
   CHECK(flags.help);
   CHECK(flags.program == std::vector<std::string>{"train"});
 }
@@ -65,7 +69,11 @@ TEST_CASE("a flag within two letters of one is an error with the suggestion, any
   CHECK(error_of({"train", "--nnode", "2"}).find("did you mean --nnodes?") != std::string::npos);
   CHECK(error_of({"train", "--lgo-dir=x"}).find("did you mean --log-dir?") != std::string::npos);
   CHECK(error_of({"train", "--master_adr=x"}).find("did you mean --master-addr?") != std::string::npos);
-  for (const char* own : {"--epochs", "--nodes-of-tree", "--log", "--seed=1", "-n", "--", "--x=--nproc-per-nod"}) {
+  CHECK(error_of({"train", "--wrapp=x"}).find("did you mean --wrap?") != std::string::npos);
+  CHECK(error_of({"train", "--wrap-ranks=1"}).find("did you mean --wrap-rank?") != std::string::npos);
+  CHECK(error_of({"train", "--inprocess"}).find("did you mean --in-process?") != std::string::npos);
+  for (const char* own :
+       {"--map=x", "--drop", "--epochs", "--nodes-of-tree", "--log", "--seed=1", "-n", "--", "--x=--nproc-per-nod"}) {
     CHECK(error_of({"train", own}) == "");
   }
   CHECK(error_of({"--nproc-per-nod"}) == "");  // the program's name
@@ -80,6 +88,26 @@ TEST_CASE("a flag without a value, or with one that cannot be, is an error that 
   }
 }
 
+TEST_CASE("--wrap is a command, and --wrap-rank a rank of it") {
+  CHECK(error_of({"train", "--wrap", "sh -c 'x"}).find("a quote in it has no end") != std::string::npos);
+  CHECK(error_of({"train", "--wrap", "  "}).find("it has no word") != std::string::npos);
+  CHECK(error_of({"train", "--wrap=env", "--wrap-rank=one"}).find("--wrap-rank='one' is not a number") !=
+        std::string::npos);
+  CHECK(error_of({"train", "--wrap-rank=1"}).find("add --wrap='COMMAND'") != std::string::npos);
+}
+
+TEST_CASE("--in-process is for one rank without a launcher: what only a launcher can do beside it is an error") {
+  CHECK(parse({"train", "--in-process", "--epochs=3"}).in_process);
+  CHECK(parse({"train", "--in-process", "--epochs=3"}).program == std::vector<std::string>{"train", "--epochs=3"});
+  CHECK(parse({"train", "--nproc-per-node=1", "--in_process", "--nnodes=1"}).in_process);
+  for (const std::string other :
+       {"--nproc-per-node=2", "--nnodes=2", "--log-dir=d", "--max-restarts=1", "--wrap=env"}) {
+    CAPTURE(other);
+    CHECK(error_of({"train", "--in-process", other.c_str()})
+              .find("leave out " + other.substr(0, other.find('=')) + ", or --in-process") != std::string::npos);
+  }
+}
+
 TEST_CASE("the edit distance counts insertions, deletions and replacements") {
   using dtrain::launch::detail::edit_distance;
   CHECK(edit_distance("", "") == 0);
@@ -90,7 +118,8 @@ TEST_CASE("the edit distance counts insertions, deletions and replacements") {
 
 TEST_CASE("a program without a launcher of its own refuses that launcher's flags, in any spelling, but not after --") {
   using dtrain::launch::refuse_launcher_flags;
-  for (const char* flag : {"--nproc-per-node=4", "--nproc_per_node", "--nnodes=2", "--max_restarts=1"}) {
+  for (const char* flag :
+       {"--nproc-per-node=4", "--nproc_per_node", "--nnodes=2", "--max_restarts=1", "--in-process", "--wrap_rank=0"}) {
     CHECK_THROWS_WITH_AS(refuse_launcher_flags({"train", "--epochs=3", flag}), doctest::Contains("launch::PerNode"),
                          dtrain::Error);
     CHECK_NOTHROW(refuse_launcher_flags({"train", "--", flag}));

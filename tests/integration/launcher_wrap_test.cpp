@@ -1,0 +1,182 @@
+// ctest: TIMEOUT 120
+// Debugging a rank: commands in front of workers (--wrap), a rank without a launcher (--in-process), workers' names.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/launch_probe.hpp"
+#include "support/program.hpp"
+#include "support/temporary_directory.hpp"
+
+using support::contains;
+using support::content;
+using support::lines_of;
+using support::new_mark;
+using support::probe;
+using support::Program;
+using support::Result;
+
+namespace {
+
+/// Stays the parent of what it starts, as strace and gdb do, and ends with its code.
+const std::string forking = "--wrap=sh -c '\"$@\"; exit $?' --";
+
+}  // namespace
+
+TEST_CASE("workers have the program's own name and path, also those of a launcher that a loader runs") {
+  const Result result = support::run(probe, {"--nproc-per-node=2", "*:name", "*:join"});
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "[0] name launch_probe\n"));
+  CHECK(contains(result.output, "[1] name launch_probe\n"));
+  const std::string loader = "/lib64/ld-linux-x86-64.so.2";
+  if (std::filesystem::exists(loader)) {
+    const Result loaded = support::run(loader, {probe, "--nproc-per-node=2", "*:arguments", "*:join"});
+    INFO(loaded.error);
+    CHECK(loaded.exit_code == 0);
+    CHECK(contains(loaded.output, "[1] argument " + probe + "\n[1] argument *:arguments\n"));
+  }
+}
+
+TEST_CASE("a program that was replaced while it runs goes on to start itself") {
+  const support::TemporaryDirectory directory;
+  const std::string copy = directory.path + "/launch_probe";
+  std::filesystem::copy_file(probe, copy);
+  const std::string other = directory.path + "/other";
+  std::filesystem::copy_file("/bin/false", other);
+  const Result result = support::run(copy, {"--max-restarts=1", "0@0:run:mv " + other + " " + copy, "0@0:exit:9",
+                                            "*:environment:DTRAIN_ATTEMPT", "*:join"});
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(result.output == "[0] DTRAIN_ATTEMPT=1\n");
+}
+
+TEST_CASE("--wrap puts a command in front of each worker, --wrap-rank in front of one") {
+  const Result all = support::run(
+      probe, {"--nproc-per-node=2", "--wrap=env WRAPPED='a b'", "*:environment:WRAPPED", "1:arguments", "*:join"});
+  INFO(all.error);
+  CHECK(all.exit_code == 0);
+  CHECK(contains(all.output, "[0] WRAPPED=a b\n"));
+  CHECK(contains(all.output, "[1] WRAPPED=a b\n"));
+  CHECK(contains(all.output, "[1] argument *:environment:WRAPPED\n[1] argument 1:arguments\n[1] argument *:join\n"));
+  const Result one = support::run(
+      probe, {"--nproc-per-node=2", "--wrap", "env WRAPPED=yes", "--wrap-rank=1", "*:environment:WRAPPED", "*:join"});
+  CHECK(one.exit_code == 0);
+  CHECK(contains(one.output, "[0] WRAPPED=(unset)\n"));
+  CHECK(contains(one.output, "[1] WRAPPED=yes\n"));
+}
+
+TEST_CASE("what cannot be wrapped is one sentence and exit code 2, before anything is started") {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"--wrap=no-such-program -x"}, "--wrap is to put 'no-such-program' in front of the workers"},
+      {{"--wrap=env", "--wrap-rank=2", "--nproc-per-node=2"},
+       "--wrap-rank=2 is no rank of this job, which has 2: 0 to 1"},
+  };
+  for (const auto& [flags, sentence] : cases) {
+    std::vector<std::string> arguments = flags;
+    arguments.push_back("*:stdout:started\n");
+    const Result result = support::run(probe, arguments);
+    CHECK(result.exit_code == 2);
+    CHECK(result.output == "");
+    CHECK(contains(result.error, sentence));
+  }
+}
+
+TEST_CASE("a wrapper may stay the parent of its worker, whose exit code and last words come through it") {
+  const Result well = support::run(probe, {"--nproc-per-node=3", forking, "*:join", "*:environment:DTRAIN_WRAPPED"});
+  INFO(well.error);
+  CHECK(well.exit_code == 0);
+  CHECK(lines_of(well.output).size() == 3);
+  CHECK(contains(well.output, "[2] DTRAIN_WRAPPED=(unset)\n"));
+  const Result failed = support::run(
+      probe, {"--nproc-per-node=3", forking, "*:join", "1:stderr:it hurts here", "1:exit:42", "*:wait-for-failure"});
+  CHECK(failed.exit_code == 42);
+  CHECK(contains(failed.error, "failed first: exit code 42"));
+  CHECK(contains(failed.error, "dtrain:     it hurts here"));
+}
+
+TEST_CASE("signals reach a wrapped worker and not its wrapper, so that it may take its time") {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    CAPTURE(signal);
+    const std::string mark = new_mark();
+    const std::string number = std::to_string(signal);
+    Program program(probe, {mark, "--nproc-per-node=2", forking, "*:say-signal:" + number, "*:join", "*:stdout:up\n",
+                            "*:cat", "*:sleep:300", "*:stdout:last words\n"});
+    REQUIRE(program.wait_for("[0] up"));
+    REQUIRE(program.wait_for("[1] up"));
+    program.signal(signal);
+    CHECK(program.wait_for("[0] got the signal"));
+    CHECK(program.wait_for("[1] got the signal"));
+    program.close_input();
+    const Result result = program.wait();
+    CHECK(result.exit_code == 0);
+    CHECK(contains(result.output, "[0] last words"));
+    CHECK(contains(result.output, "[1] last words"));
+    CHECK(support::processes_with(mark).empty());
+  }
+}
+
+TEST_CASE("no worker survives its wrapper or its launcher, whichever is killed") {
+  for (const bool launcher : {true, false}) {
+    CAPTURE(launcher);
+    const std::string mark = new_mark();
+    Program program(probe,
+                    {mark, "--nproc-per-node=2", forking, "*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+    program.close_input();
+    REQUIRE(program.wait_for("[0] up"));
+    REQUIRE(program.wait_for("[1] up"));
+    const std::vector<pid_t> wrappers = support::children_of(program.process());
+    REQUIRE(wrappers.size() == 2);
+    REQUIRE(::kill(launcher ? program.process() : wrappers[1], SIGKILL) == 0);
+    CHECK(program.wait().exit_code == 137);
+    CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
+  }
+}
+
+TEST_CASE("a job that a wrapped worker starts is a job of its own") {
+  const Result result =
+      support::run(probe, {forking, "0:join", "0:run:" + probe + " --nproc-per-node=2 '*:environment:RANK' '*:join'"});
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(lines_of(result.output).size() == 2);
+  CHECK(contains(result.output, "[0] [0] RANK=0\n"));
+  CHECK(contains(result.output, "[0] [1] RANK=1\n"));
+}
+
+TEST_CASE("a wrapped worker whose launcher is none of its ancestors says so instead of waiting for it") {
+  const Result result = support::run(probe, {"0:stdout:started\n"},
+                                     {{"DTRAIN_WRAPPED", "1"}, {"DTRAIN_RANK", "0"}, {"DTRAIN_LAUNCHER_PROCESS", "2"}});
+  CHECK(result.exit_code == 2);
+  CHECK(result.output == "");
+  CHECK(contains(result.error, "process 2, the launcher of this worker, is none of its ancestors"));
+}
+
+TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher or a child") {
+  Program program(
+      probe,
+      {"--nproc-per-node=1", "--in-process", "0:name", "0:arguments", "*:join", "*:stdout:up\n", "*:cat", "0:exit:7"},
+      {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "nowhere"}});
+  REQUIRE(program.wait_for("up\n"));
+  CHECK(support::children_of(program.process()).empty());
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 7);
+  CHECK(contains(result.output, "name launch_probe\n"));
+  CHECK(contains(result.output, "argument 0:name\nargument 0:arguments\n"));
+  CHECK(!contains(result.output, "--in-process"));
+  CHECK(!contains(result.output, "[0]"));
+  CHECK(result.error == "");
+}
+
+TEST_CASE("--help-launch lists what is for debugging") {
+  const Result result = support::run(probe, {"--help-launch"});
+  for (const char* flag : {"--wrap='CMD ARGS --'", "--wrap-rank=R", "--in-process"}) {
+    CHECK(contains(result.output, flag));
+  }
+}
