@@ -66,9 +66,8 @@ TEST_CASE("a job that is told to end is not started again, before or while its w
     CHECK(result.exit_code == 128 + signal);
     CHECK(!contains(result.error, "attempt 2"));
   }
-  const Result result =
-      support::run(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:ignore:15", "0:exit:4",
-                           "1:signal-launcher-after-failure:15", "1:sleep:60000"});
+  const Result result = support::run(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:ignore:15",
+                                             "0:exit:4", "1:signal-launcher-after-failure:15", "1:sleep:60000"});
   CHECK(result.exit_code == 4);
   CHECK(!contains(result.error, "attempt 2"));
 }
