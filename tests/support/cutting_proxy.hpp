@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -61,6 +62,9 @@ class CuttingProxy {
   /// While it is on, new connections break at once.
   void refuse(bool on) { refusing_.store(on); }
 
+  /// Carries 4 KiB at most in each direction, then pauses for so long.
+  void throttle(std::chrono::milliseconds pause) { pause_.store(pause); }
+
   /// While it is on, nothing is carried, and nothing breaks: a path that loses everything.
   void hold(bool on) { holding_.store(on); }
 
@@ -92,6 +96,7 @@ class CuttingProxy {
         admit();
       }
       pump();
+      std::this_thread::sleep_for(pause_.load());
     }
   }
 
@@ -136,6 +141,7 @@ class CuttingProxy {
   std::vector<Pair> pairs_;
   std::atomic<bool> refusing_{false};
   std::atomic<bool> holding_{false};
+  std::atomic<std::chrono::milliseconds> pause_{std::chrono::milliseconds(0)};
   std::atomic<int> accepted_{0};
   std::jthread thread_;  ///< last: it ends before what it uses
 };

@@ -39,6 +39,9 @@ class FrameReader {
   explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
       : connection_(&connection), parser_(bound) {}
 
+  /// How many bytes have come, whole frames or not.
+  std::uint64_t received_bytes() const noexcept { return received_bytes_; }
+
   /// From here on frames may be longer: for a peer that has shown who it is.
   void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
 
@@ -90,12 +93,14 @@ class FrameReader {
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
     const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    received_bytes_ += io.bytes;
     parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
     return io;
   }
 
   Connection* connection_;
   FrameParser parser_;
+  std::uint64_t received_bytes_ = 0;
 };
 
 /// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue

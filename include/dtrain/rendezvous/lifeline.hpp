@@ -140,7 +140,7 @@ class Lifeline {
     }
     link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
     const bool attached = line_->attach(std::move(link), accepted->received);
-    reason = attached ? "" : "the store misses more than is kept for it";
+    reason = attached ? "" : "the store misses frames that it had acknowledged, or claims some that were never sent";
     co_return attached;
   }
 

@@ -20,6 +20,9 @@ inline constexpr std::size_t max_agreed_bytes = 1024;    ///< what the ranks com
 inline constexpr int max_world_size = 1 << 20;
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
+/// What either side sends at most before the other has acknowledged it, in frames of a session: so much is kept for one
+/// whose connection breaks. An acknowledgement follows at once on more than a quarter of it.
+inline constexpr std::size_t max_unacknowledged_bytes = std::size_t{4} << 20;
 /// The largest frame that is read from a connection that has not shown that it may join.
 inline constexpr std::size_t max_door_bytes = std::size_t{4} << 10;
 /// @}

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,7 +27,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct LineOptions {
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
   std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
-  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
+  bool is_store = false;  ///< answers heartbeats, and serves no further questions while many answers wait
+  std::chrono::milliseconds answer{500};  ///< how often a store says that it hears a frame that is long on its way
 };
 
 /// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
@@ -44,9 +46,8 @@ class Line : public std::enable_shared_from_this<Line> {
       : loop_(loop),
         options_(options),
         handlers_(std::move(handlers)),
-        outbox_(options.outgoing_bytes, kept_bytes),
+        outbox_(options.outgoing_bytes, max_unacknowledged_bytes),
         to_write_(loop),
-        taken_(loop),
         last_heard_(Deadline::Clock::now()) {}
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
@@ -77,10 +78,8 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
   /// under way that the peer hears anyway.
   void beat() {
-    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
-        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
-      unacknowledged_bytes_ = 0;
-      to_write_.set();
+    if (link_ && link_->writer.queued_bytes() < batch_bytes) {
+      acknowledge();
     }
   }
 
@@ -102,27 +101,26 @@ class Line : public std::enable_shared_from_this<Line> {
   std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
 
  private:
-  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
-  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds linger{1000};
+  static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
 
   static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
+  /// Many frames wait to be sent: a rank has to read answers before it is served more. On one side only: two that
+  /// waited so for each other would do so for good.
   bool lacks_room() const noexcept {
     return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
   }
 
-  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
-  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
-  async::Task<void> room() {
-    while (lacks_room()) {
-      is_crowded_ = true;
-      co_await taken_.wait(a_day());
+  void acknowledge() {
+    if (link_ && link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
+      unacknowledged_bytes_ = 0;
+      last_beat_ = Deadline::Clock::now();
+      to_write_.set();
     }
-    is_crowded_ = false;
   }
 
   /// Ends both directions and the connection.
@@ -130,7 +128,8 @@ class Line : public std::enable_shared_from_this<Line> {
     reading_.cancel();
     writing_.cancel();
     link_.reset();
-    taken_.set();
+    unserved_.clear();  // it was not acknowledged: it comes again
+    unserved_bytes_ = 0;
   }
 
   /// Runs one direction. Its end, or its exception, is the end of the connection.
@@ -153,50 +152,90 @@ class Line : public std::enable_shared_from_this<Line> {
 
   async::Task<std::string> read_all(Link& link) {
     net::FrameResult frame;
-    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
     for (;;) {
-      if (lacks_room()) {
-        co_await room();
+      const std::uint64_t before = link.reader.received_bytes();
+      const bool is_whole = link.reader.try_read_frame(frame);
+      if (link.reader.received_bytes() != before) {
+        note_bytes(is_whole);
       }
-      if (!link.reader.try_read_frame(frame)) {
+      if (!is_whole) {
         co_await link.connection.readable(a_day());
         continue;
       }
       if (!frame.ok()) {
         co_return frame.reason;
       }
-      last_heard_ = Deadline::Clock::now();
       const bool understood = hear(frame.payload);
       if (link_.get() != &link) {
         co_return std::string();
       }
       if (!understood) {
-        co_return "it sent bytes that do not follow the protocol";
+        co_return no_protocol;
       }
     }
   }
 
-  bool hear(std::span<const std::byte> frame) {
+  /// Every byte is a sign of life: a frame may take longer than the liveness time. The sender of a long one hears of
+  /// it, because its heartbeats wait behind it.
+  void note_bytes(bool are_whole) {
+    last_heard_ = Deadline::Clock::now();
+    if (options_.is_store && !are_whole && last_heard_ - last_beat_ >= options_.answer) {
+      beat();
+    }
+  }
+
+  /// What has to wait for room is kept unacknowledged, and the peer sends only so much; acknowledgements are read at
+  /// all times, or there would never be room.
+  bool hear(Frame& frame) {
     if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
       if (options_.is_store) {
         beat();
       }
-      return outbox_.acknowledge(*has);
+      const bool is_possible = outbox_.acknowledge(*has);
+      if (outbox_.has_waiting()) {
+        to_write_.set();
+      }
+      return is_possible;
     }
+    if (unserved_.empty() && !lacks_room()) {
+      return serve(frame);
+    }
+    unserved_bytes_ += frame.size();
+    unserved_.push_back(std::move(frame));
+    return unserved_bytes_ <= max_unacknowledged_bytes;
+  }
+
+  bool serve(std::span<const std::byte> frame) {
     ++received_;
     unacknowledged_bytes_ += frame.size();
-    if (unacknowledged_bytes_ > acknowledged_every) {
-      beat();
+    if (unacknowledged_bytes_ > max_unacknowledged_bytes / 4) {
+      acknowledge();
     }
     const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
     return !on_frame || on_frame(frame);
   }
 
+  /// Serves what waited for room. False where it does not follow the protocol.
+  bool serve_waiting(const Link& link) {
+    bool understood = true;
+    while (understood && link_.get() == &link && !unserved_.empty() && !lacks_room()) {
+      const Frame frame = std::move(unserved_.front());
+      unserved_.pop_front();
+      unserved_bytes_ -= frame.size();
+      understood = serve(frame);
+    }
+    return understood;
+  }
+
   async::Task<std::string> write_all(Link& link) {
     Deadline::Clock::time_point last_taken = Deadline::Clock::now();
     for (;;) {
-      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
+      while (outbox_.may_take() && link.writer.queued_bytes() < batch_bytes) {
         static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+      }
+      const bool understood = serve_waiting(link);
+      if (link_.get() != &link || !understood) {
+        co_return no_protocol;
       }
       if (link.writer.queued_bytes() > 0) {
         net::IoResult result = link.writer.try_flush();
@@ -205,16 +244,22 @@ class Line : public std::enable_shared_from_this<Line> {
           result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
           result.bytes += at_once;
         }
-        taken_.set();
         if (result.status == net::IoStatus::closed) {
           co_return result.reason();
         }
         const Deadline::Clock::time_point now = Deadline::Clock::now();
         if (result.bytes > 0) {
           last_taken = now;
-          last_heard_ = is_crowded_ ? now : last_heard_;
         } else if (now - last_taken >= options_.send) {
           co_return "it took nothing for " + seconds_text(options_.send);
+        }
+      } else if (outbox_.has_waiting()) {  // until the peer has acknowledged more
+        const std::size_t before = outbox_.taken_bytes();
+        const async::Ready ready = co_await to_write_.wait(Deadline::at(last_taken + options_.send));
+        if (outbox_.taken_bytes() != before) {
+          last_taken = Deadline::Clock::now();
+        } else if (ready == async::Ready::timed_out) {
+          co_return "it acknowledged nothing for " + seconds_text(options_.send);
         }
       } else if (closing_) {
         link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
@@ -233,12 +278,13 @@ class Line : public std::enable_shared_from_this<Line> {
   Outbox outbox_;
   std::unique_ptr<Link> link_;
   async::AutoResetEvent to_write_;
-  async::AutoResetEvent taken_;
   Deadline::Clock::time_point last_heard_;
+  Deadline::Clock::time_point last_beat_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
   FieldWriter heartbeat_;
-  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
+  std::deque<Frame> unserved_;  ///< frames of the peer that wait for room
+  std::size_t unserved_bytes_ = 0;
   bool closing_ = false;
   async::Spawned reading_;
   async::Spawned writing_;

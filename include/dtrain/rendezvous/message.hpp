@@ -24,9 +24,12 @@
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
 ///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
-///                                                the store's as the answer to it
+///                                                the store's as the answer to it, or to a part of a long frame; and
+///                                                either side's when it has many bytes to acknowledge
 ///
-/// Who hears nothing for the liveness time takes the other for lost. A connection that breaks without Leave is made
+/// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them; both read at
+/// all times, so that acknowledgements come. Who hears not a byte for the liveness time takes the other for lost.
+/// A connection that breaks without Leave is made
 /// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
 /// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
 ///

@@ -14,12 +14,12 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
 
-/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept for a peer that lost its
-/// connection, as far as the bound goes: who misses more cannot go on.
+/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept, for a peer that loses
+/// its connection, until it has acknowledged them. No more can be taken than may be kept, so none is ever dropped.
 class Outbox {
  public:
   /// @param most bytes that may wait
-  /// @param kept bytes that are kept after they were taken
+  /// @param kept bytes that may be taken and not acknowledged
   Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
   /// False, with nothing appended, where more than the bound would wait: the peer does not read.
@@ -35,9 +35,14 @@ class Outbox {
   bool has_waiting() const noexcept { return taken_ < frames_.size(); }
   std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
 
-  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre has_waiting()
+  /// Whether a frame waits, and may be kept beside those that are not acknowledged; one alone always may.
+  bool may_take() const noexcept {
+    return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
+  }
+  std::size_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
   const Frame& take() {
-    drop_beyond_kept();
     const Frame& frame = frames_[taken_++];
     waiting_bytes_ -= frame.size();
     taken_bytes_ += frame.size();
@@ -55,8 +60,8 @@ class Outbox {
     return true;
   }
 
-  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what is no longer
-  /// kept, or claims what was never sent.
+  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what it has
+  /// acknowledged, or claims what was never sent.
   bool rewind(std::uint64_t count) noexcept {
     if (count < first_ || !acknowledge(count)) {
       return false;
@@ -72,12 +77,6 @@ class Outbox {
     frames_.pop_front();
     --taken_;
     ++first_;
-  }
-
-  void drop_beyond_kept() noexcept {
-    while (taken_bytes_ > kept_) {
-      drop_first();
-    }
   }
 
   std::size_t most_;

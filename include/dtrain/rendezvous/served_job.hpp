@@ -106,7 +106,7 @@ class ServedJob {
     if (found->second->line->attach(std::move(link), has)) {
       found->second->waiting.cancel();
     } else {
-      gone(id, "it missed more than is kept for it");
+      gone(id, "it missed frames that it had acknowledged, or claimed some that were never sent");
     }
   }
   void note_refusal(std::string sentence) { job_.note_refusal(std::move(sentence)); }
@@ -136,7 +136,7 @@ class ServedJob {
     Line::Handlers handlers;
     handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
     handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    const LineOptions line{limits_.outgoing_bytes, limits_.send, true};
+    const LineOptions line{limits_.outgoing_bytes, limits_.send, true, heartbeat()};
     return std::make_shared<Line>(loop_, line, std::move(handlers));
   }
 

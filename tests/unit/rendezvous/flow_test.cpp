@@ -92,7 +92,7 @@ bool outlives_slow_reading(std::chrono::milliseconds liveness, std::chrono::mill
   const Deadline deadline = Deadline::after(reading);
   for (int i = 0; !deadline.passed(); ++i) {  // fewer reads than the 464 that there is something for
     static_cast<void>(slow.frames_of_one_read());
-    if (i % 8 == 0 && !slow.send_frame(encode(Heartbeat{}))) {
+    if (i % 8 == 0 && !slow.send_frame(encode(slow.heartbeat()))) {
       return false;
     }
     std::this_thread::sleep_for(reading / 400);
@@ -111,6 +111,38 @@ TEST_CASE("a rank that reads its answers slowly is not silent") {
   } else {
     const bool outlives = outlives_slow_reading(milliseconds(1500), milliseconds(4000)) ||
                           outlives_slow_reading(milliseconds(6000), milliseconds(16000));  // a thread did not run
+    CHECK(outlives);
+  }
+}
+
+namespace {
+
+/// Whether a job is well after a value has gone between a rank and the store, slowly: longer than the liveness time.
+bool outlives_slow_connection(bool is_up, std::chrono::milliseconds liveness, std::chrono::milliseconds pause) {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.liveness = liveness;
+  StoreProcess store(options);
+  CuttingProxy proxy(store.port());
+  const auto ranks = two_ranks(store, proxy);
+  proxy.throttle(pause);
+  const std::string large(mebibyte - 100, 'x');
+  try {
+    ranks[is_up ? 1 : 0]->store().set_blocking("large", large, soon());
+    const bool is_whole = ranks[is_up ? 0 : 1]->store().get_blocking("large", soon()) == large;
+    return is_whole && !ranks[0]->failure()->failed() && !ranks[1]->failure()->failed();
+  } catch (const dtrain::JobFailed&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a value that is longer on its way than the liveness time is a sign of life, to the store and from it") {
+  using std::chrono::milliseconds;
+  for (const bool is_up : {true, false}) {
+    CAPTURE(is_up);  // 256 pauses are three times the liveness time; the second try is for a thread that did not run
+    const bool outlives = outlives_slow_connection(is_up, milliseconds(400), milliseconds(5)) ||
+                          outlives_slow_connection(is_up, milliseconds(3000), milliseconds(35));
     CHECK(outlives);
   }
 }

@@ -56,17 +56,44 @@ TEST_CASE("a peer that lost its connection gets what it misses, and not what it 
   CHECK_FALSE(outbox.has_waiting());
 }
 
+TEST_CASE("no more is taken than is kept until it is acknowledged, but for a frame that is longer than that") {
+  Outbox outbox(1000, 16);
+  CHECK_FALSE(outbox.may_take());
+  REQUIRE(outbox.push(frame_of(0, 12)));
+  REQUIRE(outbox.push(frame_of(1, 4)));
+  REQUIRE(outbox.push(frame_of(2, 1)));
+  REQUIRE(outbox.push(frame_of(3, 100)));
+  outbox.take();
+  REQUIRE(outbox.may_take());
+  outbox.take();
+  CHECK(outbox.taken_bytes() == 16);
+  CHECK_FALSE(outbox.may_take());
+  CHECK(outbox.has_waiting());
+  REQUIRE(outbox.acknowledge(1));
+  REQUIRE(outbox.may_take());
+  outbox.take();
+  CHECK_FALSE(outbox.may_take());
+  REQUIRE(outbox.acknowledge(3));
+  REQUIRE(outbox.may_take());
+  CHECK(outbox.take() == frame_of(3, 100));
+  CHECK(outbox.rewind(3));  // and what was taken can be had again
+  CHECK(outbox.take() == frame_of(3, 100));
+}
+
 TEST_CASE("who claims more than was sent, or misses what is no longer kept, cannot go on, and nothing changes") {
   Outbox outbox(1000, 16);
   for (std::uint64_t i = 0; i < 6; ++i) {
     REQUIRE(outbox.push(frame_of(i)));
   }
-  for (int i = 0; i < 5; ++i) {
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    REQUIRE(outbox.may_take());
     outbox.take();
+    REQUIRE(outbox.acknowledge(i < 3 ? i + 1 : 3));
   }
   CHECK_FALSE(outbox.acknowledge(6));
   CHECK_FALSE(outbox.rewind(6));
   CHECK_FALSE(outbox.rewind(1));  // beyond the 16 bytes that are kept
+  REQUIRE(outbox.acknowledge(4));
   CHECK(outbox.take() == frame_of(5));
   CHECK(outbox.rewind(5));
   CHECK(outbox.take() == frame_of(5));
@@ -83,7 +110,7 @@ TEST_CASE("whatever is pushed, taken, acknowledged and rewound, a peer receives 
       switch (random() % 4) {
         case 0: REQUIRE(outbox.push(frame_of(pushed++, 8 + random() % 8))); break;
         case 1:
-          if (outbox.has_waiting()) {
+          if (outbox.may_take()) {
             const Frame& frame = outbox.take();
             const Frame expected = frame_of(received + in_flight, frame.size());
             REQUIRE(frame == expected);

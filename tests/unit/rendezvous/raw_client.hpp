@@ -64,6 +64,7 @@ class RawClient {
   std::optional<std::vector<std::byte>> receive_frame() {
     for (;;) {
       if (auto frame = parser_.next()) {
+        note(*frame);
         return frame;
       }
       pollfd readable{socket_.get(), POLLIN, 0};
@@ -84,11 +85,15 @@ class RawClient {
     const ssize_t count = ::poll(&readable, 1, 10000) == 1 ? ::recv(socket_.get(), buffer.data(), buffer.size(), 0) : 0;
     parser_.feed(std::span<const std::byte>(buffer.data(), static_cast<std::size_t>(count > 0 ? count : 0)));
     std::size_t frames = 0;
-    while (parser_.next()) {
+    while (const auto frame = parser_.next()) {
+      note(*frame);
       ++frames;
     }
     return frames;
   }
+
+  /// What acknowledges all that has come.
+  dtrain::rendezvous::Heartbeat heartbeat() const { return {received_}; }
 
   /// The next message that is no challenge and no heartbeat, or nothing.
   std::optional<FromStore> receive() {
@@ -161,8 +166,11 @@ class RawClient {
         message);
   }
 
+  void note(const std::vector<std::byte>& frame) { received_ += dtrain::rendezvous::decode_to_rank(frame) ? 1 : 0; }
+
   dtrain::net::Descriptor socket_;
   dtrain::net::FrameParser parser_{dtrain::rendezvous::max_frame_bytes};
+  std::uint64_t received_ = 0;  ///< frames of the session
   bool connected_ = false;
   bool closed_ = false;
 };

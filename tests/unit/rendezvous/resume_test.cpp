@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "proxied_ranks.hpp"
@@ -107,6 +108,79 @@ TEST_CASE("large values come whole over a connection that keeps breaking") {
   });
   CHECK(errors == std::vector<std::string>(2));
   CHECK(proxy.accepted() > 1);
+}
+
+namespace {
+
+dtrain::async::Task<void> set_one(Store store, std::string key, int& done) {
+  co_await store.set(std::move(key), std::string(1'000'000, 'y'), soon());
+  ++done;
+}
+
+dtrain::async::Task<void> get_one(Store store, std::string key, int& done) {
+  const std::string value = co_await store.get(std::move(key), soon());
+  done += value == std::string(1'000'000, 'x') ? 1 : 0;
+}
+
+/// Requests of a rank, each of which carries a value of 1 MB.
+struct LargeRequests {
+  /// `count` of them: values to the store, or values from there that do not exist yet.
+  void start(Participant& rank, bool is_up, int count) {
+    const auto spawn = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+      for (int i = 0; i < count; ++i) {
+        dtrain::async::Task<void> one =
+            is_up ? set_one(rank.store(), "up" + std::to_string(i), done) : get_one(rank.store(), "down", done);
+        tasks.push_back(loop.spawn(std::move(one), [this](const std::exception_ptr&) { ++failed; }));
+      }
+      co_return;
+    };
+    rank.control_thread().run_blocking(spawn, soon());
+  }
+
+  /// Until all have come to an end. @returns how many did what they should
+  int finish(Participant& rank, int count) {
+    const auto wait = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+      while (done + failed < count) {
+        co_await loop.sleep_for(std::chrono::milliseconds(1));
+      }
+      tasks.clear();
+    };
+    rank.control_thread().run_blocking(wait, soon());
+    return done;
+  }
+
+  int done = 0;
+  int failed = 0;
+  std::vector<dtrain::async::Spawned> tasks;
+};
+
+}  // namespace
+
+TEST_CASE("no request is lost, however much is on its way when the connection breaks") {
+  constexpr int count = 12;
+  for (const bool is_up : {true, false}) {
+    CAPTURE(is_up);
+    StoreProcess store(patient(2));
+    CuttingProxy proxy(store.port());
+    const auto ranks = two_ranks(store, proxy);
+    LargeRequests requests;
+    if (is_up) {
+      proxy.hold(true);
+      requests.start(*ranks[1], is_up, count);
+    } else {
+      requests.start(*ranks[1], is_up, count);
+      ranks[1]->store().set_blocking("the store has heard them", "", soon());
+      proxy.hold(true);
+      ranks[0]->store().set_blocking("down", std::string(1'000'000, 'x'), soon());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the sockets take what they can
+    proxy.cut(CuttingProxy::How::reset);
+    proxy.hold(false);
+    CHECK(requests.finish(*ranks[1], count) == count);
+    CHECK(ranks[1]->store().try_get_blocking("up11", soon()).has_value() == is_up);
+    CHECK_FALSE(ranks[0]->failure()->failed());
+    CHECK_FALSE(ranks[1]->failure()->failed());
+  }
 }
 
 TEST_CASE("who does not come back within the grace is lost, and is told that its session is over when it does") {
