@@ -3,7 +3,6 @@
 /// SHA-256 as FIPS 180-4 specifies it, fed piece by piece.
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -86,30 +86,35 @@ class Sha256 {
     pending_ += bytes.size();
   }
 
-  /// Section 6.2.2, one block of 64 bytes.
-  void compress(const std::byte* block) noexcept {
-    std::array<std::uint32_t, 64> w;
-    for (std::size_t t = 0; t < 16; ++t) {
-      w[t] = std::to_integer<std::uint32_t>(block[4 * t]) << 24 |
-             std::to_integer<std::uint32_t>(block[4 * t + 1]) << 16 |
-             std::to_integer<std::uint32_t>(block[4 * t + 2]) << 8 | std::to_integer<std::uint32_t>(block[4 * t + 3]);
+  DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
+    return value >> bits | value << (32 - bits);
+  }
+
+  /// Section 6.2.2, one block of 64 bytes. Without calls, which an unoptimised program would not inline.
+  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(block);
+    const std::uint32_t* constants = round_constants.data();
+    std::uint32_t* state = state_.data();
+    std::uint32_t w[64];
+    for (int t = 0; t < 16; ++t) {
+      w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
+             std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
     }
-    for (std::size_t t = 16; t < 64; ++t) {
-      const std::uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
-      const std::uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
+    for (int t = 16; t < 64; ++t) {
+      const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+      const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
       w[t] = w[t - 16] + s0 + w[t - 7] + s1;
     }
-    auto [a, b, c, d, e, f, g, h] = state_;
-    for (std::size_t t = 0; t < 64; ++t) {
-      const std::uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) +
-                               round_constants[t] + w[t];
-      const std::uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+    std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+    for (int t = 0; t < 64; ++t) {
+      const std::uint32_t t1 =
+          h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
+      const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
       h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
     }
-    const std::array<std::uint32_t, 8> added{a, b, c, d, e, f, g, h};
-    for (std::size_t i = 0; i < state_.size(); ++i) {
-      state_[i] += added[i];
-    }
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
   }
 
   /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
