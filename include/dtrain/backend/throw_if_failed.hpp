@@ -3,6 +3,7 @@
 /// Waiting for a communicator's work, and throwing what made it fail.
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -28,18 +29,37 @@ void throw_if_failed(const C& communicator, const FailureLatch& failure, int ran
   }
 }
 
-/// Blocking: until the work before `event` is done. The work ends itself `timeout` after it begins to run, hence the
-/// deadline here is only a guard against a stream that nobody runs.
+/// A number that changes while the work of the event's stream goes on: of the stream, where that counts, or else of the
+/// communicator.
+template <stream::Event E, Communicator C>
+std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
+  if constexpr (requires { event.progress(); }) {
+    return event.progress();
+  } else if constexpr (requires { communicator.progress(); }) {
+    return communicator.progress();
+  } else {
+    return 0;
+  }
+}
+
+/// Blocking: until the work before `event` is done. Each piece of it ends itself `timeout` after it begins to run,
+/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while pieces complete.
 /// @throws as throw_if_failed, and Error (timeout).
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
                           std::chrono::nanoseconds timeout, int rank_in_job) {
-  const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-  throw_if_failed(communicator, failure, rank_in_job);
-  if (result == stream::WaitResult::timed_out) {
-    throw Error(Errc::timeout,
-                "waiting for the communication stream took more than twice the timeout; is a step of "
-                "another thread still using it?");
+  for (;;) {
+    const std::uint64_t before = progress_of(event, communicator);
+    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+    throw_if_failed(communicator, failure, rank_in_job);
+    if (result == stream::WaitResult::complete) {
+      return;
+    }
+    if (progress_of(event, communicator) == before) {
+      throw Error(Errc::timeout,
+                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
+                  "of another thread still using it?");
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <optional>
 #include <string>
@@ -113,6 +114,9 @@ class Channel {
     }
     return sight;
   }
+
+  /// How many operations were seen to be complete; the watching thread looks every 50 ms.
+  std::uint64_t progress() const noexcept { return ring_.progress(); }
 
   /// Whether all operations that are watched are complete. Blocking: while another thread is at the gate.
   bool idle() {

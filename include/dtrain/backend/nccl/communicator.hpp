@@ -150,6 +150,9 @@ class Communicator {
   void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }
   std::optional<Cause> failure() const { return end_->channel->fate.failure(); }
 
+  /// A number that grows while operations complete. Threads: any.
+  std::uint64_t progress() const noexcept { return end_->channel->progress(); }
+
  private:
   /// What stays at its address when the communicator moves.
   struct End {

@@ -3,8 +3,10 @@
 /// The operations that run or wait in streams, and how long the one in front has run.
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "dtrain/backend/operation.hpp"
@@ -66,6 +68,9 @@ class WatchRing {
   /// Instead of end(), where it could not be enqueued.
   void give_up() noexcept { at(count_ - 1).enqueued = true; }
 
+  /// How many places were found complete. Threads: any.
+  std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
+
   /// Forgets what is complete. Not in a thread that captures a stream.
   View look() {
     View view;
@@ -74,6 +79,7 @@ class WatchRing {
       if (view.failure != cudaSuccess) {
         break;
       }
+      progress_.fetch_add(1, std::memory_order_relaxed);
     }
     if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
       view.failure = cudaSuccess;
@@ -103,6 +109,7 @@ class WatchRing {
   std::array<Place, 64> places_;
   std::size_t front_ = 0;
   std::size_t count_ = 0;
+  std::atomic<std::uint64_t> progress_{0};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

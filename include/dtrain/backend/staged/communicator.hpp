@@ -191,6 +191,9 @@ class Communicator {
   void abort(const Cause& cause) noexcept { conveyor_->abort(cause); }
   std::optional<Cause> failure() const { return conveyor_->failure(); }
 
+  /// A number that grows while operations go on. Threads: any.
+  std::uint64_t progress() const noexcept { return conveyor_->progress(); }
+
  private:
   Inner& inner() noexcept { return conveyor_->inner(); }
   const Inner& inner() const noexcept { return std::as_const(*conveyor_).inner(); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -95,6 +96,9 @@ class Conveyor {
 
   /// Blocking: until everything submitted has run on the host. @returns false at the deadline
   bool settle(Deadline deadline) { return station_->settle(deadline); }
+
+  /// A number that grows while pieces are carried. Threads: any.
+  std::uint64_t progress() const noexcept { return station_->progress(); }
 
   C& inner() noexcept { return inner_; }
   const C& inner() const noexcept { return inner_; }

@@ -64,6 +64,9 @@ class Station {
     return all.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
+  /// How many parcels have been served. Threads: any.
+  std::uint64_t progress() const noexcept { return served_.load(); }
+
   /// Ends the channel and tells the job.
   void fail(Kind kind, CauseKind cause_kind, const char* text) noexcept {
     try {

@@ -14,6 +14,9 @@ class Event {
  public:
   bool is_complete() const noexcept { return queue_ == nullptr || queue_->is_complete(ticket_); }
 
+  /// How much work of its stream is done: of two equal values none ended in between.
+  std::uint64_t progress() const noexcept { return queue_ == nullptr ? 0 : queue_->completed(); }
+
   /// Blocking: see Queue::block_until_complete. Each piece of work ends by a deadline of its own.
   WaitResult block_until_complete(Deadline deadline) const {
     return queue_ == nullptr ? WaitResult::complete : queue_->block_until_complete(ticket_, deadline);

@@ -58,7 +58,10 @@ class Queue {
   /// The ticket of the latest work.
   std::uint64_t published() const noexcept { return published_.load(std::memory_order_acquire); }
 
-  bool is_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
+  /// The ticket of the latest work that is done.
+  std::uint64_t completed() const noexcept { return completed_.load(std::memory_order_acquire); }
+
+  bool is_complete(std::uint64_t ticket) const noexcept { return completed() >= ticket; }
 
   /// Whether there is work that no thread runs and no HelperThread will.
   bool is_left_alone() const noexcept {

@@ -1,0 +1,88 @@
+#include "dtrain/backend/throw_if_failed.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "dtrain/stream/host/communication_stream.hpp"
+#include "support/fake_communicator.hpp"
+
+namespace {
+
+using dtrain::FailureLatch;
+using dtrain::stream::host::CommunicationStream;
+using dtrain::stream::host::Event;
+using support::FakeChannel;
+using support::FakeCommunicator;
+using namespace std::chrono_literals;
+
+struct Waiting {
+  void wait(std::chrono::nanoseconds timeout) {
+    Event event;
+    stream.ref().record(event);
+    dtrain::backend::block_until_complete(event, communicator, *latch, timeout, 0);
+  }
+
+  std::shared_ptr<FailureLatch> latch = std::make_shared<FailureLatch>();
+  FakeCommunicator communicator{std::make_shared<FakeChannel>()};
+  CommunicationStream stream;
+};
+
+TEST_CASE("several operations take one timeout each, whoever runs them") {
+  for (const bool helps : {false, true}) {
+    CAPTURE(helps);
+    Waiting rank;
+    if (helps) {
+      rank.stream.start_helper();
+    }
+    std::atomic<int> done{0};
+    for (int i = 0; i < 6; ++i) {
+      rank.stream.ref().enqueue([&done]() noexcept {
+        std::this_thread::sleep_for(600ms);
+        ++done;
+      });
+    }
+    CHECK_NOTHROW(rank.wait(1s));
+    CHECK(done == 6);
+  }
+}
+
+TEST_CASE("a stream on which nothing ends within twice the timeout is given up, in a sentence that says so") {
+  Waiting rank;
+  rank.stream.start_helper();
+  std::atomic<bool> begun{false};
+  std::atomic<bool> ends{false};
+  rank.stream.ref().enqueue([&begun, &ends]() noexcept {
+    begun = true;
+    while (!ends) {
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  while (!begun) {  // in the helper's thread: who waits would run it else
+    std::this_thread::sleep_for(1ms);
+  }
+  std::string sentence;
+  try {
+    rank.wait(100ms);
+  } catch (const dtrain::Error& error) {
+    CHECK(error.code() == dtrain::Errc::timeout);
+    sentence = error.what();
+  }
+  CHECK(sentence ==
+        "waiting for the communication stream, none of whose work ended within twice the timeout; is a step of another "
+        "thread still using it?");
+  ends = true;
+  CHECK_NOTHROW(rank.wait(20s));
+}
+
+TEST_CASE("what made the communicator fail is thrown, and not that its work is late") {
+  Waiting rank;
+  rank.stream.ref().enqueue([&]() noexcept { rank.latch->set({dtrain::CauseKind::exception, 1, "here", "no more"}); });
+  CHECK_THROWS_AS(rank.wait(20s), dtrain::JobFailed);
+}
+
+}  // namespace
