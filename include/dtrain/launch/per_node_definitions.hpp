@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/identity/environment.hpp"
@@ -20,6 +21,7 @@
 #include "dtrain/launch/node_job.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/per_node.hpp"
+#include "dtrain/launch/spawn.hpp"
 #include "dtrain/launch/worker.hpp"
 #include "dtrain/launch/worker_program.hpp"
 #include "dtrain/launch/wrapped_worker.hpp"
@@ -32,10 +34,14 @@ DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visibl
     const identity::Environment environment = identity::snapshot_environment();
     std::vector<std::string> arguments(argv, argv + argc);
     const std::optional<pid_t> launcher = launcher_of_wrapped(environment);
+    const pid_t parent = ::getppid();
+    const bool is_worker = launcher || is_worker_environment(environment, parent);
     if (launcher) {
       tie_to_launcher(*launcher);
+    } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
+      throw posix_error(error, "tying this worker to its launcher");  // again: capabilities of its file have undone it
     }
-    if (launcher || is_worker_environment(environment, ::getppid())) {
+    if (is_worker) {
       // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
       return Start(worker_of_launcher(environment, std::move(arguments)));

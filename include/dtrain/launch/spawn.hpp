@@ -48,6 +48,18 @@ struct SpawnRequest {
   sigset_t signal_mask{};
 };
 
+/// From now on this process is killed when the thread that started it ends; it ends at once where that has ended
+/// already. An exec of a file with capabilities, or for another user, undoes it. @returns 0, or the error
+inline int end_with_parent(pid_t parent) noexcept {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    return errno;
+  }
+  if (::getppid() != parent) {
+    ::_exit(128 + SIGKILL);
+  }
+  return 0;
+}
+
 namespace detail {
 
 inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -65,11 +77,11 @@ inline int become(const SpawnRequest& request, char* const* arguments, char* con
                   pid_t parent) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
   // starts can be ended with it.
-  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+  if (::setpgid(0, 0) != 0) {
     return errno;
   }
-  if (::getppid() != parent) {
-    ::_exit(128 + SIGKILL);  // the launcher died before it could be tied to it
+  if (const int error = end_with_parent(parent); error != 0) {
+    return error;
   }
   const std::pair<int, int> standard[] = {
       {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
