@@ -2,15 +2,21 @@
 /// @file
 /// Replanning: once, after the first step, buckets in the order in which the gradients were ready.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "dtrain/backend/shared_memory/available_memory.hpp"
 #include "dtrain/core/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/ddp/rearrangement.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36,23 +42,75 @@ inline BucketPlan plan_again(const BucketPlan& plan, std::span<const GradientSiz
   return next;
 }
 
+/// Host memory on the way of gradients from one place to another: for all of them where that can be had, else for some.
+struct Scratch {
+  /// @throws std::bad_alloc where there is not even a page
+  explicit Scratch(std::size_t wanted) : bytes(wanted) {
+    constexpr std::size_t least = 4096;
+    const std::uint64_t available = backend::shared_memory::available_memory_bytes();
+    while (bytes > least && (bytes > available || !try_allocate())) {
+      bytes /= 2;
+    }
+    if (!memory) {
+      memory.reset(new std::byte[bytes]);
+    }
+  }
+  bool try_allocate() noexcept {
+    memory.reset(new (std::nothrow) std::byte[bytes]);
+    return memory != nullptr;
+  }
+
+  std::unique_ptr<std::byte[]> memory;
+  std::size_t bytes;
+};
+
+/// All gradients' places in the arena, in their present order, and where the plan has them.
+inline std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena) {
+  std::vector<std::pair<std::size_t, Block>> placed;
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
+      const auto offset = static_cast<std::size_t>(slot.place - arena);
+      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
+    }
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<Block> blocks;
+  for (const auto& [offset, block] : placed) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
 /// Blocking: moves all gradients to the places of `plan` and tells `bind` of those that live there; what they hold is
 /// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
+/// Where that is, too, they are moved within the arena, which takes longer.
 /// @param flow copies and clears; `wait` is what it waits with
 template <class Flow, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Flow& flow, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind) {
-  const std::unique_ptr<std::byte[]> kept(new std::byte[plan.arena_bytes]);
-  flow.copy(kept.get(), arena, plan.arena_bytes, wait);
-  flow.clear(arena, plan.arena_bytes);
+  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) { flow.copy(to, from, bytes, wait); };
+  const Scratch scratch(plan.arena_bytes);
+  const bool holds_all = scratch.bytes == plan.arena_bytes;
+  if (holds_all) {
+    copy(scratch.memory.get(), arena, plan.arena_bytes);
+    flow.clear(arena, plan.arena_bytes);
+  } else {
+    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
+    Rearrangement(arena, blocks, std::span(scratch.memory.get(), scratch.bytes), copy);
+  }
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
     const GradientSlot before = gradients[parameter];
     const TensorView view = gradients.move(parameter, plan);
+    std::byte* const place = gradients[parameter].place;
     if (before.is_bound() && before.bytes != 0) {
-      flow.copy(gradients[parameter].place, kept.get() + (before.place - arena), before.bytes, wait);
-      if (gradients[parameter].place != before.place) {
+      if (holds_all) {
+        copy(place, scratch.memory.get() + (before.place - arena), before.bytes);
+      }
+      if (place != before.place) {
         bind(parameter, view);
       }
+    } else if (!holds_all) {
+      flow.clear(place, before.bytes);
     }
   }
   flow.settle(wait);  // the zeros too: a graph that replays the next step does not come after this stream

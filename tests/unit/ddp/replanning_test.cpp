@@ -1,8 +1,12 @@
 #include "dtrain/ddp/replanning.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstddef>
+#include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -125,4 +129,55 @@ TEST_CASE("an order that is none fails the step, and the job is told") {
   CHECK_THROWS_WITH_AS(step_in(rank, {1, 0}, 1.0F), doctest::Contains("does not name each of 2 parameters once"),
                        dtrain::Error);
   CHECK(rank.latch->failed());
+}
+
+namespace {
+
+/// The address space of this process may grow by so much from now on.
+bool leave_room_for(std::size_t bytes) {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{pages * static_cast<std::size_t>(::getpagesize()) + bytes, RLIM_INFINITY};
+  return pages != 0 && ::setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "where there is no memory for another copy of all gradients they are moved all the same, and keep what they hold") {
+  const std::vector<std::size_t> sizes{3'000'000, 100, 5'000'000, 17, 1};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    Model model;
+    FakeRank rank(sizes, {0, 0}, true, std::chrono::seconds(10), model.options({2, 0, 4, 3, 1}));
+    model.rank = &rank;
+    for (std::size_t i = 0; i < sizes.size() - 1; ++i) {  // the last one stays the model's own
+      rank.parameters[i].gradient = rank.reducer->bind(i);
+    }
+    if (!leave_room_for(std::size_t{8} << 20)) {
+      ::_exit(2);
+    }
+    try {
+      step_in(rank, {4, 3, 2, 1, 0}, 1.0F);
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        for (const float element : rank.parameters[i].gradient.as<float>()) {
+          if (element != 10.0F * (1.0F + static_cast<float>(i))) {
+            ::_exit(3);
+          }
+        }
+      }
+      std::size_t held = 0;
+      for (std::size_t k = 0; k < rank.reducer->plan().arena_bytes / sizeof(float); ++k) {
+        held += reinterpret_cast<const float*>(rank.channel->arena)[k] != 0.0F ? 1 : 0;
+      }
+      ::_exit(held == 8'000'117 && rank.reducer->plan().bucket_of == Order{1, 4, 0, 3, 2} ? 0 : 4);
+    } catch (const std::exception&) {
+      ::_exit(5);
+    }
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
