@@ -3,7 +3,6 @@
 /// The Unix connections between rank 0 and every other rank of a channel.
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,27 +18,17 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/shared_memory/callers.hpp"
+#include "dtrain/backend/shared_memory/door.hpp"
 #include "dtrain/backend/shared_memory/message.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/printable.hpp"
 #include "dtrain/net/unix_socket.hpp"
 #include "dtrain/rendezvous/random.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
-/// two mappings of one memory: ranks that are threads share one.)
-struct Link {
-  net::UnixConnection connection;
-  bool same_process = false;
-
-  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
-    same_process = connection.peer_credentials().pid == ::getpid();
-  }
-};
 
 /// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
 class Links {
@@ -57,6 +47,9 @@ class Links {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+
+  /// A rank's number in the job, for sentences; its number in the channel before it has said it.
+  int job_rank(int rank) const noexcept { return job_ranks_[static_cast<std::size_t>(rank)]; }
 
   /// On rank 0: to that peer. Elsewhere: to rank 0.
   Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
@@ -123,8 +116,13 @@ class Links {
       : rank_(context.members.rank),
         size_(context.members.world_size),
         channel_(context.name),
+        is_part_(context.members.job_rank.has_value()),
+        job_ranks_(static_cast<std::size_t>(size_)),
         failure_(context.failure),
-        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
+        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {
+    std::iota(job_ranks_.begin(), job_ranks_.end(), 0);
+    job_ranks_[static_cast<std::size_t>(rank_)] = context.reporting_rank();
+  }
 
   static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
 
@@ -151,62 +149,55 @@ class Links {
   }
 
   void accept_all(const ChannelContext& context, Deadline deadline) {
-    const std::string name = "dtrain-" + rendezvous::random_job_id();
-    const std::string token = rendezvous::random_job_id();
-    std::optional<net::UnixListener> listener;
+    const Door door{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id(), job_rank(0)};
+    std::optional<Callers> callers;
     try {
-      listener.emplace(name);
+      callers.emplace(net::UnixListener(door.name), static_cast<std::size_t>(size_) + most_strangers);
     } catch (const Error& error) {
-      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
+      context.store.set_blocking(door_key(context), Door::error_text(job_rank(0), error), deadline);
       throw;
     }
-    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
+    context.store.set_blocking(door_key(context), door.to_text(), deadline);
     links_.resize(static_cast<std::size_t>(size_ - 1));
-    for (int arrived = 0; arrived < size_ - 1;) {
-      wait_for_caller(*listener, deadline);
-      Link link(listener->accept(deadline));
-      const int peer = greeting_of(link, token, deadline);
-      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
-        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
-        ++arrived;
-      }
+    int arrived = 0;
+    while (arrived < size_ - 1) {
+      wait_for_callers(callers->waiting(), deadline);
+      callers->serve([&](Link caller, const std::vector<std::byte>& greeting) {
+        arrived += admit(std::move(caller), greeting, door.token) ? 1 : 0;
+      });
     }
   }
 
-  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
-  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
+  /// @returns false for a stranger
+  bool admit(Link caller, const std::vector<std::byte>& bytes, const std::string& token) {
     try {
-      if (link.connection.peer_credentials().uid != ::geteuid()) {
-        return -1;
+      const Message greeting = message_from(bytes);
+      if (greeting.kind != MessageKind::greeting || !std::equal(token.begin(), token.end(), greeting.token.begin()) ||
+          greeting.rank <= 0 || greeting.rank >= size_ || links_[static_cast<std::size_t>(greeting.rank - 1)]) {
+        return false;
       }
-      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
-      const Message greeting = message_from(link.connection.receive(patience));
-      const bool known =
-          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
-      return known ? greeting.rank : -1;
+      job_ranks_[static_cast<std::size_t>(greeting.rank)] = greeting.job_rank;
+      links_[static_cast<std::size_t>(greeting.rank - 1)].emplace(std::move(caller));
+      return true;
     } catch (const Error&) {
-      return -1;
+      return false;
     }
   }
 
   void connect(const ChannelContext& context, Deadline deadline) {
-    const std::string door = context.store.get_blocking(door_key(context), deadline);
-    const std::size_t space = door.find(' ', 5);
-    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
-      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
-                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
-    }
-    const std::string name = door.substr(5, space - 5);
-    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
+    const Door door = Door::from(context.store.get_blocking(door_key(context), deadline), context.name);
+    job_ranks_[0] = door.job_rank;
+    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(door.name, deadline)); });
     Message greeting;
     greeting.rank = rank_;
-    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
+    greeting.job_rank = job_rank(rank_);
+    std::copy(door.token.begin(), door.token.end(), greeting.token.begin());
     send(0, greeting, deadline);
   }
 
-  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
+  void wait_for_callers(std::span<pollfd> waiting, Deadline deadline) const {
     try {
-      wait_readable(listener.descriptor(), deadline);
+      wait_readable(waiting, deadline);
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
@@ -216,11 +207,14 @@ class Links {
 
   /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
   void wait_readable(int descriptor, Deadline deadline) const {
+    pollfd entry{descriptor, POLLIN, 0};
+    wait_readable(std::span(&entry, 1), deadline);
+  }
+  void wait_readable(std::span<pollfd> entries, Deadline deadline) const {
     for (;;) {
       check_();
       const bool last = deadline.passed();
-      pollfd entry{descriptor, POLLIN, 0};
-      const int count = ::poll(&entry, 1, 20);
+      const int count = ::poll(entries.data(), entries.size(), 20);
       if (count > 0) {
         return;
       }
@@ -240,7 +234,7 @@ class Links {
         ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
       }
     }
-    return ranks;
+    return ranks + (is_part_ ? " of this part of the job" : "");  // which have not said who they are in the job
   }
 
   std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
@@ -260,13 +254,17 @@ class Links {
         failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
       }
       check_();
-      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
+      throw Error(error.code(), doing() + " with rank " + std::to_string(job_rank(peer)) + ": " + error.what());
     }
   }
+
+  static constexpr std::size_t most_strangers = 16;
 
   int rank_;
   int size_;
   std::string channel_;
+  bool is_part_;
+  std::vector<int> job_ranks_;  ///< by rank in the channel
   std::shared_ptr<FailureLatch> failure_;
   std::function<void()> check_;
   std::vector<std::optional<Link>> links_;

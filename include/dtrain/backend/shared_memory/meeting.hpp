@@ -69,7 +69,7 @@ struct Meeting {
       }
       if (state == SlotState::closed && !has_arrived(slot, number)) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(rank) +
+                     present() + " cannot be finished: rank " + std::to_string(control.job_rank(rank)) +
                          " has left the channel without calling it; every rank takes as many steps and calls the same "
                          "collectives"};
       }

@@ -61,6 +61,7 @@ class Sharing {
     Message made;
     made.kind = kind;
     made.rank = links_.rank();
+    made.job_rank = links_.job_rank(links_.rank());
     made.number = number_;
     made.bytes = bytes_;
     return made;
@@ -92,8 +93,9 @@ class Sharing {
     for (int peer = 1; peer < links_.size(); ++peer) {
       const Message request = links_.receive(peer, MessageKind::request, number_, deadline_);
       if (request.bytes != bytes_) {
-        throw Error(Errc::disagreement, "rank 0 allocates " + std::to_string(bytes_) +
-                                            " bytes of shared memory and rank " + std::to_string(peer) + " allocates " +
+        throw Error(Errc::disagreement, "rank " + std::to_string(links_.job_rank(0)) + " allocates " +
+                                            std::to_string(bytes_) + " bytes of shared memory and rank " +
+                                            std::to_string(links_.job_rank(peer)) + " allocates " +
                                             std::to_string(request.bytes) + "; every rank asks for the same size");
       }
     }
@@ -154,7 +156,8 @@ class Sharing {
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      ready.set_error(Error(error.code(), "on rank " + std::to_string(links_.rank()) + ": " + error.what()));
+      ready.set_error(
+          Error(error.code(), "on rank " + std::to_string(links_.job_rank(links_.rank())) + ": " + error.what()));
     }
     links_.send_before_receiving(ready, deadline_);
     links_.receive(0, MessageKind::verdict, number_, deadline_).throw_if_error();
