@@ -6,12 +6,9 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <optional>
-#include <span>
 #include <vector>
 
 #include "dataset.hpp"
-#include "dtrain/core/reduce_op.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/sample_batches.hpp"
 #include "mlp.hpp"
@@ -25,29 +22,29 @@ inline double median(std::vector<double> times) {
   return *middle;
 }
 
-/// 100 x (1 - (T_step - T_no_sync) / T_communication_alone); negative where overlapping costs more than it hides.
-inline double overlap_percent(double step, double no_sync, double communication_alone) {
-  return 100 * (1 - (step - no_sync) / communication_alone);
-}
-
-/// A backward pass without communication.
-struct SilentSink final : dtrain::Ready::Sink {
-  void ready(std::size_t) override {}
-  void ready(std::size_t, dtrain::StreamHandle) override {}
-  void ready(std::size_t, const dtrain::TensorView&, dtrain::StreamHandle) override {}
+/// What communication costs a step, and what the backward pass hides of it.
+struct CommunicationCost {
+  double exposed_ms = 0;  ///< what a step takes beyond the same step under no_sync()
+  double hidden_ms = 0;   ///< communication alone less that
 };
 
-/// Times the same steps in three ways: reduced, not reduced, and reduced without computing. No optimizer runs, so the
-/// parameters stay as they are; gradients do not. Nothing on one rank. Collective, blocking: less than a second or so.
+/// From seconds. Neither is below 0: noise, and overlapping that costs more than it hides, hide nothing.
+inline CommunicationCost communication_cost(double step, double no_sync, double communication_alone) {
+  const double exposed = std::max(step - no_sync, 0.0);
+  return {1e3 * exposed, 1e3 * std::max(communication_alone - exposed, 0.0)};
+}
+
+/// Times the same steps in three ways: reduced, not reduced, and reduced without computing. Medians of this rank's. No
+/// optimizer runs, so the parameters stay as they are; gradients do not. On one rank nothing is communicated.
+/// Collective, blocking: less than a second or so.
 template <class Ddp, class Model>
-std::optional<double> probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
-                                    const dtrain::ddp::SampleBatches& batches) {
+CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
+                                const dtrain::ddp::SampleBatches& batches) {
   const auto& group = ddp.group();
-  if (group.world_size() == 1) return std::nullopt;
+  if (group.world_size() == 1) return {};
   constexpr std::size_t probes = 21;
   constexpr std::size_t ways = 3;
   Batch<float> batch;
-  SilentSink silent;
   const std::size_t parameters = model.parameters().size();
   const auto compute = [&](dtrain::Ready ready) {
     model.forward(batch.inputs);
@@ -68,15 +65,17 @@ std::optional<double> probe_overlap(Ddp& ddp, Model& model, const Dataset& datas
   for (std::size_t probe = 0; probe < probes; ++probe) {
     gather(dataset, batches[probe % batches.size()], batch);
     time(probe, 0, [&] { ddp.backward(compute); });
-    time(probe, 1, [&] { compute(dtrain::Ready(silent)); });
+    time(probe, 1, [&] {
+      const auto held = ddp.no_sync();
+      ddp.backward(compute);
+    });
     time(probe, 2, [&] { ddp.backward(communicate); });
   }
-  group.all_reduce_blocking(std::span<double>(seconds), dtrain::ReduceOp::max);  // a step takes as long as the slowest
   const auto median_of = [&](std::size_t way) {
     const auto first = seconds.begin() + static_cast<std::ptrdiff_t>(way * probes);
     return median({first, first + static_cast<std::ptrdiff_t>(probes)});
   };
-  return overlap_percent(median_of(0), median_of(1), median_of(2));
+  return communication_cost(median_of(0), median_of(1), median_of(2));
 }
 
 }  // namespace fashion_mnist

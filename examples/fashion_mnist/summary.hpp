@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,8 @@ struct Summary {
   double samples_per_second = 0;
   std::vector<std::uint64_t> samples_per_rank;  ///< trained on, over all epochs
   std::uint64_t bytes_reduced = 0;              ///< gradients that one rank gave to reductions
-  std::optional<double> overlap_percent;        ///< nothing on one rank, where nothing is communicated
+  double exposed_ms_per_step = 0;               ///< what communication adds to a step; medians of rank 0
+  double hidden_ms_per_step = 0;                ///< what it takes besides, while the backward pass runs
   std::string parameters_digest;
 };
 
@@ -38,15 +38,16 @@ inline std::string to_json(const Summary& summary) {
   for (const std::uint64_t samples : summary.samples_per_rank) {
     shares += (shares.empty() ? "" : ", ") + std::to_string(samples);
   }
-  return "{\n  \"world_size\": " + std::to_string(summary.world_size) +                                //
-         ",\n  \"epochs\": " + std::to_string(summary.epochs) +                                        //
-         ",\n  \"test_accuracy\": " + json_number(summary.test_accuracy) +                             //
-         ",\n  \"final_loss\": " + json_number(summary.final_loss) +                                   //
-         ",\n  \"seconds\": " + json_number(summary.seconds) +                                         //
-         ",\n  \"samples_per_second\": " + json_number(summary.samples_per_second) +                   //
-         ",\n  \"samples_per_rank\": [" + shares + ']' +                                               //
-         ",\n  \"bytes_reduced\": " + std::to_string(summary.bytes_reduced) +                          //
-         ",\n  \"overlap_percent\": " + json_number(summary.overlap_percent.value_or(std::nan(""))) +  //
+  return "{\n  \"world_size\": " + std::to_string(summary.world_size) +                 //
+         ",\n  \"epochs\": " + std::to_string(summary.epochs) +                         //
+         ",\n  \"test_accuracy\": " + json_number(summary.test_accuracy) +              //
+         ",\n  \"final_loss\": " + json_number(summary.final_loss) +                    //
+         ",\n  \"seconds\": " + json_number(summary.seconds) +                          //
+         ",\n  \"samples_per_second\": " + json_number(summary.samples_per_second) +    //
+         ",\n  \"samples_per_rank\": [" + shares + ']' +                                //
+         ",\n  \"bytes_reduced\": " + std::to_string(summary.bytes_reduced) +           //
+         ",\n  \"exposed_ms_per_step\": " + json_number(summary.exposed_ms_per_step) +  //
+         ",\n  \"hidden_ms_per_step\": " + json_number(summary.hidden_ms_per_step) +    //
          ",\n  \"parameters_digest\": \"" + summary.parameters_digest + "\"\n}\n";
 }
 

@@ -182,7 +182,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
       std::accumulate(summary.samples_per_rank.begin(), summary.samples_per_rank.end(), std::uint64_t{0});
   // None where all steps were in the checkpoint already.
   if (all_samples > 0) summary.samples_per_second = static_cast<double>(all_samples) / summary.seconds;
-  summary.overlap_percent = probe_overlap(ddp, model, training, sampler.batches(0));
+  const CommunicationCost cost = probe_overlap(ddp, model, training, sampler.batches(0));
+  summary.exposed_ms_per_step = cost.exposed_ms;
+  summary.hidden_ms_per_step = cost.hidden_ms;
 
   if (group.rank() == 0) {
     if (!options.save_parameters.empty()) write_file_atomically(options.save_parameters, bytes);

@@ -125,7 +125,7 @@ class DistributedDataParallel {
     group_.require_may_block();
     if (driver_->without_sync > 0) {
       driver_->reducer->throw_if_unusable();
-      return Step(*driver_->accumulation);
+      return driver_->accumulation->begin();
     }
     return driver_->reducer->begin();
   }
@@ -136,7 +136,11 @@ class DistributedDataParallel {
   ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->without_sync)); }
 
   /// Of this rank; ddp::to_string makes a line of it.
-  ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
+  ddp::ReducerStatistics statistics() const noexcept {
+    ddp::ReducerStatistics statistics = driver_->reducer->statistics();
+    statistics.why_nothing_is_hidden = driver_->why_nothing_is_hidden;
+    return statistics;
+  }
 
   /// Collective, blocking: whom the others wait for. @throws the job's first cause.
   ddp::SlowestRank slowest_rank_blocking() {
@@ -175,6 +179,7 @@ class DistributedDataParallel {
     std::unique_ptr<Reducer> reducer;
     std::optional<ddp::Accumulation> accumulation;
     int without_sync = 0;  ///< NoSync objects that live
+    const char* why_nothing_is_hidden = nullptr;
   };
 
   /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
@@ -252,6 +257,10 @@ class DistributedDataParallel {
       const int cores = stream::host::cores_by_affinity();
       if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
+      } else {
+        driver_->why_nothing_is_hidden = wanted == Progress::automatic
+                                             ? "no free core; progress = thread starts a thread all the same"
+                                             : "progress = inline_";
       }
     }
   }

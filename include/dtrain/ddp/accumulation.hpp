@@ -12,6 +12,7 @@
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/ready_ledger.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_meter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -56,8 +57,13 @@ class AccumulatedGradients {
 class Accumulation final : public Step::Target {
  public:
   Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, AccumulatedGradients& accumulated,
-               const FailureContext& context) noexcept
-      : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context) {}
+               const FailureContext& context, StepMeter& meter) noexcept
+      : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+
+  Step begin() noexcept {
+    meter_->begin_unreduced();
+    return Step(*this);
+  }
 
   void ready(std::size_t parameter) override {
     ledger_->check_index(parameter);
@@ -84,7 +90,10 @@ class Accumulation final : public Step::Target {
     ready(parameter, stream);
   }
 
-  void finish() override { context_->latch->throw_if_failed(context_->rank); }
+  void finish() override {
+    meter_->finished_unreduced();
+    context_->latch->throw_if_failed(context_->rank);
+  }
   void abandon(bool) noexcept override {}  // nobody waits for it
 
  private:
@@ -97,6 +106,7 @@ class Accumulation final : public Step::Target {
   const GradientTable* gradients_;
   AccumulatedGradients* accumulated_;
   const FailureContext* context_;
+  StepMeter* meter_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -183,7 +183,8 @@ class Reducer final : public Step::Target {
             plan().buckets.size(),
             meter.times(),
             Pipeline<Communicator>::Flow::is_measured || meter.measured_steps() > 0,
-            meter.measured_steps()};
+            meter.measured_steps(),
+            meter.unreduced_passes()};
   }
 
   /// The latest step records. Threads: any.
@@ -193,7 +194,9 @@ class Reducer final : public Step::Target {
   const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
 
   /// Target of a step that reduces nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept { return {ledger_, pipeline_.gradients(), accumulated_, context_}; }
+  Accumulation accumulation() noexcept {
+    return {ledger_, pipeline_.gradients(), accumulated_, context_, pipeline_.meter()};
+  }
 
   /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
   std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }

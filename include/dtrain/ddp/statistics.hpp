@@ -21,6 +21,8 @@ struct ReducerStatistics {
   /// Those that these two are sums over, and times.exposed with them: on host streams all; on CUDA, where
   /// DdpOptions::device_times wants it, those that the device is done with and could be timed.
   std::uint64_t measured_steps = 0;
+  std::uint64_t unreduced_passes = 0;           ///< under no_sync(), before these steps
+  const char* why_nothing_is_hidden = nullptr;  ///< where communication runs in finish() only
 };
 
 namespace detail {
@@ -36,7 +38,7 @@ inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t
 }  // namespace detail
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
-/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out.
+/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out, why next to nothing was hidden stands behind it.
 inline std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
@@ -50,11 +52,17 @@ inline std::string to_string(const ReducerStatistics& statistics) {
                 statistics.steps == 0
                     ? 0.0
                     : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
-  return "a step of " + std::to_string(statistics.steps) + ": " + part("forward ", times.forward) +
+  const bool explained = statistics.why_nothing_is_hidden != nullptr && 100 * times.hidden < times.communication;
+  const std::string why = explained ? std::string(": ") + statistics.why_nothing_is_hidden : "";
+  const std::string passes = statistics.unreduced_passes == 0
+                                 ? ""
+                                 : " and " + std::to_string(statistics.unreduced_passes) + " passes under no_sync()";
+  return "a step of " + std::to_string(statistics.steps) + passes + ": " + part("forward ", times.forward) +
          part(", backward ", times.backward) +
-         (statistics.is_measured ? measured(", communication ", times.communication) +
-                                       measured(" (hidden ", times.hidden) + ")" + measured(", exposed ", times.exposed)
-                                 : part(", finish ", times.exposed)) +
+         (statistics.is_measured
+              ? measured(", communication ", times.communication) + measured(" (hidden ", times.hidden) + why + ")" +
+                    measured(", exposed ", times.exposed)
+              : part(", finish ", times.exposed)) +
          ", " + bytes + " in " + std::to_string(statistics.buckets) +
          (statistics.buckets == 1 ? " bucket" : " buckets");
 }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "dtrain/ddp/step_record.hpp"
@@ -17,7 +18,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  std::chrono::nanoseconds forward{};        ///< from the end of a step to begin(): forward pass, optimizer, data
+  /// From the end of a pass to begin(): forward pass, optimizer, data. Passes under no_sync() count, as in `backward`.
+  std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< collectives running
   std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called; on a device, while it computed
@@ -56,11 +58,20 @@ class StepMeter {
   void begin() noexcept {
     const auto now = Clock::now();
     ++step_;
-    if (end_ != Clock::time_point{}) {
-      forward_ = now - end_;
-    }
-    begin_ = now;
+    end_forward(now);
     recorder_.note(step_, StepEvent::begun, 0, now);
+  }
+
+  /// The same for a pass that reduces nothing: it counts with the step that reduces what it leaves.
+  void begin_unreduced() noexcept {
+    end_forward(Clock::now());
+    is_unreduced_ = true;
+  }
+  void finished_unreduced() noexcept {
+    if (!std::exchange(is_unreduced_, false)) return;
+    end_ = Clock::now();
+    backward_ += end_ - begin_;
+    ++unreduced_;
   }
 
   void ready(std::size_t parameter) noexcept {
@@ -84,8 +95,9 @@ class StepMeter {
   void finished(bool measured) noexcept {
     end_ = Clock::now();
     recorder_.note(step_, StepEvent::finished, 0, end_);
-    times_.forward += forward_;
-    times_.backward += waiting_ - begin_;
+    times_.forward += std::exchange(forward_, {});
+    times_.backward += std::exchange(backward_, {}) + (waiting_ - begin_);
+    unreduced_passes_ += std::exchange(unreduced_, 0);
     times_.exposed += end_ - waiting_;
     if (measured) {
       add_communication();
@@ -113,6 +125,9 @@ class StepMeter {
   /// Those that `communication` and `hidden` are sums over, and `exposed` where a device measured it.
   std::uint64_t measured_steps() const noexcept { return measured_steps_; }
 
+  /// Those that `forward` and `backward` are sums over besides the steps.
+  std::uint64_t unreduced_passes() const noexcept { return unreduced_passes_; }
+
   const StepRecorder& recorder() const noexcept { return recorder_; }
 
  private:
@@ -123,6 +138,13 @@ class StepMeter {
     std::atomic<Clock::rep> started{0};
     std::atomic<Clock::rep> reduced{0};
   };
+
+  void end_forward(Clock::time_point now) noexcept {
+    if (end_ != Clock::time_point{}) {
+      forward_ += now - end_;
+    }
+    begin_ = now;
+  }
 
   void reached(const Stamp& stamp) noexcept {
     const auto now = Clock::now();
@@ -153,8 +175,15 @@ class StepMeter {
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};
-  Clock::time_point end_{};  ///< of the step before; the epoch where there was none
+  Clock::time_point end_{};  ///< of the pass before; the epoch where there was none
+  /// @name Since the last step's end.
+  /// @{
   std::chrono::nanoseconds forward_{};
+  std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
+  std::uint64_t unreduced_ = 0;
+  /// @}
+  bool is_unreduced_ = false;  ///< the pass that is under way
+  std::uint64_t unreduced_passes_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -47,6 +47,36 @@ TEST_CASE("statistics are a line of means, without what was not measured") {
   CHECK(to_string(ReducerStatistics{}) == "a step of 0: forward 0 ms, backward 0 ms, finish 0 ms, 0 MB in 0 buckets");
 }
 
+TEST_CASE("the line says why nothing was hidden, and counts passes under no_sync beside the steps") {
+  ReducerStatistics statistics{200, 20'000'000'000, 12, {620ms, 1640ms, 1000ms, 0ms, 1000ms}, true, 200,
+                               600, "no free"};
+  CHECK(to_string(statistics) ==
+        "a step of 200 and 600 passes under no_sync(): forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 0 "
+        "ms: no free), exposed 5 ms, 100 MB in 12 buckets");
+  statistics.times.hidden = 880ms;  // then somebody ran it
+  CHECK(to_string(statistics).find("(hidden 4.4 ms)") != std::string::npos);
+}
+
+TEST_CASE("a pass under no_sync counts as the pass that it is, and not as forward") {
+  StepMeter meter(1, 64);
+  for (int step = 0; step < 3; ++step) {
+    for (int pass = 0; pass < 2; ++pass) {
+      meter.begin_unreduced();
+      std::this_thread::sleep_for(20ms);
+      meter.finished_unreduced();
+    }
+    meter.finished_unreduced();  // without its beginning it is none
+    meter.begin();
+    meter.waiting();
+    meter.finished(false);
+  }
+  meter.begin_unreduced();  // belongs to a step that does not come
+  meter.finished_unreduced();
+  CHECK(meter.times().backward >= 6 * 20ms);
+  CHECK(meter.times().forward < meter.times().backward);
+  CHECK(meter.unreduced_passes() == 6);
+}
+
 TEST_CASE("a step leaves its records in order, every ready among them where that is wanted") {
   for (const bool every : {false, true}) {
     CAPTURE(every);

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,6 +157,7 @@ TEST_CASE("a pass under no_sync adds up on its rank, and the next step divides t
       ddp.backward(pass);
       wrong += model.holds(0, 4 * 2.0F) && model.holds(1, 4 * 2.0F) ? 0 : 1;  // the mean of 1 and 3, four times
       wrong += ddp.statistics().steps == static_cast<std::uint64_t>(round + 1) ? 0 : 1;
+      wrong += ddp.statistics().unreduced_passes == static_cast<std::uint64_t>(4 * (round + 1)) ? 0 : 1;
     }
   }));
   CHECK(wrong == 0);
@@ -300,6 +303,47 @@ TEST_CASE("a model that binds its gradients is in one wrapper at a time") {
     DistributedDataParallel again{model, group};
     again.backward([](Ready ready) { ready(0); });
   }));
+}
+
+TEST_CASE("the summary line says why nothing was hidden, and nothing where a thread hides what it can") {
+  struct Case {
+    Progress progress;
+    const char* reason;
+  };
+  for (const Case& one : {Case{Progress::automatic, "no free core; progress = thread starts a thread all the same"},
+                          Case{Progress::inline_, "progress = inline_"}, Case{Progress::thread, nullptr}}) {
+    CAPTURE(name(one.progress));
+    std::string line;
+    expect_well(run_groups<Policy>(2, [&](const Group& group) {
+      cpu_set_t all;
+      CPU_ZERO(&all);
+      if (::sched_getaffinity(0, sizeof(all), &all) != 0) throw std::runtime_error("sched_getaffinity failed");
+      cpu_set_t first;
+      CPU_ZERO(&first);
+      int core = 0;
+      while (!CPU_ISSET(core, &all))
+        ++core;
+      CPU_SET(core, &first);
+      if (::sched_setaffinity(0, sizeof(first), &first) != 0) throw std::runtime_error("sched_setaffinity failed");
+      BindingModel model({4, 9});
+      DistributedDataParallel ddp{model, group, {.progress = one.progress}};
+      for (int step = 0; step < 3; ++step) {
+        ddp.backward([&](Ready ready) {
+          ready(1);
+          ready(0);
+        });
+      }
+      const std::string mine = ddp.summary_blocking();
+      if (group.rank() == 0) line = mine;
+    }));
+    CAPTURE(line);
+    if (one.reason != nullptr) {
+      CHECK(line.find(std::string(" ms: ") + one.reason + "), exposed ") != std::string::npos);
+    } else {
+      CHECK(line.find("no free core") == std::string::npos);
+      CHECK(line.find("progress") == std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("the times of each step are recorded in an order that makes sense, and add up") {
