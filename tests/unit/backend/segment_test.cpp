@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -86,6 +87,16 @@ bool is_mapped(const std::byte* page) {
   return ::mincore(const_cast<std::byte*>(page), 4096, &resident) == 0;
 }
 
+/// How many mappings of this process are of a memfd.
+int mapped_memfds() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/memfd:") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
 TEST_CASE("a process that is forked does not have the memory, and its copy of the owner unmaps nothing") {
   for (const std::size_t bytes : {std::size_t{4096}, std::size_t{3} << 20}) {
     auto made = Segment::create(bytes, bytes);
@@ -93,12 +104,14 @@ TEST_CASE("a process that is forked does not have the memory, and its copy of th
     for (auto* const segment : {&made, &adopted}) {
       std::byte* const base = (*segment)->base();
       CHECK(is_mapped(base + bytes - 4096));
-      CHECK(in_child([&] { return is_mapped(base) || is_mapped(base + bytes - 4096) ? 1 : 0; }) == 0);
+      CHECK(mapped_memfds() > 0);
+      CHECK(in_child(mapped_memfds) == 0);
       CHECK(in_child([&] {
-              void* const other =
-                  ::mmap(base, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+              // Where this is refused, a sanitizer has mapped memory of its own there.
+              static_cast<void>(
+                  ::mmap(base, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
               segment->reset();
-              return other == base && is_mapped(base) ? 0 : 1;
+              return is_mapped(base) ? 0 : 1;
             }) == 0);
     }
   }
