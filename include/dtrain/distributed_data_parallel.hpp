@@ -18,6 +18,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/owning_process.hpp"
 #include "dtrain/ddp/accumulation.hpp"
 #include "dtrain/ddp/agreement.hpp"
@@ -110,11 +111,8 @@ class DistributedDataParallel {
     Step step = begin();
     try {
       std::forward<F>(f)(step.announcer());
-    } catch (const std::exception& error) {
-      report(error.what());
-      throw;
     } catch (...) {
-      report("an exception that is not a std::exception");
+      report(exception_text());
       throw;
     }
     step.finish();
@@ -278,7 +276,7 @@ class DistributedDataParallel {
   }
 
   /// What the job's own failure made `f` throw is no news to it.
-  void report(const char* text) const {
+  void report(const std::string& text) const {
     if (!group_.failure()->failed()) {
       group_.report_exception(text);
     }

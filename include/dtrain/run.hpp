@@ -16,6 +16,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/launch/worker.hpp"
@@ -32,11 +33,20 @@ concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, 
 
 namespace detail {
 
-/// A backend that computes on devices says how many there are (`visible_devices()`), for a launcher that asks.
+/// What a launcher that asks is to know of the backend: how many devices there are where it computes on some
+/// (`visible_devices()`), and how many ranks it joins where that is bounded (`most_ranks`).
 template <class P>
 launch::Start start(int argc, char** argv) {
-  if constexpr (requires { P::Launcher::start(argc, argv, &P::Backend::visible_devices); }) {
-    return P::Launcher::start(argc, argv, &P::Backend::visible_devices);
+  launch::BackendFacts facts;
+  facts.name = P::Backend::name();
+  if constexpr (requires { P::Backend::visible_devices(); }) {
+    facts.visible_devices = &P::Backend::visible_devices;
+  }
+  if constexpr (requires { P::Backend::most_ranks; }) {
+    facts.most_ranks = P::Backend::most_ranks;
+  }
+  if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
+    return P::Launcher::start(argc, argv, facts);
   } else {
     return P::Launcher::start(argc, argv);
   }
@@ -111,10 +121,8 @@ int run_worker(const launch::Worker& worker, Body& body) {
     return exit_code_job_failed;
   } catch (const Error& error) {
     return fail(error.what(), exit_code_of(error));
-  } catch (const std::exception& error) {
-    return fail(error.what(), exit_code_exception);
   } catch (...) {
-    return fail("an exception that is not a std::exception", exit_code_exception);
+    return fail(exception_text().c_str(), exit_code_exception);
   }
 }
 

@@ -2,6 +2,7 @@
 /// @file
 /// Starting a thread of the library's own: without signals, and with a sentence where there is none to be had.
 
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -9,6 +10,7 @@
 
 #include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process_limits.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -21,7 +23,7 @@ std::jthread start_thread(const std::string& what, Main main) {
   try {
     return std::jthread(std::move(main));
   } catch (const std::system_error& failure) {
-    throw Error(failure.code(), "starting " + what + ": " + failure.what());
+    throw Error(failure.code(), "starting " + what + ": " + failure.what() + limit_behind(ENOMEM));
   }
 }
 

@@ -19,6 +19,8 @@ struct SharedMemory {
   using StreamOwner = stream::host::CommunicationStream;
   static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
 
+  static constexpr int most_ranks = 256;  ///< on its one host
+
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
   static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }

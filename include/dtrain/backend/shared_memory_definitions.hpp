@@ -15,6 +15,8 @@ namespace DTRAIN_NAMESPACE::backend {
 
 namespace shared_memory {
 
+static_assert(SharedMemory::most_ranks == max_ranks);
+
 inline void check_one_host(const rendezvous::Membership& members) {
   if (members.other_host_rank >= 0) {
     throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
@@ -24,7 +26,7 @@ inline void check_one_host(const rendezvous::Membership& members) {
   }
   if (members.world_size > max_ranks) {
     throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(max_ranks) + " ranks, not " +
-                                 std::to_string(members.world_size) + "; use backend::Mpi");
+                                 std::to_string(members.world_size) + "; use backend::Gloo or backend::Mpi");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "dtrain/core/process_limits.hpp"
 #include "dtrain/core/source_location.hpp"
 #include "dtrain/core/version.hpp"
 
@@ -94,11 +95,12 @@ class Error : public std::system_error {
   std::optional<int> rank_;
 };
 
-/// An Error of the posix category: "doing: strerror(number)", with what to do where the caller knows it.
+/// An Error of the posix category: "doing: strerror(number)", with the limit that it may be due to, and what to do
+/// where the caller knows it.
 [[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
                                        SourceLocation where = SourceLocation::current()) {
   const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + (remedy.empty() ? "" : "; " + remedy), where};
+  return {code, doing + ": " + code.message() + limit_behind(number) + (remedy.empty() ? "" : "; " + remedy), where};
 }
 
 /// posix_error of the present errno.

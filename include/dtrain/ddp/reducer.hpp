@@ -15,6 +15,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/ddp/accumulation.hpp"
@@ -222,8 +223,8 @@ class Reducer final : public Step::Target {
       act();
     } catch (const JobFailed&) {
       throw;  // no news to them
-    } catch (const std::exception& error) {
-      context_.report_exception(error.what());
+    } catch (...) {
+      context_.report_exception(exception_text());
       throw;
     }
   }

@@ -36,6 +36,15 @@ inline std::string signal_name(int signal) {
   }
 }
 
+/// What a signal of the system's says of a limit; empty for others.
+inline std::string limit_behind_signal(int signal) {
+  switch (signal) {
+    case SIGXCPU: return ": the limit of processor time, ulimit -t";
+    case SIGXFSZ: return ": the limit of file sizes, ulimit -f";
+    default: return "";
+  }
+}
+
 /// An exit code, or a signal where `signal` is not 0.
 struct ExitStatus {
   int code = 0;
@@ -49,7 +58,8 @@ struct ExitStatus {
   int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
 
   std::string text() const {
-    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) + ")"
+    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) +
+                             limit_behind_signal(signal) + ")"
                        : "exit code " + std::to_string(code);
   }
 

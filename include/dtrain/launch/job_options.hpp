@@ -128,6 +128,16 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 
 }  // namespace detail
 
+/// @throws Error (usage) where the backend does not join so many ranks on one host. Before any is started: each would
+/// find it out by itself
+inline void check_most_workers(int workers, const BackendFacts& backend) {
+  if (backend.most_ranks != 0 && workers > backend.most_ranks) {
+    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
+                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
+                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
+  }
+}
+
 /// @param cores how many this process may use
 /// @param visible_devices is called for --nproc-per-node=auto; may be null
 /// @throws Error (usage, identity). Blocking: reads the secret's file

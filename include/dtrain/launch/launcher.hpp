@@ -12,6 +12,13 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
 using VisibleDevices = int (*)();
 
+/// What a launcher asks of a policy's backend before it starts anything.
+struct BackendFacts {
+  std::string_view name{};  ///< for messages
+  VisibleDevices visible_devices = nullptr;
+  int most_ranks = 0;  ///< that it joins on one host; 0: as many as there are
+};
+
 /// `L::start(argc, argv)`: in a process that is a rank, a Worker; in every other, the exit code, with everything
 /// explained on stderr. Blocking: in a launcher process, until its workers have ended.
 template <class L>

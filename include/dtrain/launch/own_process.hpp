@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -48,6 +49,22 @@ inline void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
       throw errno_error("opening /dev/null in the place of a closed standard descriptor");
+    }
+  }
+}
+
+/// A file of the launcher's that would grow beyond its limit (ulimit -f) is an error, and does not end the job. Workers
+/// have the system's default again: an exec takes handlers away.
+inline void survive_file_size_limit() {
+  struct sigaction present {};
+  if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
+    throw errno_error("asking what SIGXFSZ does");
+  }
+  if (present.sa_handler == SIG_DFL) {
+    present.sa_handler = [](int) {};
+    present.sa_flags = SA_RESTART;
+    if (::sigaction(SIGXFSZ, &present, nullptr) != 0) {
+      throw errno_error("handling SIGXFSZ");
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/identity/environment.hpp"
@@ -29,7 +30,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visible_devices) {
+DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, const BackendFacts& backend) {
   try {
     const identity::Environment environment = identity::snapshot_environment();
     std::vector<std::string> arguments(argv, argv + argc);
@@ -55,7 +56,9 @@ DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visibl
     }
     require_single_thread();
     NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
-                                              stream::host::cores_by_affinity(), visible_devices);
+                                              stream::host::cores_by_affinity(), backend.visible_devices);
+    check_most_workers(options.workers, backend);
+    survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {
       options.program.wrapper.front() = wrapper_path(options.program.wrapper.front(), environment);
@@ -64,8 +67,8 @@ DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visibl
     adopt_orphans();
     NodeJob job(std::move(options));
     return Start(job.run());
-  } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
+  } catch (...) {
+    log(LogLevel::error, exception_text());
     return Start(exit_code_usage);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -115,6 +116,28 @@ TEST_CASE("a process that is forked does not have the memory, and its copy of th
             }) == 0);
     }
   }
+}
+
+TEST_CASE("a limit of the process that keeps a memory from being had is named, and ends nothing") {
+  const std::size_t bytes = std::size_t{1} << 20;
+  CHECK(in_child([&] {
+          const rlimit small{65536, RLIM_INFINITY};
+          if (::setrlimit(RLIMIT_FSIZE, &small) != 0) return 1;
+          return error_of([&] { Segment::create(bytes, bytes); }).second ==
+                         "sizing a shared memory of 1048576 bytes: File too large; files that this process writes are "
+                         "limited to 65536 bytes (ulimit -f)"
+                     ? 0
+                     : 2;
+        }) == 0);
+  CHECK(in_child([&] {
+          const rlimit small{65536, RLIM_INFINITY};  // less than there is
+          if (::setrlimit(RLIMIT_AS, &small) != 0) return 1;
+          return error_of([&] { Segment::create(bytes, bytes); }).second ==
+                         "finding 1048576 bytes of address space: Cannot allocate memory; the address space of this "
+                         "process is limited to 65536 bytes (ulimit -v)"
+                     ? 0
+                     : 2;
+        }) == 0);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process_limits.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -23,7 +24,8 @@ class Allocation {
     try {
       memory_.reset(static_cast<std::byte*>(::operator new(bytes == 0 ? 1 : bytes, alignment)));
     } catch (const std::bad_alloc&) {
-      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory could be had");
+      throw Error(Errc::out_of_memory,
+                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_behind(ENOMEM));
     }
     std::memset(memory_.get(), 0, bytes);
   }

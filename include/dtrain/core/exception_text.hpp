@@ -1,0 +1,27 @@
+#pragma once
+/// @file
+/// The sentence of the exception that is being handled.
+
+#include <cerrno>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "dtrain/core/process_limits.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// What it says; where memory ran out also the limit that may be the cause. @pre in a catch block
+inline std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::bad_alloc& error) {
+    return std::string("memory could not be had: ") + error.what() + limit_behind(ENOMEM);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE
