@@ -34,6 +34,7 @@
 #include "dtrain/ddp/order_agreement.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reducer.hpp"
+#include "dtrain/ddp/running_bucket.hpp"
 #include "dtrain/ddp/slowest_rank.hpp"
 #include "dtrain/ddp/statistics.hpp"
 #include "dtrain/ddp/step.hpp"
@@ -108,7 +109,7 @@ class DistributedDataParallel {
   /// text; and as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
-    Step step = begin();
+    Step step = begin("backward()");
     try {
       std::forward<F>(f)(step.announcer());
     } catch (...) {
@@ -119,14 +120,7 @@ class DistributedDataParallel {
   }
 
   /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
-  Step begin() {
-    group_.require_may_block();
-    if (driver_->without_sync > 0) {
-      driver_->reducer->throw_if_unusable();
-      return driver_->accumulation->begin();
-    }
-    return driver_->reducer->begin();
-  }
+  Step begin() { return begin("begin()"); }
 
   /// While the result lives, steps reduce nothing and gradients stay this rank's own: a backward pass adds to them, the
   /// next one without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of ranks:
@@ -180,6 +174,15 @@ class DistributedDataParallel {
     const char* why_nothing_is_hidden = nullptr;
   };
 
+  Step begin(const char* caller) {
+    group_.require_may_block();
+    if (driver_->without_sync > 0) {
+      driver_->reducer->throw_if_unusable(caller);
+      return driver_->accumulation->begin();
+    }
+    return driver_->reducer->begin(caller);
+  }
+
   /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
   void leave_to_group() noexcept {
     driver_->claim.reset();
@@ -203,14 +206,17 @@ class DistributedDataParallel {
     ddp::agree_blocking(group_.store(), prefix_, ddp::describe(parameters, options, buffers), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 
-    auto communicator = group_.open_channel("ddp");
+    const auto running = std::make_shared<ddp::RunningBucket>();
+    auto communicator = group_.open_channel(
+        "ddp", [running](const backend::Operation& operation) { return running->describe(operation); });
     const auto stream = driver_->stream.ref();
     ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer =
-        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options.reduce_op,
-                                  context, reducer_options(model, options, parameters.size(), buffers));
+    ddp::ReducerOptions wanted = reducer_options(model, options, parameters.size(), buffers);
+    wanted.running = running;
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan),
+                                                 options.reduce_op, context, std::move(wanted));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -230,11 +236,7 @@ class DistributedDataParallel {
     wanted.device_times = options.timeline || options.device_times;
     wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
     wanted.check_addresses = options.check_addresses;
-    wanted.read_parameters = [&model](ddp::AddressCheck& check) {
-      for (const Parameter& parameter : model.parameters()) {
-        check.see(parameter);
-      }
-    };
+    wanted.read_parameters = ddp::AddressCheck::reading(model);
     if (options.broadcast_buffers) {
       wanted.buffers = buffers;
     }

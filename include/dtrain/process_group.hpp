@@ -122,8 +122,10 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   void throw_if_failed() const { this->barrier_blocking(); }
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
-  /// the same order; `purpose` appears in messages.
-  Communicator open_channel(const std::string& purpose) const { return circle_->open_channel(purpose); }
+  /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
+  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
+    return circle_->open_channel(purpose, describe);
+  }
 
   /// What this rank's wrappers have taken, in all its groups. For DistributedDataParallel.
   const std::shared_ptr<ddp::Claims>& claims() const noexcept { return job().claims; }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dtrain/backend/exchange.hpp"
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/rendezvous/membership.hpp"
 
@@ -25,6 +26,7 @@ struct ChannelContext {
   /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
   /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
+  DescribeOperation describe{};  ///< may be empty
 
   /// This rank's number in the job, which failures are reported under.
   int reporting_rank() const noexcept { return members.rank_in_job(); }

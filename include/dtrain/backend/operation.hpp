@@ -3,6 +3,7 @@
 /// What a rank says about the operation it is in, so that a difference between ranks is an error and not a hang.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "dtrain/core/dtype.hpp"
@@ -58,6 +59,13 @@ inline std::string to_string(const Operation& operation) {
     case OperationKind::none: break;
   }
   return "no operation";
+}
+
+/// How a channel's user wants its operations named in sentences; to_string where it is empty. Threads: any.
+using DescribeOperation = std::function<std::string(const Operation&)>;
+
+inline std::string described(const Operation& operation, const DescribeOperation& describe) {
+  return describe ? describe(operation) : to_string(operation);
 }
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.

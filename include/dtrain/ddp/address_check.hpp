@@ -13,6 +13,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/capture.hpp"
+#include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -24,6 +25,16 @@ class AddressCheck {
  public:
   /// Calls see() with each of the model's parameters as they are now, in their order.
   using Read = std::function<void(AddressCheck&)>;
+
+  /// Lifetime: until forget() the model outlives it.
+  template <Model M>
+  static Read reading(M& model) {
+    return [&model](AddressCheck& check) {
+      for (const Parameter& parameter : model.parameters()) {
+        check.see(parameter);
+      }
+    };
+  }
 
   /// @param read may be empty: then nothing is checked
   /// @param every_step whether every step is checked; nothing: those after one in which that cost less than 1 us a

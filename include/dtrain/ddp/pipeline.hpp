@@ -47,8 +47,9 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records, metering),
+        meter_(ranges_.size(), records, std::move(metering)),
         flow_(stream, gradients_, plan_, meter_) {
+    meter_.plan(plan_);
     if constexpr (!Flow::copies_on_stream) {
       flow_.when_there_is_room([this] { queue_.resume_if_held(launching()); });
     }
@@ -143,7 +144,7 @@ class Pipeline {
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
     queue_.plan(parameter_counts(plan_));
-    meter_.replan(ranges_.size());
+    meter_.plan(plan_);
     flow_.replan();
   }
 

@@ -47,9 +47,9 @@ class Reducer final : public Step::Target {
           FailureContext context, ReducerOptions options = {})
       : context_(std::move(context)),
         options_(std::move(options)),
-        owner_(new Pipeline<Communicator>(std::move(communicator), stream, parameters, options_.buffers,
-                                          std::move(plan), op, context_, options_.records,
-                                          Metering{options_.records_every_ready, options_.device_times})),
+        owner_(new Pipeline<Communicator>(
+            std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
+            options_.records, Metering{options_.records_every_ready, options_.device_times, options_.running})),
         ledger_(pipeline_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(options_.read_parameters), options_.check_addresses) {
@@ -89,8 +89,9 @@ class Reducer final : public Step::Target {
 
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
-  Step begin() {
-    throw_if_unusable();
+  /// @param caller what the user called, for sentences
+  Step begin(const char* caller = "begin()") {
+    throw_if_unusable(caller);
     or_tell([&] { addresses_.begin_step(steps_ + 1); });
     pipeline_.begin_step();
     ledger_.begin_step();
@@ -99,16 +100,18 @@ class Reducer final : public Step::Target {
   }
 
   /// What begin() throws.
-  void throw_if_unusable() const {
+  void throw_if_unusable(const char* caller = "begin()") const {
     if (under_way_ && !ledger_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
     backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
-                  ledger_.is_open()
-                      ? "begin() came while a step was under way; finish() it first"
-                      : "begin() came after a step that failed; gradients are no longer the same on all ranks");
+                  caller + std::string(ledger_.is_open()
+                                           ? " came while a step was under way; finish() it first, or let the "
+                                             "backward() that it is in return"
+                                           : " came after a step that failed; gradients are no longer the same on all "
+                                             "ranks"));
     }
   }
 

@@ -7,10 +7,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "dtrain/ddp/running_bucket.hpp"
 #include "dtrain/ddp/step_record.hpp"
 #include "dtrain/ddp/step_recorder.hpp"
 
@@ -28,8 +30,9 @@ struct StepTimes {
 
 /// What a meter takes note of beside what costs a clock's reading.
 struct Metering {
-  bool every_ready = false;   ///< and what else makes the records complete
-  bool device_times = false;  ///< of collectives that run on a device
+  bool every_ready = false;                  ///< and what else makes the records complete
+  bool device_times = false;                 ///< of collectives that run on a device
+  std::shared_ptr<RunningBucket> running{};  ///< is told of each bucket; may be null
 };
 
 /// Writes the step records and adds up the times. Steady state: allocates nothing. Threads: stamps run on the
@@ -48,12 +51,16 @@ class StepMeter {
 
   /// @param records that the ring holds
   StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
-      : recorder_(records), metering_(metering), spans_(buckets) {}
+      : recorder_(records), metering_(std::move(metering)), spans_(buckets) {}
 
   bool is_complete() const noexcept { return metering_.every_ready; }
   bool wants_device_times() const noexcept { return metering_.device_times; }
 
-  void replan(std::size_t buckets) { spans_ = std::vector<Span>(buckets); }
+  /// Between steps.
+  void plan(const BucketPlan& plan) {
+    spans_ = std::vector<Span>(plan.buckets.size());
+    if (metering_.running) metering_.running->plan(plan);
+  }
 
   void begin() noexcept {
     const auto now = Clock::now();
@@ -149,6 +156,9 @@ class StepMeter {
   void reached(const Stamp& stamp) noexcept {
     const auto now = Clock::now();
     recorder_.note(stamp.step, stamp.event, stamp.bucket, now);
+    if (stamp.event == StepEvent::started && metering_.running) {
+      metering_.running->enter(stamp.step, stamp.bucket);
+    }
     if (stamp.bucket < spans_.size()) {
       Span& span = spans_[stamp.bucket];
       (stamp.event == StepEvent::started ? span.started : span.reduced)

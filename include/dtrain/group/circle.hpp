@@ -69,9 +69,9 @@ class Circle final : private Job::Closable {
   }
 
   /// Collective, blocking: a channel of its own for the ranks of this circle.
-  Communicator open_channel(const std::string& purpose) {
+  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe) {
     job_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)));
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)), describe);
   }
 
   /// Collective, blocking: a circle of the ranks that give the same color, ordered by key, then by rank.
@@ -152,7 +152,7 @@ class Circle final : private Job::Closable {
     }
   }
 
-  Communicator open(const std::string& purpose) const {
+  Communicator open(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
     const backend::ChannelContext context{members_,
@@ -160,7 +160,8 @@ class Circle final : private Job::Closable {
                                           job_->participant.store().with_prefix(name + "/"),
                                           job_->participant.failure(),
                                           job_->timeout,
-                                          [streams = job_->streams] { streams->run_what_nobody_runs(); }};
+                                          [streams = job_->streams] { streams->run_what_nobody_runs(); },
+                                          describe};
     return Backend::open_blocking(context, Deadline::after(job_->timeout));
   }
 

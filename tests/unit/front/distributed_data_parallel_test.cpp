@@ -122,6 +122,17 @@ TEST_CASE("an exception of the backward pass is told to the job with its text, o
   CHECK_THROWS_WITH_AS((void)ddp.begin(), doctest::Contains("loss is nan"), dtrain::Error);
 }
 
+TEST_CASE("a backward() inside another one is named as what it is") {
+  Model model;
+  DistributedDataParallel ddp{model, Group(one_rank())};
+  CHECK_THROWS_WITH_AS(ddp.backward([&](Ready) { ddp.backward([](Ready) {}); }),
+                       "backward() came while a step was under way; finish() it first, or let the backward() that it "
+                       "is in return",
+                       dtrain::Error);
+  const auto again = [&] { ddp.backward([](Ready) {}); };
+  CHECK_THROWS_AS(again(), dtrain::Error);
+}
+
 TEST_CASE("a wrapper that an exception destroys leaves its channel to the group, any other closes it") {
   const auto state = one_rank();
   Model model;

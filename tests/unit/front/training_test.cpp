@@ -284,6 +284,22 @@ TEST_CASE("a step that is dropped without an exception is every rank's end") {
   CHECK(ends[1].text.find("a step was abandoned without finish()") != std::string::npos);
 }
 
+TEST_CASE("a rank that takes more steps than the others is told at which bucket of which step they had left") {
+  const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
+    Model model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
+    for (int step = 0; step < 3 - group.rank(); ++step) {
+      ddp.backward([&](Ready ready) { backward(model, group.rank(), step, ready); });
+    }
+  });
+  CHECK(ends[1].text.empty());
+  CAPTURE(ends[0].text);
+  // layer5 and layer4, of 3 and 4096 elements, are not in one bucket of 4096 bytes; 3 elements are padded to 16.
+  CHECK(ends[0].text.find("all_reduce (average) of 3 f32 (bucket 0 of 4 in step 3), operation ") != std::string::npos);
+  CHECK(ends[0].text.find("rank 1 has left the channel without calling it; every rank takes as many steps") !=
+        std::string::npos);
+}
+
 TEST_CASE("a parameter without a gradient on one rank is named on every rank, in the step in which it happens") {
   const std::vector<RankEnd> ends = run_groups<Policy>(3, [&](const Group& group) {
     Model model;

@@ -28,6 +28,7 @@ struct Place {
   std::string channel;
   std::vector<int> job_ranks;  ///< of the channel's ranks
   Tuning tuning;
+  DescribeOperation describe{};
 };
 
 /// One operation on one rank. Lifetime: as its Routine.

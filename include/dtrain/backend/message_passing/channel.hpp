@@ -48,7 +48,7 @@ class Channel {
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
         on_stall_(context.on_stall),
-        place_{context.name, std::move(job_ranks), H::tuning(context)},
+        place_{context.name, std::move(job_ranks), H::tuning(context), context.describe},
         host_(context, place_.job_ranks, deadline) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -201,7 +201,7 @@ class Channel {
   }
 
   std::string present(const Operation& operation) const {
-    return to_string(operation) + ", " + place_of(operation, place_.channel);
+    return described(operation, place_.describe) + ", " + place_of(operation, place_.channel);
   }
 
   const OwningProcess process_;

@@ -59,9 +59,9 @@ template <Wire W>
 [[noreturn]] void disagree(const Call<W>& call, int peer, const std::string& peer_did) {
   const auto job_rank = [&](int rank) { return std::to_string(call.place.job_ranks[static_cast<std::size_t>(rank)]); };
   throw Error(Errc::disagreement, "as " + place_of(call.operation, call.place.channel) + ", rank " +
-                                      job_rank(call.rank()) + " called " + to_string(call.operation) + " and rank " +
-                                      job_rank(peer) + " " + peer_did +
-                                      "; every rank calls the same collectives in the same order");
+                                      job_rank(call.rank()) + " called " +
+                                      described(call.operation, call.place.describe) + " and rank " + job_rank(peer) +
+                                      " " + peer_did + "; every rank calls the same collectives in the same order");
 }
 
 template <Wire W>

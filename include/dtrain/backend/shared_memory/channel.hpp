@@ -46,6 +46,7 @@ class Channel {
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
         on_stall_(context.on_stall),
+        describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         patience_(size_),
@@ -247,7 +248,7 @@ class Channel {
             "to streams that wait for each other"};
   }
 
-  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
+  std::string present() const { return described(operation_, describe_) + ", " + place_of(operation_, name_); }
 
   const OwningProcess process_;
   const int rank_;
@@ -258,6 +259,7 @@ class Channel {
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<FailureLatch> failure_;
   const std::function<void()> on_stall_;
+  const DescribeOperation describe_;
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
