@@ -67,7 +67,7 @@ TEST_CASE("channels of Gloo never wait for each other") {
 TEST_CASE("a killed rank ends the others within 2 s, and they name it") {
   if (!there_is_gloo()) return;
   const Result well = job(3, "hello");
-  support::check_killed_rank_is_named(well, job(3, "kill"));
+  support::check_killed_rank_is_named(well, job(3, "kill", {{"DTRAIN_LOG", "debug"}}));
 }
 
 TEST_CASE("an exception on one rank is what all ranks say") {

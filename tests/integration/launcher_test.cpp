@@ -542,3 +542,21 @@ TEST_CASE("a terminal on stderr alone is passed on as such") {
   CHECK(result.output == "[0] DTRAIN_STDOUT_IS_TERMINAL=0\n[0] DTRAIN_STDERR_IS_TERMINAL=1\n");
   ::close(terminal);
 }
+
+TEST_CASE("a sentence of dtrain's that several ranks say is one line, which DTRAIN_LOG=debug unfolds") {
+  const std::vector<std::string> arguments{"--nproc-per-node=4",
+                                           "*:join",
+                                           "0:stderr:dtrain: rank 0: ends because of it",
+                                           "1:stderr:dtrain: rank 1: ends because of it",
+                                           "3:stderr:dtrain: rank 3: ends because of it",
+                                           "2:exit:9",
+                                           "*:wait-for-failure"};
+  const Result folded = support::run(probe, arguments);
+  CHECK(folded.exit_code == 9);
+  CHECK(contains(folded.error, "[0-1,3] dtrain: ends because of it\n"));
+  CHECK(!contains(folded.error, ": rank 1: ends because of it"));
+  const Result unfolded = support::run(probe, arguments, {{"DTRAIN_LOG", "debug"}});
+  for (const std::string rank : {"0", "1", "3"}) {
+    CHECK(contains(unfolded.error, "[" + rank + "] dtrain: rank " + rank + ": ends because of it\n"));
+  }
+}

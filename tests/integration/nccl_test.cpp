@@ -108,7 +108,7 @@ TEST_CASE("two ranks on one device are refused before NCCL begins, and both are 
 TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it") {
   if (!can_run(3)) return;
   const Result well = job(3, "hello");
-  support::check_killed_rank_is_named(well, job(3, "kill"));
+  support::check_killed_rank_is_named(well, job(3, "kill", {{"DTRAIN_LOG", "debug"}}));
 }
 
 TEST_CASE("an exception on one rank is what all ranks over NCCL say") {

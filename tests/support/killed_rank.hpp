@@ -13,6 +13,7 @@ namespace support {
 
 /// Rank 1 of three was killed in its tenth step: the others name it and end within 2 s.
 /// @param well the same job without that
+/// @param killed with DTRAIN_LOG=debug: each rank's sentence in a line of its own
 inline void check_killed_rank_is_named(const Result& well, const Result& killed) {
   CAPTURE(killed.error);
   CHECK(killed.exit_code == 128 + 9);

@@ -46,12 +46,14 @@ function(dtrain_join_sources output end)
 endfunction()
 
 # One program TARGET of all the sources, whose main takes argc and argv, and for each source NAME.cpp a hard link to it
-# in FOLDER and a target NAME that makes it. A process runs the main that its own file is named after.
+# in FOLDER and a target NAME that makes it. A process runs the main that its own file is named after, also one that
+# was replaced since; where a loader (ld.so) runs it, the one that argv[0] names.
 function(dtrain_join_programs target folder)
   set(end "#include <unistd.h>\n#include <cstdio>\n#include <string_view>\n\nint main(int argc, char** argv) {\n"
           "  char path[4096] = {}\;\n  const ssize_t size = ::readlink(\"/proc/self/exe\", path, sizeof(path))\;\n"
           "  std::string_view name(path, size < 0 ? 0 : static_cast<std::size_t>(size))\;\n"
-          "  name.remove_prefix(name.rfind('/') + 1)\;\n")
+          "  if (name.find(\"/ld-\") != name.npos) {\n    name = argv[0]\;\n  }\n"
+          "  name.remove_prefix(name.rfind('/') + 1)\;\n  name = name.substr(0, name.find(\" (deleted)\"))\;\n")
   set(links "")
   foreach(source IN LISTS ARGN)
     get_filename_component(name "${source}" NAME_WE)

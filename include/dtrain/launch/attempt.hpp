@@ -41,7 +41,11 @@ class Attempt {
  public:
   /// @throws Error (posix) where the directory of --log-dir cannot be made
   Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
-      : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
+      : services_(services),
+        program_(&program),
+        plan_(&plan),
+        error_(services.loop, services.output.error(), program.folds ? plan.workers : 1),
+        workers_(services.loop) {
     if (program.log_dir) {
       log_directory_ = log_directory(*program.log_dir, plan.attempt);
       make_directories(*log_directory_);
@@ -98,7 +102,10 @@ class Attempt {
   bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
 
   /// Stops carrying, and shows last lines that have no end.
-  void finish_output() { workers_.finish_output(); }
+  void finish_output() {
+    workers_.finish_output();
+    error_.flush();
+  }
 
  private:
   /// How long the last lines may take to come where the console does not keep up.
@@ -109,8 +116,8 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
-    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), "stdout");
-    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
+    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
+    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
     auto pump =
         local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
     const bool is_wrapped = program_->wraps(rank);
@@ -130,19 +137,21 @@ class Attempt {
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay), std::move(pump));
   }
 
-  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {
+  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
+                                   const char* stream) const {
     LogFile log;
     if (log_directory_) {
       log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
     }
     const bool is_live = rank == plan_->first_rank;
-    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log));
+    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log), folded);
   }
 
   AttemptServices services_;
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
+  FoldedConsole error_;
   Workers workers_;
   int stops_before_end_ = 0;
 };

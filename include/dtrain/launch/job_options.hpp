@@ -157,6 +157,7 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);
   options.interface = variables.text("DTRAIN_INTERFACE");
+  options.program.folds = variables.text("DTRAIN_LOG") != "debug";
   options.program.wrapper = std::move(flags.wrapper);
   options.program.wrapped_rank = flags.wrapped_rank;
   options.program.arguments = std::move(flags.program);

@@ -14,19 +14,24 @@
 #include <utility>
 
 #include "dtrain/launch/console.hpp"
+#include "dtrain/launch/folded_console.hpp"
 #include "dtrain/launch/log_file.hpp"
 #include "dtrain/launch/tail.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Reads a pipe to its end. Lifetime: it and the console outlive the task of carry(). Threads: the loop's.
+/// Reads a pipe to its end. Lifetime: it, the console and the fold outlive the task of carry(). Threads: the loop's.
 class LineRelay {
  public:
   /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
-  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log)
+  /// @param folded through which lines go to the console; null: they go there directly
+  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
+            FoldedConsole* folded = nullptr)
       : loop_(&loop),
         pipe_(std::move(pipe)),
         console_(&console),
+        folded_(folded),
+        rank_(rank),
         prefix_("[" + std::to_string(rank) + "] "),
         is_live_(is_live && console.is_terminal()),
         log_(std::move(log)) {
@@ -83,7 +88,11 @@ class LineRelay {
   }
 
   void emit(std::string_view line) {
-    console_->line(prefix_, line);
+    if (folded_ != nullptr) {
+      folded_->line(rank_, line);
+    } else {
+      console_->line(prefix_, line);
+    }
     tail_.push(visible_part(line));
   }
 
@@ -97,6 +106,8 @@ class LineRelay {
   async::EventLoop* loop_;
   async::Descriptor pipe_;
   Console* console_;
+  FoldedConsole* folded_;
+  int rank_;
   std::string prefix_;
   bool is_live_;
   bool has_live_line_ = false;

@@ -28,6 +28,7 @@ struct WorkerProgram {
   std::vector<std::string> arguments;  ///< the program's name first
   identity::Environment environment;
   std::optional<std::string> log_dir;
+  bool folds = true;  ///< what several ranks say is shown once (see LineFold)
 
   bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
 };

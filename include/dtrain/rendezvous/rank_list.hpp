@@ -11,12 +11,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// "ranks 0-3 and 7". Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000
-/// ranks can be read. @param ranks ascending
-inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
-  if (ranks.empty()) {
-    return "no rank";
-  }
+/// "0-3", "7". Runs are joined; after `max_runs` of them the rest is counted ("9 more"), so that a sentence about
+/// 10,000 ranks can be read. @param ranks ascending
+inline std::vector<std::string> rank_runs(const std::vector<int>& ranks, std::size_t max_runs = 16) {
   std::vector<std::pair<int, int>> runs;
   for (const int rank : ranks) {
     if (!runs.empty() && runs.back().second + 1 == rank) {
@@ -35,6 +32,15 @@ inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs
   if (named < ranks.size()) {
     parts.push_back(std::to_string(ranks.size() - named) + " more");
   }
+  return parts;
+}
+
+/// "ranks 0-3 and 7", of rank_runs. @param ranks ascending
+inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  const std::vector<std::string> parts = rank_runs(ranks, max_runs);
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < parts.size(); ++i) {
     text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
