@@ -270,12 +270,8 @@ class DistributedDataParallel {
             [group = group_](bool unwinding) { group.note_abandoned_step(unwinding); }};
   }
 
-  /// Instances are constructed in the same order on every rank: the store counts each rank's.
-  std::string instance_prefix() const {
-    const std::int64_t instance = group_.store().add_blocking("ddp/instances/" + std::to_string(group_.rank()), 1,
-                                                              Deadline::after(group_.timeout()));
-    return "ddp/" + std::to_string(instance) + "/";
-  }
+  /// Instances are constructed in the same order on every rank.
+  std::string instance_prefix() const { return "ddp/" + std::to_string(group_.next_number("ddp")) + "/"; }
 
   /// What the job's own failure made `f` throw is no news to it.
   void report(const std::string& text) const {

@@ -127,12 +127,18 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
     return circle_->open_channel(purpose, describe);
   }
 
+  /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
+  /// used once. Blocking: no. Threads: any.
+  int next_number(const std::string& purpose) const { return circle_->next_number(purpose); }
+
   /// What this rank's wrappers have taken, in all its groups. For DistributedDataParallel.
   const std::shared_ptr<ddp::Claims>& claims() const noexcept { return job().claims; }
 
   /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
-  /// Blocking: until the job knows, 2 s at most.
-  void report_exception(const std::string& text) const noexcept { job().report_exception(text); }
+  /// Blocking: until the job knows, 2 s at most. @param whose Error::rank(): the rank of the job that it is about
+  void report_exception(const std::string& text, std::optional<int> whose = {}) const noexcept {
+    job().report_exception(text, whose);
+  }
 
   /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is
   /// given 100 ms to report it first. Blocking: no.

@@ -94,11 +94,11 @@ int run_worker(const launch::Worker& worker, Body& body) {
       ::_exit(exit_code);
     }
   };
-  const auto fail = [&](const char* text, int exit_code) {
+  const auto fail = [&](const char* text, int exit_code, std::optional<int> whose = {}) {
     end_if_forked(exit_code);
     bool said_by_another = false;  // what all ranks stumble over (a flag, a missing file) is said once
     if (group) {
-      group->report_exception(text);
+      group->report_exception(text, whose);
       const std::optional<Cause> cause = group->failure()->cause();
       said_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
@@ -120,7 +120,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
     log(LogLevel::error, who + "ends because " + failed.what());
     return exit_code_job_failed;
   } catch (const Error& error) {
-    return fail(error.what(), exit_code_of(error));
+    return fail(error.what(), exit_code_of(error), error.rank());
   } catch (...) {
     return fail(exception_text().c_str(), exit_code_exception);
   }

@@ -28,6 +28,7 @@ enum class CommunicatorLacks {
   recv,
   send_recv,
   split,
+  members,
   allocate,
   abort,
   failure,
@@ -46,6 +47,9 @@ struct Communicator {
 
   int rank() const noexcept requires(Lack != CommunicatorLacks::ranks) { return 0; }
   int size() const noexcept { return 1; }
+  const dtrain::rendezvous::Membership& members() const noexcept requires(Lack != CommunicatorLacks::members) {
+    return members_of_nobody;
+  }
   void all_reduce(Read, Write, dtrain::ReduceOp, Stream) requires(Lack != CommunicatorLacks::all_reduce) {}
   void broadcast(Write, int, Stream) requires(Lack != CommunicatorLacks::broadcast) {}
   void barrier(Stream) requires(Lack != CommunicatorLacks::barrier) {}
@@ -60,6 +64,8 @@ struct Communicator {
   }
   void abort(const dtrain::Cause&) noexcept requires(Lack != CommunicatorLacks::abort) {}
   std::optional<dtrain::Cause> failure() const requires(Lack != CommunicatorLacks::failure) { return std::nullopt; }
+
+  dtrain::rendezvous::Membership members_of_nobody;
 };
 
 }  // namespace archetype

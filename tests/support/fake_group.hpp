@@ -3,6 +3,7 @@
 /// A policy whose process group is one rank of a fake job, for tests of what stands on ProcessGroup.
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@ struct FakeGroupState {
   dtrain::rendezvous::Membership members;
   std::shared_ptr<FakeChannel> channel = std::make_shared<FakeChannel>();
   std::vector<std::string> opened;
+  std::map<std::string, int> numbers;
   std::vector<std::string> reported;
   std::vector<bool> abandoned;
   std::vector<std::shared_ptr<void>> kept;
@@ -80,6 +82,7 @@ class ProcessGroup<support::FakePolicy> {
   }
   void outlive(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
   const std::shared_ptr<ddp::Claims>& claims() const noexcept { return state_->claims; }
+  int next_number(const std::string& purpose) const { return ++state_->numbers[purpose]; }
   void require_may_block() const noexcept {}
   void run_enqueued() const noexcept {}
 

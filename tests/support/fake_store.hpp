@@ -52,6 +52,7 @@ class FakeJob {
   std::map<std::string, std::string> values_;
   std::map<std::string, int> arrived_;
   std::map<std::string, int> reads_;
+  std::map<std::string, std::int64_t> taken_;
 };
 
 class FakeStore {
@@ -75,6 +76,16 @@ class FakeStore {
     wait(lock, key, deadline, [&] { return job_->values_.contains(key); });
     ++job_->reads_[key];
     return job_->values_[key];
+  }
+
+  std::string take_blocking(const std::string& key, std::int64_t readers, dtrain::Deadline deadline) {
+    std::string value = get_blocking(key, deadline);
+    const std::lock_guard lock(job_->mutex_);
+    if (++job_->taken_[key] >= readers) {
+      job_->values_.erase(key);
+      job_->taken_.erase(key);
+    }
+    return value;
   }
 
   bool erase_blocking(const std::string& key, dtrain::Deadline) {

@@ -7,6 +7,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
@@ -24,12 +25,12 @@ struct RankEnd {
   friend bool operator==(const RankEnd&, const RankEnd&) = default;
 };
 
-/// Runs `body(group)` on every rank of a new job and, as run() does, tells the job what leaves it. Ranks with the same
-/// `hosts[rank]` share a node; all do where it is empty.
+/// Runs `body(group)` on every rank of the store's job and, as run() does, tells the job what leaves it. Ranks with the
+/// same `hosts[rank]` share a node; all do where it is empty.
 template <class Policy, class Body>
-std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
-                                const std::vector<std::string>& hosts = {}) {
-  rendezvous_test::StoreProcess store(ranks);
+std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, int ranks, Body body,
+                                   std::chrono::seconds patience = std::chrono::seconds(30),
+                                   const std::vector<std::string>& hosts = {}) {
   std::vector<RankEnd> ends(static_cast<std::size_t>(ranks));
   run_thread_ranks(
       ranks,
@@ -63,6 +64,9 @@ std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patie
           group.leave_blocking();
         } catch (const dtrain::JobFailed& failed) {
           end = {failed.what(), true};
+        } catch (const dtrain::Error& error) {
+          end = {error.what(), false};
+          group.report_exception(error.what(), error.rank());
         } catch (const std::exception& error) {
           end = {error.what(), false};
           group.report_exception(error.what());
@@ -70,6 +74,14 @@ std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patie
       },
       patience);
   return ends;
+}
+
+/// The same with a store of its own.
+template <class Policy, class Body>
+std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+                                const std::vector<std::string>& hosts = {}) {
+  const rendezvous_test::StoreProcess store(ranks);
+  return run_groups_at<Policy>(store, ranks, std::move(body), patience, hosts);
 }
 
 }  // namespace support

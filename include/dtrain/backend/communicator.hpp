@@ -5,11 +5,13 @@
 #include <concepts>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "dtrain/core/buffer_view.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/reduce_op.hpp"
+#include "dtrain/rendezvous/membership.hpp"
 #include "dtrain/stream/stream.hpp"
 
 /// The contract of every operation that takes a stream. Collective: every rank of the channel calls the same operations
@@ -85,10 +87,11 @@ concept CanSendRecv =
     };
 
 /// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank. Every rank
-/// gives a color >= 0; a negative one is an invalid_argument.
+/// gives a color >= 0; a negative one is an invalid_argument. `members()` are the channel's, with their ranks in the job.
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
+  { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
 };
 
 /// Collective, blocking. Memory that the backend reduces without a copy: the same size on every rank, zeroed. The

@@ -3,6 +3,7 @@
 /// Exchange: the part of a store that opening a channel needs.
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,6 +34,16 @@ class Exchange {
     get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
       return shared->get_blocking(key, deadline);
     };
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take_blocking(key, 1, deadline); }) {
+      take_ = [shared](const std::string& key, std::int64_t readers, Deadline deadline) -> std::string {
+        return shared->take_blocking(key, readers, deadline);
+      };
+    }
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add_blocking(key, 1, deadline); }) {
+      add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
+        return shared->add_blocking(key, delta, deadline);
+      };
+    }
     if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase_blocking(key, deadline); }) {
       erase_ = [shared](const std::string& key, Deadline deadline) {
         static_cast<void>(shared->erase_blocking(key, deadline));
@@ -48,6 +59,16 @@ class Exchange {
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
   std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
 
+  /// Blocking: as get_blocking; the key is gone once it was taken `readers` times. A store that cannot take keeps it.
+  std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
+    return take_ ? take_(key, readers, deadline) : get_(key, deadline);
+  }
+
+  /// Blocking: adds to the integer under the key and gives the sum; 0 from a store that cannot.
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
+    return add_ ? add_(key, delta, deadline) : 0;
+  }
+
   /// Blocking: until the key is gone, where it was there. A store that cannot erase keeps it.
   /// @throws Error (timeout), JobFailed
   void erase_blocking(const std::string& key, Deadline deadline) const {
@@ -59,6 +80,8 @@ class Exchange {
  private:
   std::function<void(const std::string&, const std::string&, Deadline)> set_;
   std::function<std::string(const std::string&, Deadline)> get_;
+  std::function<std::string(const std::string&, std::int64_t, Deadline)> take_;
+  std::function<std::int64_t(const std::string&, std::int64_t, Deadline)> add_;
   std::function<void(const std::string&, Deadline)> erase_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/printable.hpp"
@@ -64,21 +65,20 @@ inline std::vector<int> ranks_of_color(const std::vector<SplitChoice>& choices, 
   return ranks;
 }
 
-/// Collective, blocking: what every rank of the context says under `purpose`. Rank 0 gathers it, so that every rank
-/// reads one value. @throws Error (timeout), JobFailed
+/// Collective, blocking: what every rank of the context says under `purpose`. @throws Error (timeout), JobFailed
 inline std::vector<SplitChoice> gather_choices(const ChannelContext& context, const std::string& purpose,
                                                SplitChoice own, Deadline deadline) {
-  const auto key_of = [&](int rank) { return purpose + "/" + std::to_string(rank); };
   const int ranks = context.members.world_size;
-  context.store.set_blocking(key_of(context.members.rank), to_text({own}), deadline);
-  if (context.members.rank == 0) {
+  const auto joined = [](const std::vector<std::string>& words) {
     std::vector<SplitChoice> gathered;
-    for (int rank = 0; rank < ranks; ++rank) {
-      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
+    for (const std::string& word : words) {
+      gathered.push_back(split_choices_from(word, 1)[0]);
     }
-    context.store.set_blocking(purpose + "/all", to_text(gathered), deadline);
-  }
-  return split_choices_from(context.store.get_blocking(purpose + "/all", deadline), ranks);
+    return to_text(gathered);
+  };
+  const std::string all =
+      gather_blocking(context.store, purpose, context.members.rank, ranks, to_text({own}), joined, deadline);
+  return split_choices_from(all, ranks);
 }
 
 /// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank.
@@ -93,13 +93,9 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
   }
   const std::string split = context.name + "/split-" + std::to_string(number);
   const auto choices = gather_choices(context, split, {color, key}, deadline);
-  const std::vector<int> members = ranks_of_color(choices, context.members.rank);
   ChannelContext made = context;
-  made.members.job_rank = context.reporting_rank();
+  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
   made.name = split + "-color-" + std::to_string(color);
-  made.members.rank =
-      static_cast<int>(std::find(members.begin(), members.end(), context.members.rank) - members.begin());
-  made.members.world_size = static_cast<int>(members.size());
   return made;
 }
 

@@ -80,7 +80,7 @@ class Error : public std::system_error {
   /// Where in dtrain (or in the user's code, for a precondition) it was noticed.
   const SourceLocation& where() const noexcept { return where_; }
 
-  /// The rank of the process that threw, once it knew one.
+  /// The rank whose error it is, once that is known: of the process that threw, or of the one that does a work for all.
   std::optional<int> rank() const noexcept { return rank_; }
 
   /// Sets rank(). The sentence stays as it is.

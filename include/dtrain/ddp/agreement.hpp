@@ -45,6 +45,16 @@ void publish(Store& store, const std::string& prefix, std::string_view bytes, in
   store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
 }
 
+/// What publish set is gone.
+template <class Store>
+void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+  for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
+    store.erase_blocking(prefix + "description/" + std::to_string(piece), deadline);
+  }
+  store.erase_blocking(prefix + "publisher", deadline);
+  store.erase_blocking(prefix + "summary", deadline);
+}
+
 /// 0 for anything else than a number up to `most`.
 inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
   std::size_t number = 0;
@@ -96,6 +106,9 @@ void agree_blocking(Store store, const std::string& prefix, const ModelDescripti
       context.latch->block_until_failed(deadline);
     }
     store.barrier_blocking(prefix + "agreed", deadline);
+    if (rank == 0) {
+      detail::erase_published(store, prefix, bytes, deadline);
+    }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
     throw;

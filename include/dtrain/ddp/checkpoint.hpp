@@ -8,6 +8,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
 #include "dtrain/ddp/agreement.hpp"
 #include "dtrain/ddp/checkpoint_file.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -29,7 +30,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
     description.parameters[i].device = tensors[i].value.device.kind;
   }
   const Deadline deadline = Deadline::after(group.timeout());
-  const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
+  const int count = group.next_number("checkpoint");
   const FailureContext context{
       group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
   agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", description, group.rank(), context,
@@ -42,27 +43,30 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
 /// looked at: what all ranks have alike is saved. Tensors are in host memory or, with a backend of device memory, on
 /// the device; then what writes them has run, or is enqueued on the group's stream. Collective, blocking: until the
-/// file is on the disk, timeout() at most.
-/// @throws Error on every rank, with the same sentence, where the file cannot be written: who catches it can go on;
+/// file is on the disk, however long that takes a rank 0 that is alive.
+/// @throws Error on every rank, with the same sentence, which names the rank that writes, where the file cannot be
+/// written: who catches it can go on;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   group.throw_if_failed();
-  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+  static_cast<void>(detail::on_rank_0_blocking(group, "writing the file " + printable(path), [&] {
     write_checkpoint_file(path, tensors, values_of(group));
     return true;
   }));
 }
 
 /// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
-/// after the model is wrapped. Collective, blocking. @returns false on every rank where rank 0 has no such file
+/// after the model is wrapped. Collective, blocking: as save_checkpoint_blocking. @returns false on every rank where
+/// rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
 /// leaves the values as they were unless the file changes while it is read; the job's first cause
 template <class Group>
 bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors, values_of(group)); })) {
+  const auto read = [&] { return read_checkpoint_file(path, tensors, values_of(group)); };
+  if (!detail::on_rank_0_blocking(group, "reading the checkpoint " + printable(path), read)) {
     return false;
   }
   for (const NamedTensor& tensor : tensors) {

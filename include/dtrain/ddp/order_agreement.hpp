@@ -60,14 +60,15 @@ async::Task<void> publish_order(Store store, std::string prefix, std::vector<std
   }
 }
 
-/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
+/// Blocking: until rank 0 has published its order of `count` parameters, which each of the other ranks of so many reads
+/// once. @throws the job's first cause; Error (timeout)
 template <class Store>
-std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count, int world_size,
                                              const FailureContext& context, Deadline deadline) {
   std::string bytes;
   try {
     for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
-      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
+      bytes += store.take_blocking(detail::order_key(prefix, piece), world_size - 1, deadline);
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
@@ -81,7 +82,7 @@ template <class Group>
 void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
   const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
   replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
-    if (group.rank() != 0) return;
+    if (group.rank() != 0 || group.world_size() == 1) return;
     const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
     const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
     *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
@@ -89,11 +90,13 @@ void agree_on_order(Replanning& replanning, Group group, const std::string& pref
   replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group.timeout());
     group.run_enqueued();  // other ranks may wait for it before they have theirs
+    if (group.rank() != 0) {
+      return read_order_blocking(group.store(), prefix, order.size(), group.world_size(), context, deadline);
+    }
     if (*said) {
       (*said)(deadline);
-      return order;
     }
-    return read_order_blocking(group.store(), prefix, order.size(), context, deadline);
+    return order;
   };
 }
 

@@ -53,7 +53,7 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   }
   if (rank != 0) {
     store.set_blocking(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline);
-    const std::string told = store.get_blocking(prefix + "slowest", deadline);
+    const std::string told = store.take_blocking(prefix + "slowest", world_size - 1, deadline);
     std::string_view rest = told;
     slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
     slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
@@ -63,8 +63,7 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   double sum = static_cast<double>(computing);
   for (int other = 1; other < world_size; ++other) {
     const std::string key = prefix + "computing/" + std::to_string(other);
-    const std::string told = store.get_blocking(key, deadline);
-    store.erase_blocking(key, deadline);
+    const std::string told = store.take_blocking(key, 1, deadline);
     std::string_view rest = told;
     const std::chrono::nanoseconds of_other(detail::take_number(rest));
     sum += static_cast<double>(of_other.count());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/printable.hpp"
 #include "dtrain/ddp/atomic_file.hpp"
 #include "dtrain/ddp/clock_offset.hpp"
 #include "dtrain/ddp/rank_0_work.hpp"
@@ -39,15 +40,13 @@ void put_pieces_blocking(const Store& store, const std::string& key, const std::
 template <class Store>
 std::string take_pieces_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_piece_bytes + 1;
-  const std::string told = store.get_blocking(key);
+  const std::string told = store.take_blocking(key, 1);
   const std::size_t pieces = std::min<std::size_t>(std::strtoull(told.c_str(), nullptr, 10), most);
   std::string text;
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::string name = key + "/" + std::to_string(piece);
-    text += store.get_blocking(name);
-    store.erase_blocking(name);
+    text += store.take_blocking(name, 1);
   }
-  store.erase_blocking(key);
   return text;
 }
 
@@ -55,7 +54,8 @@ std::string take_pieces_blocking(const Store& store, const std::string& key) {
 
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace that Perfetto and
 /// chrome://tracing open, on rank 0's clock. Ranks on other hosts have their offset estimated now, and the trace says
-/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: timeout() at most.
+/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: as long as rank 0
+/// writes.
 /// @param parameters names for the gradients, in the order of parameters(); rank 0's count
 /// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
 template <class Group>
@@ -70,7 +70,7 @@ void write_timeline_blocking(const Group& group, const std::string& path, std::v
   if (group.rank() != 0) {
     detail::put_pieces_blocking(store, std::to_string(group.rank()), serialise(own, most));
   }
-  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+  static_cast<void>(detail::on_rank_0_blocking(group, "writing the file " + printable(path), [&] {
     std::vector<RankTimeline> all;
     all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "dtrain/group/job.hpp"
 #include "dtrain/group/passage.hpp"
 #include "dtrain/rendezvous/delete_off_loop.hpp"
+#include "dtrain/rendezvous/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -65,7 +68,13 @@ class Circle final : private Job::Closable {
   /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
   rendezvous::Store store() const {
     rendezvous::Store store = job_->participant.store().with_timeout(job_->timeout);
-    return is_whole() ? store : store.with_prefix(prefix_).with_parties(members_.world_size);
+    return is_whole() ? store : store.with_prefix(prefix_).with_parties(parties_);
+  }
+
+  /// 1, 2, ... for each purpose.
+  int next_number(const std::string& purpose) {
+    const std::lock_guard lock(numbers_mutex_);
+    return ++numbers_[purpose];
   }
 
   /// Collective, blocking: a channel of its own for the ranks of this circle.
@@ -83,10 +92,7 @@ class Circle final : private Job::Closable {
     Communicator& whole = live();
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
     Communicator part = told([&] { return whole.split_blocking(color, key, Deadline::after(job_->timeout)); });
-    rendezvous::Membership members = members_;
-    members.job_rank = members_.rank_in_job();
-    members.rank = part.rank();
-    members.world_size = part.size();
+    rendezvous::Membership members = part.members();
     std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
     std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix));
     circle->ends_->communicator.emplace(std::move(part));
@@ -118,6 +124,9 @@ class Circle final : private Job::Closable {
         job_(std::move(job)),
         members_(std::move(members)),
         prefix_(std::move(prefix)),
+        parties_(is_whole()
+                     ? nullptr
+                     : std::make_shared<const rendezvous::RankSet>(rendezvous::RankSet::of(members_.ranks_in_job()))),
         ends_(std::make_shared<Ends>()) {
     enlist(ends_->stream);
     static_cast<void>(ends_->stream.ref());  // on this thread's device, if streams have one
@@ -167,10 +176,13 @@ class Circle final : private Job::Closable {
 
   std::shared_ptr<Job> job_;
   const rendezvous::Membership members_;
-  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  const std::string prefix_;                                  ///< of keys and channel names; empty for the whole job
+  const std::shared_ptr<const rendezvous::RankSet> parties_;  ///< of the barriers of a part
   std::shared_ptr<Ends> ends_;
   std::atomic<int> channels_opened_{0};
   int splits_ = 0;
+  std::mutex numbers_mutex_;
+  std::map<std::string, int> numbers_;
   int exceptions_ = std::uncaught_exceptions();
 };
 

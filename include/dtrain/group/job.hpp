@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,8 +50,9 @@ class Job {
   /// since.
   void require_may_block() const;
 
-  /// Blocking: until the job knows, 2 s at most.
-  void report_exception(const std::string& text) noexcept;
+  /// @param whose the rank that the exception is about, where that is another one. Blocking: until the job knows, 2 s
+  /// at most.
+  void report_exception(const std::string& text, std::optional<int> whose = {}) noexcept;
 
   /// The same after `grace`, in which somebody may report something better. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
@@ -88,7 +90,7 @@ class Job {
   const std::shared_ptr<ddp::Claims> claims = std::make_shared<ddp::Claims>();  ///< of this rank's wrappers
 
  private:
-  Cause exception_cause(std::string text) const;
+  Cause exception_cause(std::string text, std::optional<int> whose = {}) const;
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;

@@ -64,12 +64,12 @@ DTRAIN_DEFINED void Job::require_may_block() const {
   }
 }
 
-DTRAIN_DEFINED void Job::report_exception(const std::string& text) noexcept {
+DTRAIN_DEFINED void Job::report_exception(const std::string& text, std::optional<int> whose) noexcept {
   if (!process_.is_current()) {
     return;
   }
   try {
-    participant.failure()->report(exception_cause(text));
+    participant.failure()->report(exception_cause(text, whose));
     if (!tasks.on_loop_thread()) {
       participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
     }
@@ -107,8 +107,11 @@ DTRAIN_DEFINED void Job::leave_blocking() {
   participant.leave_blocking(Deadline::after(timeout));
 }
 
-DTRAIN_DEFINED Cause Job::exception_cause(std::string text) const {
+DTRAIN_DEFINED Cause Job::exception_cause(std::string text, std::optional<int> whose) const {
   const rendezvous::Membership& self = participant.membership();
+  if (whose && *whose != self.rank) {
+    return {CauseKind::exception, *whose, {}, std::move(text)};  // whose host the text may name
+  }
   return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 

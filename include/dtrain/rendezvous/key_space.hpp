@@ -117,13 +117,23 @@ class KeySpace {
     }
     bytes_ -= key.size() + found->second.size();
     values_.erase(found);
+    taken_.erase(key);
     waits_.vanished(key);
     return true;
   }
 
+  /// A take of the key was answered: it is erased with the last of `readers`. @pre it exists, or was taken too often
+  void take(const std::string& key, std::int64_t readers) {
+    if (++taken_[key] >= readers) {
+      erase(key);
+      taken_.erase(key);
+    }
+  }
+
   /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
-  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now) {
-    return waits_.add(who, operation, std::move(keys), now, Exists{values_});
+  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now,
+            std::int64_t readers = 0) {
+    return waits_.add(who, operation, std::move(keys), now, Exists{values_}, readers);
   }
 
   /// Takes a wait back; nothing if there is no such (any more).
@@ -166,6 +176,7 @@ class KeySpace {
     const auto [place, is_new] = values_.try_emplace(key);
     bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
     place->second = std::move(value);
+    taken_.erase(key);
     if (is_new) {
       waits_.appeared(key, released);
     }
@@ -174,6 +185,7 @@ class KeySpace {
   Limits limits_;
   std::size_t bytes_ = 0;
   Values values_;
+  std::unordered_map<std::string, std::int64_t> taken_;  ///< how often, of the keys that will be taken again
   KeyWaits waits_;
 };
 

@@ -36,6 +36,7 @@ class KeyWaits {
     RequestKey who;
     Operation operation = Operation::wait;
     std::vector<std::string> keys;
+    std::int64_t readers = 0;  ///< of a take
   };
 
   /// A wait that was taken back.
@@ -48,7 +49,8 @@ class KeyWaits {
   /// Registers a wait, unless all keys exist: then there is nothing to wait for, and it is false.
   /// @param keys at least one; the same one several times counts once
   template <class Exists>
-  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists) {
+  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists,
+           std::int64_t readers = 0) {
     bool all = true;
     for (const std::string& key : keys) {
       all = all && exists(key);
@@ -67,6 +69,7 @@ class KeyWaits {
     wait.operation = operation;
     wait.keys = std::move(keys);
     wait.since = now;
+    wait.readers = readers;
     return true;
   }
 
@@ -80,7 +83,7 @@ class KeyWaits {
     for (const RequestKey who : waiters) {
       const auto found = waits_.find(who);
       if (--found->second.missing == 0) {
-        released.push_back({who, found->second.operation, found->second.keys});
+        released.push_back({who, found->second.operation, found->second.keys, found->second.readers});
         end(found);
       }
     }
@@ -152,6 +155,7 @@ class KeyWaits {
     std::size_t different = 0;
     std::size_t missing = 0;  ///< how many of the different ones do not exist
     Instant since;
+    std::int64_t readers = 0;
   };
 
   void end(std::map<RequestKey, Wait>::iterator wait) {

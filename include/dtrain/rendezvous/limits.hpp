@@ -18,6 +18,7 @@ inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes an
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
 inline constexpr std::size_t max_agreed_bytes = 1024;    ///< what the ranks compare when they join (agreed_terms.hpp)
 inline constexpr int max_world_size = 1 << 20;
+inline constexpr std::size_t max_party_runs = 16384;  ///< of the ranks of one barrier (rank_set.hpp)
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
 /// What either side sends at most before the other has acknowledged it, in frames of a session: so much is kept for one
@@ -33,6 +34,7 @@ struct Limits {
   std::size_t store_bytes = std::size_t{256} << 20;    ///< of all keys and values
   std::size_t pending_requests = 1024;                 ///< of one session, not yet answered
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
+  std::size_t party_runs = 4 * max_party_runs;         ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
   std::size_t unjoined_connections = 1024;             ///< beyond it the oldest one is closed (unjoined_bound.hpp)
   std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join

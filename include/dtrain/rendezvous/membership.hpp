@@ -2,8 +2,12 @@
 /// @file
 /// Who a rank is among the others, once all have joined.
 
-#include <optional>
+#include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dtrain/core/version.hpp"
 
@@ -23,9 +27,9 @@ struct Membership {
   /// The first rank that is on another host than this one, and that host's name; -1 where all share this host.
   int other_host_rank = -1;
   std::string other_host;
-  /// In a group that was split off: this rank's number in the job. `rank` and `world_size` are the group's then, all
-  /// else is the job's.
-  std::optional<int> job_rank{};
+  /// In a group that was split off: its ranks' numbers in the job. `rank` and `world_size` are the group's then, all
+  /// else is the job's. Null in the whole job.
+  std::shared_ptr<const std::vector<int>> job_ranks{};
   /// Numeric addresses of this rank's host, known to this rank alone; empty where there is none.
   /// @{
   std::string named_address{};  ///< what DTRAIN_INTERFACE names, where that is of this host
@@ -33,7 +37,34 @@ struct Membership {
   /// @}
 
   /// What causes name, and what the job's failure is compared with.
-  int rank_in_job() const noexcept { return job_rank.value_or(rank); }
+  int rank_in_job() const noexcept { return rank_in_job(rank); }
+
+  /// The same of another rank of the group.
+  int rank_in_job(int other) const noexcept {
+    return job_ranks ? (*job_ranks)[static_cast<std::size_t>(other)] : other;
+  }
+
+  /// The ranks of the group, as the job numbers them.
+  std::vector<int> ranks_in_job() const {
+    std::vector<int> ranks;
+    for (int other = 0; other < world_size; ++other) {
+      ranks.push_back(rank_in_job(other));
+    }
+    return ranks;
+  }
+
+  /// This rank in a group of some of this one's. @param ranks of this group, in their new order, this one among them
+  Membership in_part_of(const std::vector<int>& ranks) const {
+    std::vector<int> in_job;
+    for (const int other : ranks) {
+      in_job.push_back(rank_in_job(other));
+    }
+    Membership made = *this;
+    made.job_ranks = std::make_shared<const std::vector<int>>(std::move(in_job));
+    made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    made.world_size = static_cast<int>(ranks.size());
+    return made;
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -21,12 +22,13 @@ enum class Operation : std::uint8_t {
   try_get,      ///< keys[0]
   add,          ///< keys[0], number
   wait,         ///< keys: waits until all exist at once
-  barrier,      ///< keys[0]: its name
+  barrier,      ///< keys[0]: its name; parties
   compare_set,  ///< keys[0], expected, value: sets it where the key has the expected value, or is missing as expected
   erase,        ///< keys[0]
   append,       ///< keys[0], value: to the end of what the key has; a missing key counts as empty
   set_many,     ///< keys, and as many values: all or nothing
   get_many,     ///< keys: waits until all exist at once
+  take,         ///< keys[0], number: as get; the key is erased once it was taken so often
 };
 
 /// Whether an operation is about several keys.
@@ -42,6 +44,7 @@ struct Request {
   std::int64_t number = 0;
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
+  RankSet parties{};  ///< of a barrier; none: all ranks of the job
 };
 
 struct Cancel {

@@ -25,7 +25,8 @@ inline std::string doing_of(const Request& request) {
     case Operation::erase: verb = "erasing key "; break;
     case Operation::append: verb = "appending to key "; break;
     case Operation::set_many: verb = "setting key "; break;
-    case Operation::get_many: verb = "waiting for key "; break;
+    case Operation::get_many:
+    case Operation::take: verb = "waiting for key "; break;
   }
   return verb + in_quotes(request.keys.front()) +
          (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
@@ -39,6 +40,11 @@ inline void require_bounded(const Request& request, const std::string& doing) {
   const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
   if (request.keys.size() > max_keys_of_a_wait) {
     refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_of_a_wait, " are possible at once");
+  }
+  if (request.parties.runs.size() > max_party_runs) {
+    refuse("its " + std::to_string(request.parties.size()) + " ranks are " +
+               std::to_string(request.parties.runs.size()) + " runs of equal steps",
+           max_party_runs);
   }
   std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
   for (const std::string& key : request.keys) {

@@ -2,7 +2,9 @@
 /// @file
 /// Where the requests of a job's ranks are served: a pure state machine, requests in, answers out.
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -53,13 +55,11 @@ class RequestDesk {
     barriers_.clear();
   }
 
-  /// This rank has left the job: no barrier can complete any more.
+  /// This rank has left the job: no barrier that it has a part in can complete any more.
   void refuse_barriers(int left) {
     left_.insert(left);
-    const auto waiting = barriers_.clear();
-    const std::string why = waiting.empty() ? std::string() : cannot_complete();
-    for (const auto& [who, name] : waiting) {
-      answer(who, Status::refused, why);
+    for (const RequestKey who : barriers_.clear_those_of(left)) {
+      answer(who, Status::refused, cannot_complete({left}));
     }
   }
 
@@ -115,7 +115,7 @@ class RequestDesk {
   }
 
   std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
-    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(world_size_) +
+    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(barrier.parties) +
                        " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
                        seconds_text(now - barrier.since) + " ago)";
     if (!barrier.missing.empty()) {
@@ -158,8 +158,9 @@ class RequestDesk {
       }
       case Operation::get:
       case Operation::wait:
-      case Operation::get_many: wait(who, request, now); break;
-      case Operation::barrier: arrive(who, rank, key, now); break;
+      case Operation::get_many:
+      case Operation::take: wait(who, request, now); break;
+      case Operation::barrier: arrive(who, rank, request, now); break;
     }
     release(released);
   }
@@ -182,8 +183,10 @@ class RequestDesk {
       return answer(who, Status::refused,
                     "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
     }
-    if (!keys_.wait(who, request.operation, request.keys, now)) {
-      answer(found(KeyWaits::Released{who, request.operation, std::move(request.keys)}), who.session);
+    if (!keys_.wait(who, request.operation, request.keys, now, request.number)) {
+      const KeyWaits::Released wait{who, request.operation, std::move(request.keys), request.number};
+      answer(found(wait), who.session);
+      count_take(wait);
     }
   }
 
@@ -191,7 +194,7 @@ class RequestDesk {
   Response found(const KeyWaits::Released& wait) const {
     Response response;
     response.id = wait.who.request;
-    if (wait.operation == Operation::get) {
+    if (wait.operation == Operation::get || wait.operation == Operation::take) {
       response.text = *keys_.find(wait.keys.front());
     } else if (wait.operation == Operation::get_many) {
       std::size_t bytes = 0;
@@ -212,6 +215,12 @@ class RequestDesk {
     return response;
   }
 
+  void count_take(const KeyWaits::Released& wait) {
+    if (wait.operation == Operation::take) {
+      keys_.take(wait.keys.front(), wait.readers);
+    }
+  }
+
   /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
   void release(const std::vector<KeyWaits::Released>& released) {
     std::map<SessionId, std::size_t> bytes;
@@ -230,23 +239,49 @@ class RequestDesk {
       }
       answer(std::move(response), each.who.session);
     }
+    for (const KeyWaits::Released& each : released) {  // now that nobody's answer needs the key any more
+      count_take(each);
+    }
   }
 
-  void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
-    if (!left_.empty()) {
-      return answer(who, Status::refused, cannot_complete());
+  void arrive(RequestKey who, int rank, Request& request, Instant now) {
+    const RankSet& parties = request.parties;
+    const bool of_all = parties.runs.empty();
+    if (!of_all && (!parties.contains(rank) || parties.last() >= world_size_)) {
+      return answer(who, Status::refused,
+                    "it is one of " + rank_list(parties.ranks()) + " of a job of " + std::to_string(world_size_) +
+                        ", and rank " + std::to_string(rank) + " came to it");
+    }
+    if (barriers_.runs_of(who.session) + parties.runs.size() > limits_.party_runs) {
+      return answer(who, Status::refused,
+                    "this rank would wait in barriers of more than " + std::to_string(limits_.party_runs) +
+                        " runs of ranks, the limit");
+    }
+    std::vector<int> left;
+    std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
+                 [&](int each) { return of_all || parties.contains(each); });
+    if (!left.empty()) {
+      return answer(who, Status::refused, cannot_complete(left));
     }
     std::vector<RequestKey> released;
-    if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
-      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+    switch (barriers_.arrive(request.keys.front(), rank, who, now, released, std::move(request.parties))) {
+      case Barriers::Arrival::already_there:
+        return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+      case Barriers::Arrival::other_parties:
+        return answer(
+            who, Status::refused,
+            "other ranks wait in one of this name: " + rank_list(barriers_.parties_of(request.keys.front()).ranks()) +
+                "; name one of them otherwise");
+      case Barriers::Arrival::waiting:
+      case Barriers::Arrival::completed: break;
     }
     for (const RequestKey each : released) {
       answer(each, Status::ok);
     }
   }
 
-  std::string cannot_complete() const {
-    return "it cannot complete: " + rank_list(std::vector<int>(left_.begin(), left_.end())) + " left the job";
+  static std::string cannot_complete(const std::vector<int>& left) {
+    return "it cannot complete: " + rank_list(left) + " left the job";
   }
 
   Limits limits_;

@@ -2,6 +2,7 @@
 /// @file
 /// The fields of requests and their answers, in their order on the wire: for codec.hpp.
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -31,10 +32,26 @@ void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) 
   }
 }
 
+/// Each run within the job, and behind the one before.
+template <class Fields>
+void fields(Fields& of, RankSet& set) {
+  int count = static_cast<int>(set.runs.size());
+  of.number(count, 0, static_cast<int>(max_party_runs));
+  set.runs.resize(static_cast<std::size_t>(count));
+  constexpr int most = max_world_size - 1;
+  int behind = 0;
+  for (RankSet::Run& run : set.runs) {
+    of.number(run.first, behind, most);
+    of.number(run.step, 1, most);
+    of.number(run.more, 0, (most - run.first) / std::max(run.step, 1));
+    behind = run.last() + 1;
+  }
+}
+
 template <class Fields>
 void fields(Fields& of, Request& message) {
   of.number(message.id);
-  of.choice(message.operation, Operation::set, Operation::get_many);
+  of.choice(message.operation, Operation::set, Operation::take);
   of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
   switch (message.operation) {
     case Operation::compare_set: {
@@ -48,7 +65,9 @@ void fields(Fields& of, Request& message) {
     }
     case Operation::set:
     case Operation::append: of.raw_text(message.value, max_value_bytes); break;
-    case Operation::add: of.number(message.number); break;
+    case Operation::add:
+    case Operation::take: of.number(message.number); break;
+    case Operation::barrier: fields(of, message.parties); break;
     case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
     default: break;
   }

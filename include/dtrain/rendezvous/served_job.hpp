@@ -61,6 +61,9 @@ class ServedJob {
 
   std::size_t sessions() const noexcept { return members_.size(); }
 
+  /// What its ranks keep in it.
+  const KeySpace& keys() const noexcept { return job_.keys(); }
+
   /// @name For the server's door
   /// @{
   /// Somebody who may wants to join, or to go on. After Accepted, carry() with the same session.

@@ -14,6 +14,7 @@
 #include "dtrain/async/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/rendezvous/rank_set.hpp"
 #include "dtrain/rendezvous/request.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -64,10 +65,10 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
-  /// The same store, whose barriers are of so many ranks that know each other by the prefix, not of the whole job.
-  Store with_parties(int parties) const {
+  /// The same store, whose barriers are of these ranks of the job, not of all.
+  Store with_parties(std::shared_ptr<const RankSet> ranks) const {
     Store store = *this;
-    store.parties_ = parties;
+    store.parties_ = std::move(ranks);
     return store;
   }
 
@@ -89,6 +90,11 @@ class Store {
   /// The value; waits until some rank has set it.
   Task<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
   std::string get_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
+
+  /// As get; the key is erased once it was taken `readers` times: what each of so many ranks reads once leaves nothing
+  /// behind. Each call counts once; one that timed out may have counted.
+  Task<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
+  std::string take_blocking(const std::string& key, std::int64_t readers, OptionalDeadline deadline = {}) const;
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_of_a_wait keys.
   Task<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
@@ -135,7 +141,7 @@ class Store {
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
   std::string prefix_;
-  int parties_ = 0;  ///< 0: all ranks of the job
+  std::shared_ptr<const RankSet> parties_;  ///< null: all ranks of the job
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 

@@ -12,7 +12,6 @@
 
 #include "dtrain/rendezvous/control.hpp"
 #include "dtrain/rendezvous/exchange.hpp"
-#include "dtrain/rendezvous/party_barrier.hpp"
 #include "dtrain/rendezvous/request_bounds.hpp"
 #include "dtrain/rendezvous/store.hpp"
 
@@ -177,6 +176,18 @@ DTRAIN_DEFINED std::string Store::get_blocking(const std::string& key, OptionalD
   return block(get(key, by(deadline)), deadline, "waiting for a key of the store");
 }
 
+DTRAIN_DEFINED async::Task<std::string> Store::take(std::string key, std::int64_t readers,
+                                                    OptionalDeadline deadline) const {
+  Request request = about(Operation::take, std::move(key));
+  request.number = readers;
+  return detail::text_of(ask(std::move(request), deadline));
+}
+
+DTRAIN_DEFINED std::string Store::take_blocking(const std::string& key, std::int64_t readers,
+                                                OptionalDeadline deadline) const {
+  return block(take(key, readers, by(deadline)), deadline, "waiting for a key of the store");
+}
+
 DTRAIN_DEFINED async::Task<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
                                                                      OptionalDeadline deadline) const {
   const std::size_t count = keys.size();
@@ -237,10 +248,11 @@ DTRAIN_DEFINED void Store::wait_blocking(const std::vector<std::string>& keys, O
 }
 
 DTRAIN_DEFINED async::Task<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  if (parties_ > 0) {
-    return party_barrier(*this, std::move(name), parties_, by(deadline));
+  Request request = about(Operation::barrier, std::move(name));
+  if (parties_) {
+    request.parties = *parties_;
   }
-  return detail::nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
+  return detail::nothing_of(ask(std::move(request), deadline));
 }
 
 DTRAIN_DEFINED void Store::barrier_blocking(const std::string& name, OptionalDeadline deadline) const {

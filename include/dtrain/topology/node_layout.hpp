@@ -23,6 +23,8 @@ struct NodeLayout {
   int local_size = 1;
   int lanes = 1;
   int ranks = 1;
+  std::vector<int> node_members{};  ///< the group's ranks in this node, in their order
+  std::vector<int> lane_members{};  ///< of each node the rank at this one's place, where the place has a lane
 
   bool has_lane() const noexcept { return local_rank < lanes; }
   bool is_even() const noexcept { return local_size == lanes; }  ///< of this node
@@ -31,7 +33,7 @@ struct NodeLayout {
 /// `node_of[rank]`: any number that the ranks of a node, and no others, have in common.
 inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // of the nodes
-  std::vector<int> sizes;
+  std::vector<std::vector<int>> members;
   NodeLayout layout;
   layout.ranks = static_cast<int>(node_of.size());
   for (std::size_t other = 0; other < node_of.size(); ++other) {
@@ -39,17 +41,26 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
     const auto node = static_cast<std::size_t>(found - order.begin());
     if (found == order.end()) {
       order.push_back(node_of[other]);
-      sizes.push_back(0);
+      members.emplace_back();
     }
     if (static_cast<int>(other) == rank) {
       layout.node = static_cast<int>(node);
-      layout.local_rank = sizes[node];
+      layout.local_rank = static_cast<int>(members[node].size());
     }
-    ++sizes[node];
+    members[node].push_back(static_cast<int>(other));
   }
   layout.nodes = static_cast<int>(order.size());
-  layout.local_size = sizes[static_cast<std::size_t>(layout.node)];
-  layout.lanes = *std::min_element(sizes.begin(), sizes.end());
+  layout.node_members = members[static_cast<std::size_t>(layout.node)];
+  layout.local_size = static_cast<int>(layout.node_members.size());
+  layout.lanes = layout.local_size;
+  for (const std::vector<int>& node : members) {
+    layout.lanes = std::min(layout.lanes, static_cast<int>(node.size()));
+  }
+  if (layout.has_lane()) {
+    for (const std::vector<int>& node : members) {
+      layout.lane_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
+    }
+  }
   return layout;
 }
 
@@ -68,21 +79,17 @@ inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, D
 inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/node-" + std::to_string(layout.node);
-  made.members.job_rank = context.reporting_rank();
-  made.members.rank = layout.local_rank;
-  made.members.world_size = layout.local_size;
+  made.members = context.members.in_part_of(layout.node_members);
   made.members.other_host_rank = -1;
   made.members.other_host.clear();
   return made;
 }
 
-/// The ranks of all nodes that have this one's place in theirs.
+/// The ranks of all nodes that have this one's place in theirs. @pre the layout has a lane for it
 inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/lane-" + std::to_string(layout.local_rank);
-  made.members.job_rank = context.reporting_rank();
-  made.members.rank = layout.node;
-  made.members.world_size = layout.nodes;
+  made.members = context.members.in_part_of(layout.lane_members);
   return made;
 }
 

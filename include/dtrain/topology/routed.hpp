@@ -50,6 +50,7 @@ class Routed {
 
   int rank() const noexcept { return inner().rank(); }
   int size() const noexcept { return inner().size(); }
+  const rendezvous::Membership& members() const noexcept { return end_->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {

@@ -54,6 +54,7 @@ TEST_CASE("each lack takes away exactly the ability of that name") {
   CHECK(missing<CommunicatorLacks::recv>() == "CanSendRecv");
   CHECK(missing<CommunicatorLacks::send_recv>() == "CanSendRecv");
   CHECK(missing<CommunicatorLacks::split>() == "CanSplit");
+  CHECK(missing<CommunicatorLacks::members>() == "CanSplit");
   CHECK(missing<CommunicatorLacks::allocate>() == "CanAllocate");
   CHECK(missing<CommunicatorLacks::abort>() == "CanAbort");
   CHECK(missing<CommunicatorLacks::failure>() == "CanAbort");

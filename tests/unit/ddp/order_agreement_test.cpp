@@ -24,7 +24,7 @@ std::vector<std::size_t> order_of_three(const std::string& bytes) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   FakeStore(job, 0).set_blocking("ddp/1/order/0", bytes, deadline);
   const FailureContext context{job->latch(1), 1, "host-1", std::chrono::seconds(20)};
-  return read_order_blocking(FakeStore(job, 1), "ddp/1/", 3, context, deadline);
+  return read_order_blocking(FakeStore(job, 1), "ddp/1/", 3, 2, context, deadline);
 }
 
 const std::string two_zero_one("\2\0\0\0\0\0\0\0\1\0\0\0", 12);

@@ -13,6 +13,7 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/ddp/checkpoint.hpp"
 #include "dtrain/policy.hpp"
+#include "dtrain/rendezvous/host_identity.hpp"
 #include "dtrain/topology/flat.hpp"
 #include "support/summary_file.hpp"
 #include "support/temporary_directory.hpp"
@@ -63,6 +64,15 @@ class Sentences {
   std::vector<std::string> texts_;
 };
 
+std::string host_if(bool named) {
+  return named ? " on host " + dtrain::rendezvous::host_identity().name : "";
+}
+
+/// How the Error of a file's work ends on every rank.
+std::string rank_0_does_it() {
+  return " (on rank 0" + host_if(true) + ", which does it for all ranks)";
+}
+
 bool all_ended_well(const std::vector<support::RankEnd>& ends) {
   return ends == std::vector<support::RankEnd>(ends.size());
 }
@@ -107,7 +117,33 @@ TEST_CASE("a checkpoint that cannot be written is the same Error on every rank, 
         std::vector<std::string>(3,
                                  "No such file or directory: writing the file /nowhere/checkpoint failed: No such file "
                                  "or directory; what was there is unchanged; name a file in a folder that can be "
-                                 "written and has room"));
+                                 "written and has room" +
+                                     rank_0_does_it()));
+}
+
+TEST_CASE("a checkpoint that cannot be written is blamed on the rank that writes, whichever rank lets the Error go") {
+  for (const int careless : {0, 2}) {
+    CAPTURE(careless);
+    const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
+      Training training = trained(group.rank(), 1);
+      try {
+        dtrain::save_checkpoint_blocking(group, "/nowhere/checkpoint", training.state());
+      } catch (const dtrain::Error& error) {
+        if (group.rank() == careless) {
+          CHECK(error.rank() == 0);
+          throw;
+        }
+      }
+      group.barrier_blocking();
+    });
+    const std::string file = "writing the file /nowhere/checkpoint failed: No such file or directory; ";
+    for (int rank = 0; rank < 3; ++rank) {
+      const support::RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      CHECK(end.job_failed == (rank != careless && rank != 0));  // for rank 0 it is its own failure
+      CHECK(end.text.starts_with(rank == careless ? file : "rank 0" + host_if(careless == 0) + " failed: " + file));
+      CHECK(end.text.ends_with(rank_0_does_it()));
+    }
+  }
 }
 
 TEST_CASE("a damaged checkpoint is the same Error on every rank, and leaves the values as they were") {
@@ -124,7 +160,8 @@ TEST_CASE("a damaged checkpoint is the same Error on every rank, and leaves the 
   CHECK(sentences.texts() ==
         std::vector<std::string>(2, "protocol violation: the checkpoint " + path +
                                         " cannot be loaded: its length, 31 bytes, is not what it "
-                                        "says; name another file, or remove this one to begin anew"));
+                                        "says; name another file, or remove this one to begin anew" +
+                                        rank_0_does_it()));
 }
 
 TEST_CASE("ranks that load other tensors end with the first difference and both ranks, before a value changes") {

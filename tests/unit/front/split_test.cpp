@@ -16,6 +16,7 @@
 #include "support/crossed_channels.hpp"
 #include "support/store_backend.hpp"
 #include "support/thread_group.hpp"
+#include "unit/rendezvous/store_job.hpp"
 
 using dtrain::ReduceOp;
 using support::RankEnd;
@@ -249,4 +250,45 @@ TEST_CASE("what a rank of a part reports is known by its number in the job, and 
     CHECK(ends[rank].job_failed);
     CHECK(ends[rank].text.find("rank 2 on host ") == 0);
   }
+}
+
+TEST_CASE("a rank that gave up a part's barrier does not count in it, and hears who did not come") {
+  run_well(4, [](const Group& group) {
+    const Group part = group.split_blocking(group.rank() % 2);
+    const auto store = part.store();
+    if (group.rank() == 1) {
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        const std::string text = rendezvous_test::error_of(dtrain::Errc::timeout, [&] {
+          store.barrier_blocking("x", dtrain::Deadline::after(std::chrono::milliseconds(200)));
+        });
+        CHECK(
+            text.starts_with("waiting in barrier 'split-0-1/x': the deadline passed; 1 of 2 ranks wait in it (rank 1"));
+        CHECK(text.ends_with("rank 3 did not come"));
+      }
+    }
+    group.store().barrier_blocking("rank 1 has given up");
+    for (int round = 0; round < 3; ++round) {
+      const std::int64_t before = store.add_blocking("here " + std::to_string(round), 1);
+      store.barrier_blocking("x");
+      CHECK(before <= 2);
+      CHECK(store.add_blocking("here " + std::to_string(round), 0) == 2);
+    }
+  });
+}
+
+TEST_CASE("a part's barrier ends at once where one of its ranks leaves the job, and other parts meet on") {
+  run_well(5, [](const Group& group) {
+    const Group part = group.split_blocking(group.rank() % 2, -group.rank());  // 4, 2, 0 and 3, 1
+    if (group.rank() == 1) {
+      CHECK(rendezvous_test::error_of(dtrain::Errc::refused, [&] { part.store().barrier_blocking("x"); }) ==
+            "waiting in barrier 'split-0-1/x': it cannot complete: rank 3 left the job");
+    } else if (group.rank() != 3) {
+      group.store().get_blocking("rank 3 leaves");
+      for (int round = 0; round < 3; ++round) {
+        part.store().barrier_blocking("x");
+      }
+    } else {
+      group.store().set_blocking("rank 3 leaves", "");
+    }
+  });
 }

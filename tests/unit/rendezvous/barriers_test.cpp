@@ -6,6 +6,7 @@
 #include <vector>
 
 using dtrain::rendezvous::Barriers;
+using dtrain::rendezvous::RankSet;
 using dtrain::rendezvous::RequestKey;
 using Arrival = Barriers::Arrival;
 
@@ -97,4 +98,46 @@ TEST_CASE("those who give up one after the other are not taken for missing") {
   CHECK(barriers.size() == 1);
   barriers.cancel({10, 2});
   CHECK(barriers.size() == 0);
+}
+
+TEST_CASE("a barrier of some ranks is complete without the others, and what it lacks are its own") {
+  const RankSet parties = RankSet::of({1, 3, 5});
+  Barriers barriers(8);
+  std::vector<RequestKey> released;
+  CHECK(barriers.arrive("x", 1, {11, 1}, at(0), released, parties) == Arrival::waiting);
+  CHECK(barriers.arrive("x", 5, {15, 1}, at(0), released, parties) == Arrival::waiting);
+  CHECK(barriers.parties_of("x") == parties);
+  const auto unfinished = barriers.cancel({15, 1});
+  REQUIRE(unfinished);
+  CHECK(unfinished->arrived == std::vector<int>{1, 5});
+  CHECK(unfinished->missing == std::vector<int>{3});
+  CHECK(unfinished->parties == 3);
+  CHECK(barriers.arrive("x", 5, {15, 2}, at(0), released, parties) == Arrival::waiting);
+  CHECK(barriers.arrive("x", 3, {13, 1}, at(0), released, parties) == Arrival::completed);
+  CHECK(released == std::vector<RequestKey>{{11, 1}, {13, 1}, {15, 2}});
+  CHECK(barriers.size() == 0);
+}
+
+TEST_CASE("one name is one barrier: who comes to it as one of other ranks is no party") {
+  Barriers barriers(4);
+  std::vector<RequestKey> released;
+  CHECK(barriers.arrive("x", 0, {10, 1}, at(0), released, RankSet::of({0, 2})) == Arrival::waiting);
+  CHECK(barriers.arrive("x", 1, {11, 1}, at(0), released) == Arrival::other_parties);
+  CHECK(barriers.arrive("x", 2, {12, 1}, at(0), released, RankSet::of({1, 2})) == Arrival::other_parties);
+  CHECK_FALSE(barriers.cancel({11, 1}));
+  CHECK(barriers.arrive("x", 2, {12, 2}, at(0), released, RankSet::of({0, 2})) == Arrival::completed);
+  CHECK(barriers.arrive("x", 1, {11, 2}, at(0), released) == Arrival::waiting);  // the name is free again
+}
+
+TEST_CASE("who is gone ends the barriers that it has a part in, and no others") {
+  Barriers barriers(4);
+  std::vector<RequestKey> released;
+  barriers.arrive("even", 0, {10, 1}, at(0), released, RankSet::of({0, 2}));
+  barriers.arrive("odd", 1, {11, 1}, at(0), released, RankSet::of({1, 3}));
+  barriers.arrive("all", 1, {11, 2}, at(0), released);
+  CHECK(barriers.runs_of(11) == 2);
+  CHECK(barriers.runs_of(12) == 0);
+  CHECK(barriers.clear_those_of(3) == std::vector<RequestKey>{{11, 1}, {11, 2}});
+  CHECK(barriers.size() == 1);
+  CHECK(barriers.waited_by(10) == "even");
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/rendezvous/codec.hpp"
+#include "dtrain/rendezvous/request_bounds.hpp"
 
 using namespace dtrain::rendezvous;
 
@@ -39,7 +40,11 @@ std::vector<Frame> frames() {
   many.values = {"a", "", std::string(3, '\0')};
   Request nothing_expected = a_request(Operation::compare_set, {"key"});
   nothing_expected.expected = std::nullopt;
-  return {encode(a_request(Operation::compare_set, {"key"})),
+  Request of_a_part = a_request(Operation::barrier, {"b"});
+  of_a_part.parties = RankSet::of({1, 3, 5, 6, 100});
+  return {encode(of_a_part),
+          encode(a_request(Operation::take, {"key"})),
+          encode(a_request(Operation::compare_set, {"key"})),
           encode(nothing_expected),
           encode(a_request(Operation::erase, {"key"})),
           encode(a_request(Operation::append, {"key"})),
@@ -69,6 +74,41 @@ TEST_CASE("each operation carries what it needs, and nothing else") {
   CHECK(erase.value.empty());
   CHECK(erase.number == 0);
   CHECK(through_the_wire(a_request(Operation::get_many, Strings(1024, "k"))).keys.size() == 1024);
+}
+
+TEST_CASE("a barrier carries whose it is, and a take how often") {
+  Request barrier = a_request(Operation::barrier, {"b"});
+  CHECK(through_the_wire(barrier).parties.runs.empty());
+  for (const RankSet& parties : {RankSet::of({0}), RankSet::of({1, 3, 5, 6, 100}), RankSet::first_of(max_world_size)}) {
+    barrier.parties = parties;
+    CHECK(through_the_wire(barrier).parties == parties);
+  }
+  CHECK(through_the_wire(a_request(Operation::take, {"k"})).number == -7);
+  CHECK(through_the_wire(a_request(Operation::get, {"k"})).parties.runs.empty());
+}
+
+TEST_CASE("ranks beyond any job, twice or out of order, and too many runs of them are malformed") {
+  using Runs = std::vector<RankSet::Run>;
+  const int most = max_world_size - 1;
+  for (const Runs& runs : {Runs{{-1, 1, 0}}, Runs{{most + 1, 1, 0}}, Runs{{0, 1, most + 1}}, Runs{{0, 0, 1}},
+                           Runs{{0, -1, 1}}, Runs{{1, 2, most / 2 + 1}}, Runs{{0, 2, 3}, {6, 1, 0}},
+                           Runs{{5, 1, 0}, {4, 1, 0}}, Runs{{most, 1, 0}, {most + 1, 1, 0}}, Runs{{0, 1, -1}}}) {
+    Request barrier = a_request(Operation::barrier, {"b"});
+    barrier.parties.runs = runs;
+    CHECK_FALSE(decode_from_rank(encode(barrier)));
+  }
+  Request barrier = a_request(Operation::barrier, {"b"});
+  for (int i = 0; i < static_cast<int>(max_party_runs); ++i) {
+    barrier.parties.runs.push_back({3 * i, 1, 0});
+  }
+  CHECK(encode(barrier).size() < max_frame_bytes);
+  CHECK(through_the_wire(barrier).parties == barrier.parties);
+  barrier.parties.runs.push_back({most, 1, 0});
+  CHECK_FALSE(decode_from_rank(encode(barrier)));
+  CHECK_THROWS_WITH_AS(
+      require_bounded(barrier, "waiting in barrier 'b'"),
+      "waiting in barrier 'b': its 16385 ranks are 16385 runs of equal steps; at most 16384 are possible",
+      dtrain::Error);
 }
 
 TEST_CASE("an answer carries values of any bytes in their order") {

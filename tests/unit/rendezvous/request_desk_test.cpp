@@ -26,6 +26,14 @@ struct Desk {
     Request request{++last_id, operation, std::move(keys), std::move(value), 0, std::move(expected), std::move(values)};
     desk.receive(session, request, now());
   }
+  void meet(SessionId session, const std::string& barrier, std::vector<int> parties) {
+    Request request{++last_id, Operation::barrier, {barrier}, {}, 0, {}, {}, RankSet::of(std::move(parties))};
+    desk.receive(session, request, now());
+  }
+  void take(SessionId session, const std::string& key, std::int64_t readers) {
+    Request request{++last_id, Operation::take, {key}, {}, readers};
+    desk.receive(session, request, now());
+  }
   void cancel(SessionId session, std::uint64_t id) { desk.receive(session, Cancel{id}, now()); }
 
   KeyWaits::Instant now() const { return KeyWaits::Instant(std::chrono::seconds(seconds)); }
@@ -190,4 +198,93 @@ TEST_CASE("a key that is named often in one wait takes as much of the bound as i
   CHECK(table.seen().size() == 3);
   table.ask(100, Operation::wait, Strings(10, "l"));
   CHECK(table.seen().empty());  // what has ended no longer counts
+}
+
+TEST_CASE("a barrier of a part is its ranks' alone, and its sentences name them as the job does") {
+  Desk table(6);
+  table.meet(101, "x", {1, 3, 5});
+  table.seconds = 2;
+  table.meet(105, "x", {1, 3, 5});
+  table.cancel(101, 1);
+  CHECK(table.seen() == Strings{"101 1 4 2 of 3 ranks wait in it (ranks 1 and 5, the first came 2.0 s ago); rank 3 did "
+                                "not come"});
+  table.meet(103, "x", {1, 3, 5});
+  CHECK(table.seen().empty());  // rank 1 has given up and counts no longer
+  table.meet(101, "x", {1, 3, 5});
+  CHECK(table.seen() == Strings{"101 4 1 ", "103 3 1 ", "105 2 1 "});
+}
+
+TEST_CASE("who leaves ends the barriers of its parts, now and later; those of other ranks go on") {
+  Desk table(4);
+  table.meet(101, "odd", {1, 3});
+  table.meet(100, "even", {0, 2});
+  table.ask(100, Operation::barrier, {"all"});
+  table.desk.close(103);
+  table.desk.refuse_barriers(3);
+  CHECK(table.seen() ==
+        Strings{"100 3 3 it cannot complete: rank 3 left the job", "101 1 3 it cannot complete: rank 3 left the job"});
+  table.meet(101, "odd", {1, 3});
+  CHECK(table.seen() == Strings{"101 4 3 it cannot complete: rank 3 left the job"});
+  table.meet(102, "even", {0, 2});
+  CHECK(table.seen() == Strings{"100 2 1 ", "102 5 1 "});
+}
+
+TEST_CASE("a barrier is refused to who is not of its ranks, to ranks beyond the job and to other ranks of its name") {
+  Desk table(4);
+  table.meet(100, "x", {1, 3});
+  table.meet(101, "x", {1, 7});
+  table.meet(101, "x", {1, 3});
+  table.ask(100, Operation::barrier, {"x"});
+  CHECK(table.seen() ==
+        Strings{"100 1 3 it is one of ranks 1 and 3 of a job of 4, and rank 0 came to it",
+                "101 2 3 it is one of ranks 1 and 7 of a job of 4, and rank 1 came to it",
+                "100 4 3 other ranks wait in one of this name: ranks 1 and 3; name one of them otherwise"});
+}
+
+TEST_CASE("the ranks of the barriers that one session waits in have a bound together") {
+  Limits limits;
+  limits.party_runs = 3;
+  Desk table(9, limits);
+  table.meet(100, "x", {0, 2, 7});
+  table.meet(100, "y", {0, 2, 7});
+  CHECK(table.seen() == Strings{"100 2 3 this rank would wait in barriers of more than 3 runs of ranks, the limit"});
+  table.cancel(100, 1);
+  static_cast<void>(table.seen());
+  table.meet(100, "y", {0, 2, 7});
+  CHECK(table.seen().empty());
+}
+
+TEST_CASE("a key is gone once it was taken as often as it is to be, whoever came first") {
+  Desk table(4);
+  table.take(101, "k", 3);
+  table.take(102, "k", 3);
+  CHECK(table.seen().empty());
+  table.ask(100, Operation::set, {"k"}, "v");
+  CHECK(table.seen() == Strings{"100 3 1 ", "101 1 1 v", "102 2 1 v"});
+  CHECK(table.desk.keys().size() == 1);
+  table.take(103, "k", 3);
+  CHECK(table.seen() == Strings{"103 4 1 v"});
+  CHECK(table.desk.keys().size() == 0);
+  CHECK(table.desk.keys().bytes() == 0);
+  table.take(101, "k", 1);
+  table.take(102, "k", 1);  // one more than is said: both wait, and both get it
+  table.ask(103, Operation::get, {"k"});
+  table.ask(100, Operation::set, {"k"}, "w");
+  CHECK(table.seen() == Strings{"100 8 1 ", "101 5 1 w", "102 6 1 w", "103 7 1 w"});
+  CHECK(table.desk.keys().size() == 0);
+}
+
+TEST_CASE("a take that is given up does not count, and a value that is replaced is taken anew") {
+  Desk table(3);
+  table.take(101, "k", 2);
+  table.cancel(101, 1);
+  table.ask(100, Operation::set, {"k"}, "old");
+  table.take(102, "k", 2);
+  table.ask(100, Operation::set, {"k"}, "new");
+  table.take(101, "k", 2);
+  CHECK(table.desk.keys().size() == 1);
+  table.take(102, "k", 2);
+  CHECK(table.seen() == Strings{"101 1 4 no rank set 'k' in the 0.0 s since this rank began to wait", "100 2 1 ",
+                                "102 3 1 old", "100 4 1 ", "101 5 1 new", "102 6 1 new"});
+  CHECK(table.desk.keys().size() == 0);
 }

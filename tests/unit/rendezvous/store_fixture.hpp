@@ -81,6 +81,13 @@ class StoreProcess {
     thread_.run_blocking(ask, soon());
     return count;
   }
+  /// How many keys the job has, and their bytes with those of their values.
+  std::pair<std::size_t, std::size_t> contents() {
+    std::pair<std::size_t, std::size_t> found;
+    const auto ask = [&](dtrain::async::EventLoop&) { return count_keys(found); };
+    thread_.run_blocking(ask, soon());
+    return found;
+  }
   std::uint16_t port() const { return port_; }
 
   /// Starts the job again.
@@ -103,6 +110,10 @@ class StoreProcess {
   }
   dtrain::async::Task<void> end() {
     server_.reset();
+    co_return;
+  }
+  dtrain::async::Task<void> count_keys(std::pair<std::size_t, std::size_t>& found) {
+    found = {job_->keys().size(), job_->keys().bytes()};
     co_return;
   }
   dtrain::async::Task<void> count_connections(std::size_t& count) {

@@ -13,6 +13,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/entering.hpp"
+#include "dtrain/backend/gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -135,20 +136,19 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
     return;
   }
   const std::string no_refusal = "none";
-  const std::string node = "devices/" + std::to_string(members.node_rank) + "/";
+  const std::string node = "devices/" + std::to_string(members.node_rank);
   const std::string device = device_name(stream::cuda::current_device());
-  context.store.set_blocking(node + std::to_string(members.local_rank),
-                             to_text(detail::DeviceClaim{may_share, device, std::to_string(members.rank_in_job())}),
-                             deadline);
-  if (members.local_rank == 0) {
+  const auto refusal_of = [&](const std::vector<std::string>& words) {
     std::vector<detail::DeviceClaim> claims;
-    for (int rank = 0; rank < members.local_world_size; ++rank) {
-      claims.push_back(detail::device_claim_from(context.store.get_blocking(node + std::to_string(rank), deadline)));
+    for (const std::string& word : words) {
+      claims.push_back(detail::device_claim_from(word));
     }
     const std::string conflict = detail::first_conflict(std::move(claims), members.host);
-    context.store.set_blocking(node + "refusal", conflict.empty() ? no_refusal : conflict, deadline);
-  }
-  const std::string refusal = context.store.get_blocking(node + "refusal", deadline);
+    return conflict.empty() ? no_refusal : conflict;
+  };
+  const detail::DeviceClaim own{may_share, device, std::to_string(members.rank_in_job())};
+  const std::string refusal = gather_blocking(context.store, node, members.local_rank, members.local_world_size,
+                                              to_text(own), refusal_of, deadline);
   if (refusal != no_refusal) {
     throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
   }

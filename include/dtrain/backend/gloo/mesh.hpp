@@ -64,9 +64,11 @@ class Mesh {
       }
     }
     const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
-    store.set_blocking(key_of(rank_), to_text(own_), deadline);
+    if (size > 1) {
+      store.set_blocking(key_of(rank_), to_text(own_), deadline);
+    }
     for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.get_blocking(key_of(peer), deadline)));
+      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.take_blocking(key_of(peer), size - 1, deadline)));
     }
   }
 
@@ -88,14 +90,14 @@ class Mesh {
     const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
     if (rank_ != 0) {
       store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      store.get_blocking(key_of("all"), rendezvous::a_moment_after(deadline));  // rank 0 knows who is missing
+      const Deadline later = rendezvous::a_moment_after(deadline);  // rank 0 knows who is missing
+      store.take_blocking(key_of("all"), transport_->size - 1, later);
       return;
     }
     for (int peer = 1; peer < transport_->size; ++peer) {
       const std::string key = key_of(std::to_string(peer));
       try {
-        store.get_blocking(key, deadline);
-        store.erase_blocking(key, deadline);
+        store.take_blocking(key, 1, deadline);
       } catch (const Error& error) {
         if (error.code() != make_error_code(Errc::timeout)) throw;
         throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
@@ -103,7 +105,9 @@ class Mesh {
                                        "reach every other one?");
       }
     }
-    store.set_blocking(key_of("all"), "", deadline);
+    if (transport_->size > 1) {
+      store.set_blocking(key_of("all"), "", deadline);
+    }
   }
 
   /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:

@@ -13,7 +13,6 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/message_passing/allocation.hpp"
 #include "dtrain/backend/message_passing/channel.hpp"
-#include "dtrain/backend/message_passing/members.hpp"
 #include "dtrain/backend/message_passing/work.hpp"
 #include "dtrain/backend/split.hpp"
 #include "dtrain/core/owning_process.hpp"
@@ -38,6 +37,7 @@ class Communicator {
 
   int rank() const noexcept { return channel().rank(); }
   int size() const noexcept { return channel().size(); }
+  const rendezvous::Membership& members() const noexcept { return end_->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
@@ -120,7 +120,7 @@ class Communicator {
   /// What stays at its address when the communicator moves.
   struct End {
     End(const ChannelContext& of, Deadline deadline)
-        : context(of), channel(new Channel<H>(context, job_ranks_of(context, deadline), deadline)) {
+        : context(of), channel(new Channel<H>(context, context.members.ranks_in_job(), deadline)) {
       try {
         subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
       } catch (...) {

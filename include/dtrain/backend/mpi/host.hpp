@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/gather.hpp"
 #include "dtrain/backend/message_passing/call.hpp"
 #include "dtrain/backend/message_passing/opening.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
@@ -152,10 +153,12 @@ class HostOver {
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }
       const int tag = (engine_->rank() * own + number) * message_passing::lane_count;
-      context.store.set_blocking(key, std::to_string(tag), deadline);
+      if (context.members.world_size > 1) {
+        context.store.set_blocking(key, std::to_string(tag), deadline);
+      }
       return tag;
     }
-    const std::string text = context.store.get_blocking(key, deadline);
+    const std::string text = context.store.take_blocking(key, context.members.world_size - 1, deadline);
     int tag = -1;
     const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
     if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
@@ -167,16 +170,9 @@ class HostOver {
 
   /// Every rank is about to make the channel's communicator.
   static void meet_ranks(const ChannelContext& context, Deadline deadline) {
-    const auto key_of = [&](int rank) { return context.name + "/mpi-" + std::to_string(rank); };
-    if (context.members.rank != 0) {
-      context.store.set_blocking(key_of(context.members.rank), "here", deadline);
-    } else {
-      for (int rank = 1; rank < context.members.world_size; ++rank) {
-        context.store.get_blocking(key_of(rank), deadline);
-      }
-      context.store.set_blocking(key_of(0), "all here", deadline);
-    }
-    context.store.get_blocking(key_of(0), deadline);
+    const auto all = [](const std::vector<std::string>&) { return std::string("all here"); };
+    gather_blocking(context.store, context.name + "/mpi-ranks", context.members.rank, context.members.world_size,
+                    "here", all, deadline);
   }
 
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.

@@ -49,6 +49,7 @@ class Communicator {
 
   int rank() const noexcept { return end_->channel->context.members.rank; }
   int size() const noexcept { return end_->channel->context.members.world_size; }
+  const rendezvous::Membership& members() const noexcept { return end_->channel->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {

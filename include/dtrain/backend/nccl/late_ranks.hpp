@@ -80,13 +80,25 @@ inline void say_no_longer_late(const ChannelContext& context) noexcept {
   }
 }
 
+/// Who leaves last takes what all have written: nobody will read it.
+inline void erase_behind_the_last(const ChannelContext& context, Deadline deadline) {
+  const std::string left = context.name + "/late/left";
+  if (context.store.add_blocking(left, 1, deadline) == context.members.world_size) {
+    for (int rank = 0; rank < context.members.world_size; ++rank) {
+      context.store.erase_blocking(late_key(context, rank), deadline);
+    }
+    context.store.erase_blocking(left, deadline);
+  }
+}
+
 /// A rank that waits for this one in vain will read it. Blocking: a second at most.
 inline void say_left(const ChannelContext& context) noexcept {
   try {
     if (context.members.world_size > 1 && !context.failure->failed()) {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(1));
       context.store.set_blocking(late_key(context, context.members.rank),
-                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left,
-                                 Deadline::after(std::chrono::seconds(1)));
+                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
+      erase_behind_the_last(context, deadline);
     }
   } catch (...) {
     // The others find out without it, later.

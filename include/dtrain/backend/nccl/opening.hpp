@@ -55,7 +55,7 @@ inline ncclUniqueId agreed_id_blocking(const Channel& channel, Deadline deadline
   const ChannelContext& context = channel.context;
   const std::string key = context.name + "/nccl-id";
   if (context.members.rank != 0) {
-    return unique_id_from(context.store.get_blocking(key, deadline));
+    return unique_id_from(context.store.take_blocking(key, context.members.world_size - 1, deadline));
   }
   ncclUniqueId id{};
   const ncclResult_t code = ncclGetUniqueId(&id);
@@ -63,7 +63,9 @@ inline ncclUniqueId agreed_id_blocking(const Channel& channel, Deadline deadline
     throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_words(nullptr),
                      "NCCL_SOCKET_IFNAME names the network interface to use");
   }
-  context.store.set_blocking(key, to_hexadecimal(id), deadline);
+  if (context.members.world_size > 1) {
+    context.store.set_blocking(key, to_hexadecimal(id), deadline);
+  }
   return id;
 }
 

@@ -34,6 +34,7 @@ class Communicator {
 
   int rank() const noexcept;
   int size() const noexcept;
+  const rendezvous::Membership& members() const noexcept;
 
   /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
   /// the call, as do the others.

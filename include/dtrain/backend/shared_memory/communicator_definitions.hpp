@@ -166,6 +166,10 @@ DTRAIN_DEFINED int Communicator::rank() const noexcept {
   return end_->channel->rank();
 }
 
+DTRAIN_DEFINED const rendezvous::Membership& Communicator::members() const noexcept {
+  return end_->context.members;
+}
+
 DTRAIN_DEFINED int Communicator::size() const noexcept {
   return end_->channel->size();
 }

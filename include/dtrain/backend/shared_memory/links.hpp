@@ -166,6 +166,7 @@ class Links {
         arrived += admit(std::move(caller), greeting, door.token) ? 1 : 0;
       });
     }
+    context.store.erase_blocking(door_key(context), deadline);
   }
 
   /// @returns false for a stranger

@@ -46,6 +46,7 @@ class Communicator {
 
   int rank() const noexcept { return inner().rank(); }
   int size() const noexcept { return inner().size(); }
+  const rendezvous::Membership& members() const noexcept { return conveyor_->context().members; }
 
   /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
   /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
@@ -166,9 +167,7 @@ class Communicator {
     settle("a channel was split", deadline);
     Inner part = inner().split_blocking(color, key, deadline);
     ChannelContext context = conveyor_->context();
-    context.members.job_rank = context.reporting_rank();
-    context.members.rank = part.rank();
-    context.members.world_size = part.size();
+    context.members = part.members();
     context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
     return telling_failure(context, [&] { return Communicator(context, std::move(part), deadline); });
   }

@@ -1,0 +1,77 @@
+#pragma once
+/// @file
+/// What a job leaves in its store, of all that its ranks tell each other through it.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/ddp/checkpoint.hpp"
+#include "dtrain/ddp/write_timeline.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/thread_group.hpp"
+
+namespace support {
+
+struct LeftoverModel {
+  std::vector<float> value = std::vector<float>(3);
+  std::vector<float> gradient = std::vector<float>(3);
+
+  std::vector<dtrain::Parameter> parameters() {
+    return {{"weight", dtrain::tensor_view(value.data(), {3}), dtrain::tensor_view(gradient.data(), {3})}};
+  }
+};
+
+/// Wraps a model, takes two steps, asks for the slowest rank, saves, loads, and writes the timeline.
+template <class Policy>
+void use_group(const dtrain::ProcessGroup<Policy>& group, const std::string& file) {
+  LeftoverModel model;
+  {
+    dtrain::DistributedDataParallel ddp(model, group);
+    for (int step = 0; step < 2; ++step) {
+      ddp.backward([](const dtrain::Ready& ready) { ready(0); });
+    }
+    ddp.slowest_rank_blocking();
+    dtrain::write_timeline_blocking(group, file + ".json", ddp.records());
+  }
+  const std::vector<dtrain::NamedTensor> state{{"weight", dtrain::tensor_view(model.value.data(), {3})}};
+  dtrain::save_checkpoint_blocking(group, file, state);
+  if (!dtrain::load_checkpoint_blocking(group, file, state)) throw std::logic_error("there is no file");
+}
+
+/// The numbers of keys and bytes in the store after each of two rounds, in which the group and a part of it are used.
+template <class Policy>
+std::vector<std::pair<std::size_t, std::size_t>> left_in_store(int ranks, const std::vector<std::string>& hosts = {}) {
+  const TemporaryDirectory folder;
+  rendezvous_test::StoreProcess store(ranks);
+  std::vector<std::pair<std::size_t, std::size_t>> left;
+  const auto ends = run_groups_at<Policy>(
+      store, ranks,
+      [&](const dtrain::ProcessGroup<Policy>& group) {
+        for (int round = 0; round < 2; ++round) {
+          const std::string file = folder.path + "/" + std::to_string(round);
+          use_group(group, file);
+          const int color = group.rank() % 2;
+          const auto part = group.split_blocking(color, -group.rank());
+          use_group(part, file + "-" + std::to_string(color));
+          group.store().barrier_blocking("done");
+          if (group.rank() == 0) {
+            left.push_back(store.contents());
+          }
+          group.store().barrier_blocking("counted");
+        }
+      },
+      std::chrono::seconds(60), hosts);
+  for (const RankEnd& end : ends) {
+    CHECK(end.text == "");
+  }
+  return left;
+}
+
+}  // namespace support

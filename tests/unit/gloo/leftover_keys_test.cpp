@@ -1,0 +1,21 @@
+// ctest: TIMEOUT 120
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/gloo.hpp"
+#include "dtrain/policy.hpp"
+#include "dtrain/topology/flat.hpp"
+#include "support/leftover_keys.hpp"
+
+TEST_CASE("channels over Gloo leave no key in the store, on one host and on two") {
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Gloo, dtrain::topology::Flat>;
+  using Sizes = std::vector<std::pair<std::size_t, std::size_t>>;
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    CHECK(support::left_in_store<Policy>(ranks) == Sizes{{0, 0}, {0, 0}});
+  }
+  CHECK(support::left_in_store<Policy>(4, {"a", "a", "b", "b"}) == Sizes{{0, 0}, {0, 0}});
+}
