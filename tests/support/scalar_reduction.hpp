@@ -113,7 +113,14 @@ typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typena
     }
   }
   if (op == dtrain::ReduceOp::average) {
-    result = result * static_cast<Value>(1.0 / static_cast<double>(divisor));
+    const auto factor = static_cast<Value>(1.0 / static_cast<double>(divisor));
+    result = result * factor;
+    if (!std::isfinite(result)) {  // an average of finite values is finite
+      result = Format::value(ranks[0]) * factor;
+      for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+        result = result + Format::value(ranks[rank]) * factor;
+      }
+    }
   }
   return nan || std::isnan(result) ? Format::nan : Format::bits(result);
 }

@@ -20,9 +20,10 @@ namespace support {
 template <class Backend>
 struct TopologyRank {
   TopologyRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const std::vector<int>& node_of = {},
-               std::chrono::nanoseconds timeout = std::chrono::seconds(10))
+               std::chrono::nanoseconds timeout = std::chrono::seconds(10),
+               dtrain::Accumulate accumulate = dtrain::Accumulate::element)
       : latch(job->latch(rank)),
-        communicator(Backend::open_blocking(context(job, rank, size, node_of, timeout),
+        communicator(Backend::open_blocking(context(job, rank, size, node_of, timeout, accumulate),
                                             dtrain::Deadline::after(std::chrono::seconds(10)))) {}
 
   /// Blocking: runs what is enqueued. @returns whether the communicator still serves.
@@ -39,14 +40,15 @@ struct TopologyRank {
   }
 
   static dtrain::backend::ChannelContext context(const std::shared_ptr<FakeJob>& job, int rank, int size,
-                                                 const std::vector<int>& node_of, std::chrono::nanoseconds timeout) {
+                                                 const std::vector<int>& node_of, std::chrono::nanoseconds timeout,
+                                                 dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
     dtrain::rendezvous::Membership members;
     members.rank = rank;
     members.world_size = size;
     members.node_rank = node_of.empty() ? 0 : node_of[static_cast<std::size_t>(rank)];
     members.host = "host-" + std::to_string(rank);
     members.job = "test";
-    return {members, "group", FakeStore(job, rank), job->latch(rank), timeout};
+    return {members, "group", FakeStore(job, rank), job->latch(rank), timeout, {}, accumulate};
   }
 
   std::shared_ptr<dtrain::FailureLatch> latch;
@@ -56,10 +58,11 @@ struct TopologyRank {
 
 /// Runs `body(TopologyRank<Backend>&, rank)` on a thread for each rank.
 template <class Backend, class Body>
-void run_topology_ranks(int ranks, const std::vector<int>& node_of, Body body) {
+void run_topology_ranks(int ranks, const std::vector<int>& node_of, Body body,
+                        dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
   const auto job = std::make_shared<FakeJob>(ranks);
   run_thread_ranks(ranks, [&](RankThread& thread) {
-    TopologyRank<Backend> self(job, thread.rank(), ranks, node_of);
+    TopologyRank<Backend> self(job, thread.rank(), ranks, node_of, std::chrono::seconds(10), accumulate);
     thread.doing("running the body");
     body(self, thread.rank());
   });

@@ -11,6 +11,7 @@
 #include "dtrain/backend/exchange.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/reduce_op.hpp"
 #include "dtrain/rendezvous/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -27,6 +28,7 @@ struct ChannelContext {
   /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
+  Accumulate accumulate{};  ///< the same on every rank; a backend that cannot refuses f32 when it opens
 
   /// This rank's number in the job, which failures are reported under.
   int reporting_rank() const noexcept { return members.rank_in_job(); }

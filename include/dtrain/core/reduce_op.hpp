@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The operations that a reduction combines ranks with.
+/// The operations that a reduction combines ranks with, and the type of their partial results.
 
 #include <cstdint>
 
@@ -20,6 +20,18 @@ constexpr const char* name(ReduceOp op) noexcept {
     case ReduceOp::product: return "product";
   }
   return "unknown reduction";
+}
+
+/// What partial results of 16-bit floats are where they travel from rank to rank, as round a ring: of the elements' own
+/// type, rounded at every rank that they pass, or f32, twice as many bytes, rounded once at the end.
+enum class Accumulate : std::uint8_t { element = 0, f32 };
+
+constexpr const char* name(Accumulate accumulate) noexcept {
+  switch (accumulate) {
+    case Accumulate::element: return "element";
+    case Accumulate::f32: return "f32";
+  }
+  return "unknown type";
 }
 
 }  // namespace DTRAIN_NAMESPACE

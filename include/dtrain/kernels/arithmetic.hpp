@@ -89,14 +89,36 @@ DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity,
   words = (V)halves;
 }
 
+/// Whether any bit is set.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
 struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is multiplied by a weight of its own first
+  static constexpr bool averages = false;  ///< whether a sum beyond what is finite is no result
   template <class V>
   DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
     add(to, value);
   }
 };
 
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
 struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
   template <class V>
   DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
     multiply(to, value);

@@ -22,22 +22,28 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// A function of its own with an explicit target: inlined into nothing that is compiled for less.
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const Work& work) noexcept {
-  reduce_strips<Strip<Arithmetic>>(work);
+  reduce_strips<Arithmetic>(work);
+}
+
+/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
+template <class Operation>
+Kernel avx2_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Operation>>;
+    case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Operation>>;
+    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, OfF16<Operation>>>;
+    case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Operation>>;
+    default: return nullptr;
+  }
 }
 
 /// Null where the baseline's is as good.
 inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
-  if (op == ReduceOp::sum || op == ReduceOp::average) {
-    switch (dtype) {
-      case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Add>>;
-      case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Add>>;
-      case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, Add>>;
-      case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Add>>;
-      default: return nullptr;
-    }
-  }
-  if (op == ReduceOp::product) {
-    return nullptr;
+  switch (op) {
+    case ReduceOp::sum: return avx2_float_kernel<Add>(dtype);
+    case ReduceOp::average: return avx2_float_kernel<Average>(dtype);
+    case ReduceOp::product: return nullptr;
+    default: break;
   }
   switch (size_bytes(dtype)) {
     case 8: return &avx2_kernel<Extreme<std::int64_t, 32>>;
@@ -47,6 +53,10 @@ inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
   }
 }
 #else
+template <class Operation>
+Kernel avx2_float_kernel(DType /*dtype*/) noexcept {
+  return nullptr;
+}
 inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
   return nullptr;
 }

@@ -23,22 +23,28 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
     const Work& work) noexcept {
-  reduce_strips<Strip<Arithmetic>>(work);
+  reduce_strips<Arithmetic>(work);
+}
+
+/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
+template <class Operation>
+Kernel avx512_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Operation>>;
+    case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Operation>>;
+    case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, OfF16<Operation>>>;
+    case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Operation>>;
+    default: return nullptr;
+  }
 }
 
 /// Null where the baseline's is as good.
 inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
-  if (op == ReduceOp::sum || op == ReduceOp::average) {
-    switch (dtype) {
-      case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Add>>;
-      case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Add>>;
-      case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, Add>>;
-      case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Add>>;
-      default: return nullptr;
-    }
-  }
-  if (op == ReduceOp::product) {
-    return nullptr;
+  switch (op) {
+    case ReduceOp::sum: return avx512_float_kernel<Add>(dtype);
+    case ReduceOp::average: return avx512_float_kernel<Average>(dtype);
+    case ReduceOp::product: return nullptr;
+    default: break;
   }
   switch (size_bytes(dtype)) {
     case 8: return &avx512_kernel<Extreme<std::int64_t, 64>>;
@@ -48,6 +54,10 @@ inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
   }
 }
 #else
+template <class Operation>
+Kernel avx512_float_kernel(DType /*dtype*/) noexcept {
+  return nullptr;
+}
 inline Kernel avx512_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
   return nullptr;
 }

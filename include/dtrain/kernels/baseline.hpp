@@ -20,16 +20,17 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 template <class Arithmetic>
 DTRAIN_OPTIMIZED void baseline_kernel(const Work& work) noexcept {
-  reduce_strips<Strip<Arithmetic>>(work);
+  reduce_strips<Arithmetic>(work);
 }
 
-/// Sum and average of a floating-point type (Add), or the product (Multiply); null for integers.
+/// Sum (Add), average (Average), weighted sum (AddWeighted) or product (Multiply) of a floating-point type; null for
+/// integers.
 template <class Operation>
 Kernel baseline_float_kernel(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return &baseline_kernel<FloatArithmetic<double, 16, Operation>>;
     case DType::f32: return &baseline_kernel<FloatArithmetic<float, 16, Operation>>;
-    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, Operation>>;
+    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, OfF16<Operation>>>;
     case DType::bf16: return &baseline_kernel<HalfArithmetic<Bf16Words<16>, Operation>>;
     default: return nullptr;
   }
@@ -73,7 +74,9 @@ inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
   if (!is_float(dtype)) {
     return baseline_integer_kernel(dtype, op);
   }
-  return op == ReduceOp::product ? baseline_float_kernel<Multiply>(dtype) : baseline_float_kernel<Add>(dtype);
+  return op == ReduceOp::product   ? baseline_float_kernel<Multiply>(dtype)
+         : op == ReduceOp::average ? baseline_float_kernel<Average>(dtype)
+                                   : baseline_float_kernel<Add>(dtype);
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels

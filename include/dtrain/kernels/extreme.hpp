@@ -23,6 +23,7 @@ class Extreme {
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Lane, Width>;
   using Result = Partial;
+  static constexpr bool averages = false;
 
   DTRAIN_ALWAYS_INLINE explicit Extreme(const Work& work) noexcept {
     fill<Lane, Width>(flip_, static_cast<Lane>(work.key.flip));
@@ -31,15 +32,15 @@ class Extreme {
     fill<Lane, Width>(greatest_, static_cast<Lane>(work.key.greatest));
     fill<Lane, Width>(greatest_key_, greatest_key);
   }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
     Partial value;
     load(value, from);
     partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
     replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
   }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Partial value;
-    start(value, from);
+    start(value, from, source);
     replace_where(partial, (Partial)(value > partial), value);
   }
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
@@ -12,6 +13,9 @@
 #include "dtrain/kernels/work.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {
+
+template <std::size_t Width>
+struct Bf16Words;
 
 /// Elements of `Format::bytes` bytes as two vectors of f32. A `Format` has types Floats and Packed and
 ///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
@@ -24,16 +28,28 @@ class HalfArithmetic {
     Floats first, second;
   };
   using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
 
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept {
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept : weights_(work.weights) {
     fill<float, sizeof(Floats)>(factor_, static_cast<float>(work.factor));
   }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+    }
   }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Partial value;
-    Format::widen(value.first, value.second, from);
+    start(value, from, source);
     Operation::apply(partial.first, value.first);
     Operation::apply(partial.second, value.second);
   }
@@ -42,11 +58,20 @@ class HalfArithmetic {
     multiply(partial.second, factor_);
     Format::narrow(result, partial.first, partial.second);
   }
+  /// Of an average of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & magnitude) >= infinity);
+  }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
 
  private:
   Floats factor_;
+  const double* weights_;
 };
+
+/// An f32 holds the sum of any number of ranks' f16.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
 
 /// The lower and the upper halves of 32-bit words. Not `vcvtneps2bf16`: it takes subnormals for zero.
 template <std::size_t Width>
@@ -69,6 +94,14 @@ struct Bf16Words {
     make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One in the lower half of each word, and back; there a NaN has no bits of its own below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
 
  private:
   /// To nearest even in the upper 16 bits; beyond the largest finite value the carry makes infinity.
@@ -101,7 +134,7 @@ struct F16Words {
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 
- private:
+  /// One in the lower half of each word, and back; there a NaN keeps its sign.
   DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
     const Packed magnitude = (halves & 0x7fffU) << 13U;
     const Packed exponent = magnitude & 0x0f800000U;

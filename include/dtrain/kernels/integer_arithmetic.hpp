@@ -19,10 +19,13 @@ struct IntegerSum {
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Lane, Width>;
   using Result = Partial;
+  static constexpr bool averages = false;
 
   DTRAIN_ALWAYS_INLINE explicit IntegerSum(const Work& /*nothing varies*/) noexcept {}
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    load(partial, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
     Partial value;
     load(value, from);
     partial = partial + value;

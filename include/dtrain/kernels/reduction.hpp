@@ -24,7 +24,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type
 /// but the 8-bit floats, which backends refuse, has every operation:
 ///
-/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources.
+/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources, or where that is not
+///   finite the sum of the elements each times it: so an average of finite elements is finite.
 /// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
@@ -35,7 +36,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// flushed subnormals or another rounding, which are set to the default meanwhile.
 class Reduction {
  public:
-  static constexpr std::size_t max_sources = 256;
+  static constexpr std::size_t max_sources = Work::most_sources;
 
   /// `dtype` is no float of 8 bits; `isa` is one that runs on this machine.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
@@ -58,16 +59,29 @@ class Reduction {
     return divided;
   }
 
+  /// The sum of the sources, each times a weight of its own, which the call gives: of f64 and f32 one rounding for each
+  /// product and each sum; of f16 and bf16 the same in f32, then rounded once. For averages whose partial sums are no
+  /// larger than what is averaged. `dtype` is a float of 16 bits or more.
+  static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept {
+    Kernel kernel = nullptr;
+    if (isa == Isa::avx512) {
+      kernel = avx512_float_kernel<AddWeighted>(dtype);
+    } else if (isa == Isa::avx2) {
+      kernel = avx2_float_kernel<AddWeighted>(dtype);
+    }
+    return Reduction(dtype, ReduceOp::sum, kernel != nullptr ? kernel : baseline_float_kernel<AddWeighted>(dtype));
+  }
+
   /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
   /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
-  /// a value without state.
-  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
-                  std::size_t count) const noexcept {
+  /// a value without state. @param weights of a weighted sum: one for each source, rounded to f32 but for f64
+  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t count,
+                  const double* weights = nullptr) const noexcept {
     const std::size_t bytes = count * size_bytes(dtype_);
     if (sources.empty() || targets.empty() || bytes == 0) {
       return;
     }
-    if (sources.size() == 1 && divisor_ == 0) {
+    if (sources.size() == 1 && divisor_ == 0 && weights == nullptr) {
       for (std::byte* const target : targets) {
         if (target != sources[0]) {
           copy_bytes(target, sources[0], bytes);
@@ -77,7 +91,7 @@ class Reduction {
     }
     const DefaultFloatEnvironment environment;
     const std::size_t whole = bytes - bytes % Work::granularity;
-    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, key_};
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, weights, key_};
     if (op_ == ReduceOp::average) {
       work.divisor = divisor_ != 0 ? divisor_ : sources.size();
       work.factor = reciprocal(work.divisor);

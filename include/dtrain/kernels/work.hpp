@@ -42,6 +42,7 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
 
 /// One reduction, checked: there are sources and targets, and `bytes` is a multiple of `granularity`.
 struct Work {
+  static constexpr std::size_t most_sources = 256;
   static constexpr std::size_t granularity = 256;  ///< a multiple of what any kernel takes at a time
 
   const std::byte* const* sources = nullptr;
@@ -49,8 +50,9 @@ struct Work {
   std::byte* const* targets = nullptr;
   std::size_t target_count = 0;
   std::size_t bytes = 0;
-  std::size_t divisor = 1;  ///< of an average
-  double factor = 1;        ///< what a floating-point result is multiplied by
+  std::size_t divisor = 1;          ///< of an average
+  double factor = 1;                ///< what a floating-point result is multiplied by
+  const double* weights = nullptr;  ///< what each source is multiplied by, where the kernel weighs them
   KeyBits key;
 };
 

@@ -3,14 +3,15 @@
 /// topology::Hierarchical: inside the nodes first, so that each byte crosses between nodes once.
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <string_view>
 #include <type_traits>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/topology/combination.hpp"
+#include "dtrain/backend/message_passing/scratch.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/companion.hpp"
 #include "dtrain/topology/lane.hpp"
 #include "dtrain/topology/node_layout.hpp"
@@ -28,6 +29,9 @@ namespace DTRAIN_NAMESPACE::topology {
 ///
 /// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
 /// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
+///
+/// An average of floats is that of the nodes' averages. Where nodes are not alike, and where partial results are wider
+/// than elements (see kernels::PartialReduction), each rank first copies its contribution to one.
 /// Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
 /// 2019.
 template <class B, class Intra>
@@ -41,7 +45,8 @@ class HierarchicalReduction {
 
   /// Collective, blocking.
   HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
-      : layout_(exchange_node_layout(context, deadline)),
+      : accumulate_(context.accumulate),
+        layout_(exchange_node_layout(context, deadline)),
         node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
     if (layout_.nodes > 1 && layout_.has_lane()) {
       across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
@@ -97,21 +102,40 @@ class HierarchicalReduction {
   /// Long enough that what a reduction across nodes costs beside its bytes does not count.
   static constexpr std::size_t lane_segment_bytes = std::size_t{8} << 20;
 
-  std::size_t segment_length(const BufferView& whole) const noexcept {
-    return lane_segment_bytes / size_bytes(whole.dtype) * static_cast<std::size_t>(layout_.lanes);
-  }
+  /// Whether every node has as many ranks as each other.
+  bool alike() const noexcept { return layout_.ranks == layout_.lanes * layout_.nodes; }
 
   bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    const std::size_t length = segment_length(output);
+    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
+    const bool averages = op == ReduceOp::average;
+    const bool of_averages = averages && kernels::is_float(output.dtype) && alike() && !reduction.widens();
+    const bool apart = reduction.widens() || (averages && kernels::is_float(output.dtype) && !alike());
+    const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
+    const DType type = reduction.type();
+    const std::size_t length = lane_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.lanes);
     const std::size_t segments = std::max<std::size_t>(1, pieces_in(output.count, length));
+    const std::size_t room = apart ? std::min(output.count, length) * size_bytes(type) : 0;
+    std::byte* const memory = partials_.at_least(2 * room);
     const auto segment = [&](std::size_t index) { return piece_of({0, output.count}, length, index); };
+    const auto partials = [&](std::size_t index) {
+      return apart ? BufferView{memory + index % 2 * room, segment(index).count, type, {}}
+                   : view_of(output, segment(index));
+    };
     const auto reduce = [&](std::size_t index) {
-      return index == segments ||
-             reduce_in_node(view_of(input, segment(index)), view_of(output, segment(index)), partial_op(op));
+      if (index == segments) {
+        return true;
+      }
+      const ConstBufferView own = view_of(input, segment(index));
+      if (apart) {
+        reduction.begin(own.data, partials(index).data, own.count);
+      }
+      return reduce_in_node(apart ? partials(index) : own, partials(index), plain);
     };
     bool serves = reduce(0);
     for (std::size_t index = 0; serves && index < segments; ++index) {
-      const auto across = [&] { return reduce_across(view_of(output, segment(index)), op); };
+      const auto across = [&] {
+        return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
+      };
       const auto inside = [&] {
         return (index == 0 || share_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
       };
@@ -139,16 +163,16 @@ class HierarchicalReduction {
     });
   }
 
-  bool reduce_across(const BufferView& output, ReduceOp op) {
-    const BufferView own = across_ ? view_of(output, part(output, layout_.local_rank)) : BufferView{};
+  /// Makes the node's partial results of this rank's part the result.
+  bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
+                     ReduceOp op) {
+    const BufferView own = across_ ? view_of(partials, part(partials, layout_.local_rank)) : BufferView{};
     if (own.count == 0) {
       return true;
     }
-    const bool serves =
-        across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, partial_op(op), stream); });
-    if (serves && op == ReduceOp::average) {
-      const std::array<const std::byte*, 1> sum{own.data};
-      Combination(own.dtype, op, layout_.ranks)(sum, own, true);
+    const bool serves = across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, op, stream); });
+    if (serves) {
+      reduction.end(own.data, view_of(output, part(output, layout_.local_rank)).data, own.count);
     }
     return serves;
   }
@@ -170,7 +194,9 @@ class HierarchicalReduction {
     });
   }
 
+  Accumulate accumulate_;
   NodeLayout layout_;
+  backend::message_passing::Scratch partials_;  ///< of two segments, where they do not lie in the output
   Lane<typename Intra::Communicator> node_;
   std::optional<Lane<typename B::Communicator>> across_;
   std::optional<Companion> companion_;  ///< of a rank that has work inside and across; goes first

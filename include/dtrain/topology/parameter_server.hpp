@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/topology/combination.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/lane.hpp"
 #include "dtrain/topology/parts.hpp"
 #include "dtrain/topology/routed.hpp"
@@ -48,7 +49,7 @@ class ServedReduction {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lanes_.size());
+    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), Accumulate::f32);
     const std::size_t length = bytes_ / size_bytes(output.dtype);
     const std::size_t pieces = pieces_in(shard(output, 0).count, length);
     return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
@@ -58,7 +59,7 @@ class ServedReduction {
         }
         if (serves(lanes_.rank())) {
           const Part own = piece_of(shard(output, lanes_.rank()), length, index);
-          reduce(run, view_of(input, own), view_of(output, own), combine);
+          reduce(run, view_of(input, own), view_of(output, own), reduction);
         }
         if (!pull(lane, output, length, index)) {
           return false;
@@ -106,21 +107,15 @@ class ServedReduction {
     return true;
   }
 
-  /// In rank order, as many sources at a time as a reduction takes; this rank's slot holds what is reduced so far.
-  void reduce(PieceRun run, const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
+  /// In rank order, rounded once.
+  void reduce(PieceRun run, const ConstBufferView& own, const BufferView& result,
+              const kernels::PartialReduction& reduction) noexcept {
     const auto ranks = static_cast<std::size_t>(lanes_.size());
-    std::span<const std::byte*> rest = std::span(sources_).subspan(run.first * ranks, ranks);
+    const std::span<const std::byte*> sources = std::span(sources_).subspan(run.first * ranks, ranks);
     for (int rank = 0; rank < lanes_.size(); ++rank) {
-      rest[static_cast<std::size_t>(rank)] = rank == lanes_.rank() ? own.data : slot(slots(run), rank);
+      sources[static_cast<std::size_t>(rank)] = rank == lanes_.rank() ? own.data : slot(slots(run), rank);
     }
-    BufferView partial = result;
-    partial.data = slot(slots(run), lanes_.rank());
-    while (rest.size() > kernels::Reduction::max_sources) {
-      combine(rest.first(kernels::Reduction::max_sources), partial, false);
-      rest = rest.subspan(kernels::Reduction::max_sources - 1);
-      rest.front() = partial.data;
-    }
-    combine(rest, result, true);
+    reduction.all(sources, result.data, result.count);
   }
 
   bool pull(Lane& lane, const BufferView& output, std::size_t length, std::size_t index) {

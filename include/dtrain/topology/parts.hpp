@@ -1,11 +1,12 @@
 #pragma once
 /// @file
-/// How buffers are cut: into one part for each of several ranks, and these into pieces.
+/// How buffers are cut: into one part for each of several ranks, and these into pieces; and copied.
 
 #include <algorithm>
 #include <cstddef>
 
 #include "dtrain/core/buffer_view.hpp"
+#include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -43,6 +44,13 @@ constexpr BufferView view_of(const BufferView& whole, Part part) noexcept {
 constexpr ConstBufferView view_of(const ConstBufferView& whole, Part part) noexcept {
   return {part.count == 0 ? whole.data : whole.data + part.begin * size_bytes(whole.dtype), part.count, whole.dtype,
           whole.device};
+}
+
+/// Nothing where both are the same memory.
+inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
+  if (from.data != to.data && to.count != 0) {
+    kernels::copy_bytes(to.data, from.data, to.bytes());
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::topology

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/topology/combination.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/lane.hpp"
 #include "dtrain/topology/parts.hpp"
 #include "dtrain/topology/routed.hpp"
@@ -30,21 +32,22 @@ class RingReduction {
 
   /// Collective, blocking.
   RingReduction(const backend::ChannelContext& context, Deadline deadline)
-      : received_(new std::byte[2 * piece_bytes]), lanes_(context, "ring", deadline) {}
+      : accumulate_(context.accumulate), memory_(new std::byte[4 * piece_bytes]), lanes_(context, "ring", deadline) {}
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lanes_.size());
-    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
+    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), accumulate_);
+    const std::size_t length = piece_bytes / size_bytes(reduction.type());
+    const std::size_t pieces = pieces_in(part_of(output.count, lanes_.size(), 0).count, length);
+    return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
       bool serves = true;
-      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
-        serves = reduce(lane, run, input, output, combine, step);
-      }
-      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
-        serves = gather(lane, run, output, step);
+      for (std::size_t piece = run.first; serves && piece < pieces; piece += run.stride) {
+        const auto of_part = [&](int back) { return piece_of(part(output, back), length, piece); };
+        serves = reduce(lane, memory_.get() + 2 * run.first * piece_bytes, input, output, reduction, of_part) &&
+                 gather(lane, output, of_part);
       }
       return serves;
     });
@@ -64,42 +67,45 @@ class RingReduction {
     return part_of(whole.count, lanes_.size(), (lanes_.rank() + 2 * lanes_.size() - back) % lanes_.size());
   }
 
-  static std::size_t length(const BufferView& whole) noexcept { return piece_bytes / size_bytes(whole.dtype); }
-  std::size_t pieces(const BufferView& whole) const noexcept {
-    return pieces_in(part_of(whole.count, lanes_.size(), 0).count, length(whole));
-  }
-
   /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
-  bool reduce(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
-              const Combination& combine, int step) {
-    std::byte* const memory = received_.get() + run.first * piece_bytes;
-    const ConstBufferView partial = step == 0 ? input : ConstBufferView(output);
-    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
-      const Part sent = piece_of(part(output, step), length(output), piece);
-      const Part taken = piece_of(part(output, step + 1), length(output), piece);
-      const BufferView received{memory, taken.count, output.dtype, {}};
-      if (!lane.exchange(view_of(partial, sent), next(), received, previous())) {
+  template <class OfPart>
+  bool reduce(Lane& lane, std::byte* memory, const ConstBufferView& input, const BufferView& output,
+              const kernels::PartialReduction& reduction, OfPart of_part) {
+    std::byte* sending = memory;
+    std::byte* receiving = memory + piece_bytes;
+    for (int step = 0; step + 1 < lanes_.size(); ++step) {
+      const bool begins = step == 0;
+      const bool ends = step + 2 == lanes_.size();
+      const Part sent = of_part(step);
+      const Part taken = of_part(step + 1);
+      const ConstBufferView partial{sending, sent.count, reduction.type()};
+      const BufferView received =
+          begins ? BufferView{reduction.contributions_in(receiving, taken.count), taken.count, output.dtype, {}}
+                 : BufferView{receiving, taken.count, reduction.type(), {}};
+      if (!lane.exchange(begins ? view_of(input, sent) : partial, next(), received, previous())) {
         return false;
       }
-      const std::array<const std::byte*, 2> sources{received.data, view_of(input, taken).data};
-      combine(sources, view_of(output, taken), step + 2 == lanes_.size());
+      const std::array<kernels::PartialReduction::Source, 2> sources{
+          {{received.data, !begins}, {view_of(input, taken).data, false}}};
+      reduction(sources, ends ? view_of(output, taken).data : receiving, taken.count, ends);
+      std::swap(sending, receiving);
     }
     return true;
   }
 
   /// A part that is done goes on.
-  bool gather(Lane& lane, PieceRun run, const BufferView& output, int step) {
-    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
-      const Part sent = piece_of(part(output, step - 1), length(output), piece);
-      const Part taken = piece_of(part(output, step), length(output), piece);
-      if (!lane.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
+  template <class OfPart>
+  bool gather(Lane& lane, const BufferView& output, OfPart of_part) {
+    for (int step = 0; step + 1 < lanes_.size(); ++step) {
+      if (!lane.exchange(view_of(output, of_part(step - 1)), next(), view_of(output, of_part(step)), previous())) {
         return false;
       }
     }
     return true;
   }
 
-  std::unique_ptr<std::byte[]> received_;  ///< a piece of each lane
+  Accumulate accumulate_;
+  std::unique_ptr<std::byte[]> memory_;  ///< for each lane a piece that is sent and one that is received
   TwoLanes<B> lanes_;
 };
 

@@ -10,7 +10,8 @@
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/topology/combination.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/lane.hpp"
 #include "dtrain/topology/parts.hpp"
 #include "dtrain/topology/routed.hpp"
@@ -31,9 +32,10 @@ class TreeReduction {
   static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
 
   /// Collective, blocking.
-  TreeReduction(const backend::ChannelContext& context, Deadline deadline) : lanes_(context, "tree", deadline) {
+  TreeReduction(const backend::ChannelContext& context, Deadline deadline)
+      : accumulate_(context.accumulate), lanes_(context, "tree", deadline) {
     if (left() != nobody) {
-      received_.reset(new std::byte[4 * piece_bytes]);
+      memory_.reset(new std::byte[6 * piece_bytes]);
     }
   }
 
@@ -42,9 +44,10 @@ class TreeReduction {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lanes_.size());
-    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
-      return up(lane, run, input, output, combine) && down(lane, run, output);
+    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), accumulate_);
+    const std::size_t length = piece_bytes / size_bytes(reduction.type());
+    return lanes_.run(pieces_in(output.count, length), [&](Lane& lane, PieceRun run) {
+      return up(lane, run, input, output, reduction, length) && down(lane, run, output, length);
     });
   }
 
@@ -54,48 +57,52 @@ class TreeReduction {
  private:
   using Lane = typename TwoLanes<B>::Lane;
 
-  int child(int number) const noexcept {
-    const int rank = 2 * lanes_.rank() + number;
-    return rank < lanes_.size() ? rank : nobody;
-  }
-  int left() const noexcept { return child(1); }
-  int right() const noexcept { return child(2); }
+  int existing(int rank) const noexcept { return rank < lanes_.size() ? rank : nobody; }
+  int left() const noexcept { return existing(2 * lanes_.rank() + 1); }
+  int right() const noexcept { return existing(2 * lanes_.rank() + 2); }
+  bool has_children(int rank) const noexcept { return rank != nobody && existing(2 * rank + 1) != nobody; }
   int parent() const noexcept { return lanes_.rank() == 0 ? nobody : (lanes_.rank() - 1) / 2; }
 
-  static Part piece(const BufferView& whole, std::size_t index) noexcept {
-    return piece_of({0, whole.count}, piece_bytes / size_bytes(whole.dtype), index);
-  }
-  static std::size_t pieces(const BufferView& whole) noexcept {
-    return pieces_in(whole.count, piece_bytes / size_bytes(whole.dtype));
-  }
-
   /// While one piece comes from the left child, the one before it goes to the parent. No rank waits for ever: every
-  /// message waits only for such of an earlier piece, or of the same piece further down or further left.
+  /// message waits only for such of an earlier piece, or of the same piece further down or further left. A rank without
+  /// children sends its contribution, the others partial results.
   bool up(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
-          const Combination& combine) {
-    std::byte* const memory = left() == nobody ? nullptr : received_.get() + 2 * run.first * piece_bytes;
-    const ConstBufferView reduced = left() == nobody ? input : ConstBufferView(output);
+          const kernels::PartialReduction& reduction, std::size_t length) {
+    std::byte* const memory = left() == nobody ? nullptr : memory_.get() + 3 * run.first * piece_bytes;
+    const auto room = [&](int child, std::size_t place, std::size_t count) {
+      return BufferView{child == nobody ? nullptr : memory + place * piece_bytes,
+                        count,
+                        has_children(child) ? reduction.type() : output.dtype,
+                        {}};
+    };
     Part before{};
-    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
-      const Part now = piece(output, index);
-      const BufferView first{memory, now.count, output.dtype, {}};
-      const BufferView second{left() == nobody ? nullptr : memory + piece_bytes, now.count, output.dtype, {}};
-      if (!lane.exchange(view_of(reduced, before), parent(), first, left()) || !lane.recv(second, right())) {
+    for (std::size_t index = run.first; index < pieces_in(output.count, length) + run.stride; index += run.stride) {
+      const Part now = piece_of({0, output.count}, length, index);
+      const BufferView first = room(left(), 0, now.count);
+      const BufferView second = room(right(), 1, now.count);
+      const BufferView partial{
+          left() == nobody ? nullptr : memory + 2 * piece_bytes, before.count, reduction.type(), {}};
+      if (!lane.exchange(left() == nobody ? view_of(input, before) : partial, parent(), first, left()) ||
+          !lane.recv(second, right())) {
         return false;
       }
       if (left() != nobody) {
-        const std::array<const std::byte*, 3> sources{view_of(input, now).data, first.data, second.data};
-        combine(std::span(sources).first(right() == nobody ? 2 : 3), view_of(output, now), parent() == nobody);
+        const bool ends = parent() == nobody;
+        const std::array<kernels::PartialReduction::Source, 3> sources{{{view_of(input, now).data, false},
+                                                                        {first.data, has_children(left())},
+                                                                        {second.data, has_children(right())}}};
+        reduction(std::span(sources).first(right() == nobody ? 2 : 3), ends ? view_of(output, now).data : partial.data,
+                  now.count, ends);
       }
       before = now;
     }
     return true;
   }
 
-  bool down(Lane& lane, PieceRun run, const BufferView& output) {
+  bool down(Lane& lane, PieceRun run, const BufferView& output, std::size_t length) {
     Part before{};
-    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
-      const Part now = piece(output, index);
+    for (std::size_t index = run.first; index < pieces_in(output.count, length) + run.stride; index += run.stride) {
+      const Part now = piece_of({0, output.count}, length, index);
       if (!lane.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
           !lane.send(view_of(output, before), right())) {
         return false;
@@ -105,7 +112,8 @@ class TreeReduction {
     return true;
   }
 
-  std::unique_ptr<std::byte[]> received_;  ///< for each lane a piece of each child
+  Accumulate accumulate_;
+  std::unique_ptr<std::byte[]> memory_;  ///< for each lane a piece of each child, and one for the parent
   TwoLanes<B> lanes_;
 };
 

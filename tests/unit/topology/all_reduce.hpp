@@ -4,15 +4,22 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/core/bfloat16.hpp"
+#include "dtrain/core/float16.hpp"
 #include "support/element_bytes.hpp"
+#include "support/large_values.hpp"
 #include "support/scalar_reduction.hpp"
 #include "support/topology_rank.hpp"
 
@@ -20,41 +27,56 @@ namespace topology_test {
 
 using Bytes = std::vector<std::byte>;
 
-/// Ones and twos: their sums and products are exact in every type, so that their order does not matter.
-inline std::vector<Bytes> exact_inputs(dtrain::DType dtype, int ranks, std::size_t count) {
+inline std::uint64_t bits_of(dtrain::DType dtype, int value) {
+  const auto number = static_cast<float>(value);
+  switch (dtype) {
+    case dtrain::DType::f64: return std::bit_cast<std::uint64_t>(static_cast<double>(value));
+    case dtrain::DType::f32: return std::bit_cast<std::uint32_t>(number);
+    case dtrain::DType::f16: return dtrain::float16(number).bits;
+    case dtrain::DType::bf16: return dtrain::bfloat16(number).bits;
+    default: return static_cast<std::uint64_t>(value);
+  }
+}
+
+/// One and two units: sums and products of ones and twos are exact in every type, so that their order does not matter.
+inline std::vector<Bytes> exact_inputs(dtrain::DType dtype, int ranks, std::size_t count, int unit = 1) {
   std::vector<Bytes> inputs;
   for (int rank = 0; rank < ranks; ++rank) {
     Bytes& bytes = inputs.emplace_back(count * dtrain::size_bytes(dtype));
     support::Random random(count + static_cast<std::uint64_t>(rank));
-    support::with_element(dtype, [&]<class Element>(Element) {
-      for (std::size_t i = 0; i < count; ++i) {
-        const bool two = random() >> 40U & 1U;
-        std::uint64_t bits = two ? 2 : 1;
-        switch (dtype) {
-          case dtrain::DType::f64: bits = two ? 0x4000000000000000 : 0x3ff0000000000000; break;
-          case dtrain::DType::f32: bits = two ? 0x40000000 : 0x3f800000; break;
-          case dtrain::DType::f16: bits = two ? 0x4000 : 0x3c00; break;
-          case dtrain::DType::bf16: bits = two ? 0x4000 : 0x3f80; break;
-          default: break;
-        }
-        std::memcpy(bytes.data() + i * sizeof(typename Element::Bits), &bits, sizeof(typename Element::Bits));
-      }
-    });
+    for (std::size_t i = 0; i < bytes.size(); i += dtrain::size_bytes(dtype)) {
+      const std::uint64_t bits = bits_of(dtype, (random() >> 40U & 1U) != 0 ? 2 * unit : unit);
+      std::memcpy(bytes.data() + i, &bits, dtrain::size_bytes(dtype));  // little endian
+    }
   }
   return inputs;
 }
 
+/// A number that the number of ranks of every node divides: averages of its multiples by the number of ranks, of all
+/// ranks at once or of nodes first, are whole numbers on the way, too.
+inline int unit_of_averages(const std::vector<int>& node_of) {
+  int unit = 1;
+  for (const int node : node_of) {
+    unit = std::lcm(unit, static_cast<int>(std::count(node_of.begin(), node_of.end(), node)));
+  }
+  return unit;
+}
+
 /// Every type and operation, in place and not, for one number of elements.
 template <class Backend>
-void check_exact(int ranks, const std::vector<int>& node_of, const std::vector<std::size_t>& counts) {
+void check_exact(int ranks, const std::vector<int>& node_of, const std::vector<std::size_t>& counts,
+                 dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
   CAPTURE(ranks);
-  support::run_topology_ranks<Backend>(ranks, node_of, [&](auto& self, int rank) {
+  const auto body = [&](auto& self, int rank) {
     for (const std::size_t count : counts) {
       for (const dtrain::DType dtype : support::all_dtypes) {
-        const std::vector<Bytes> inputs = exact_inputs(dtype, ranks, count);
-        const Bytes& own = inputs[static_cast<std::size_t>(rank)];
         for (const dtrain::ReduceOp op : support::all_ops) {
-          const Bytes expected = support::scalar_reduction(dtype, op, inputs);
+          const bool averages = op == dtrain::ReduceOp::average;
+          const int unit = averages ? unit_of_averages(node_of) : 1;
+          const std::vector<Bytes> inputs = exact_inputs(dtype, ranks, count, averages ? unit * ranks : unit);
+          const Bytes& own = inputs[static_cast<std::size_t>(rank)];
+          const Bytes expected = support::scalar_reduction(dtype, averages ? dtrain::ReduceOp::sum : op,
+                                                           exact_inputs(dtype, ranks, count, unit));
           Bytes in_place = own;
           Bytes apart(own.size(), std::byte{0xee});
           const bool served =
@@ -66,7 +88,28 @@ void check_exact(int ranks, const std::vector<int>& node_of, const std::vector<s
         }
       }
     }
-  });
+  };
+  support::run_topology_ranks<Backend>(ranks, node_of, body, accumulate);
+}
+
+/// The average of every type at half of its largest value, short and long.
+template <class Backend>
+void check_large(int ranks, const std::vector<int>& node_of = {}) {
+  CAPTURE(ranks);
+  for (const dtrain::Accumulate accumulate : {dtrain::Accumulate::element, dtrain::Accumulate::f32}) {
+    const auto body = [&](auto& self, int rank) {
+      for (const std::size_t count : {std::size_t{5}, std::size_t{300'000}}) {
+        for (const dtrain::DType dtype : support::all_dtypes) {
+          Bytes values = support::large_values(dtype, count);
+          const dtrain::BufferView view{values.data(), count, dtype, {}};
+          const bool served = self.all_reduce(view, view, dtrain::ReduceOp::average);
+          CHECK_MESSAGE((served && support::is_large_value(dtype, values, 2 * ranks)),
+                        count << " " << dtrain::name(dtype) << ", rank " << rank << " of " << ranks);
+        }
+      }
+    };
+    support::run_topology_ranks<Backend>(ranks, node_of, body, accumulate);
+  }
 }
 
 inline std::vector<float> uneven_floats(std::size_t count, int rank) {

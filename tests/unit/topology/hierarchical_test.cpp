@@ -32,6 +32,18 @@ TEST_CASE("nodes, even or not, reduce every element type by every operation, for
   }
 }
 
+TEST_CASE("nodes accumulate 16-bit floats as f32 where they are told to") {
+  topology_test::check_exact<Channels>(4, {0, 0, 1, 1}, {1, 1003}, dtrain::Accumulate::f32);
+  topology_test::check_exact<Channels>(5, {0, 1, 1, 1, 0}, {1, 1003}, dtrain::Accumulate::f32);
+}
+
+TEST_CASE("nodes, even or not, average values whose sum overflows") {
+  topology_test::check_large<Channels>(4, {0, 1, 2, 3});
+  topology_test::check_large<Channels>(9, {0, 0, 0, 1, 1, 1, 2, 2, 2});
+  topology_test::check_large<Channels>(9, {0, 0, 0, 0, 0, 1, 1, 2, 2});
+  topology_test::check_large<Channels>(10, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1});
+}
+
 TEST_CASE("nodes give the same bits on every rank and in every run, near the exact average") {
   topology_test::check_bits<Channels>(4, {0, 0, 1, 1}, 300'001);
   topology_test::check_bits<Channels>(4, {0, 0, 1, 2}, 300'001);

@@ -24,6 +24,11 @@ TEST_CASE("where there are fewer ranks than servers all of them serve") {
   topology_test::check_exact<ParameterServer<16>::Over<SharedMemory>>(3, {}, {0, 1, 1003});
 }
 
+TEST_CASE("servers average values whose sum overflows") {
+  topology_test::check_large<ParameterServer<2>::Over<SharedMemory>>(9);
+  topology_test::check_large<ParameterServer<2>::Over<SharedMemory>>(10);
+}
+
 TEST_CASE("servers give the same bits on every rank and in every run, near the exact average") {
   topology_test::check_bits<ParameterServer<2>::Over<SharedMemory>>(3, {}, 1'000'003);
 }

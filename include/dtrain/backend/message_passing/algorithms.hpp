@@ -47,31 +47,33 @@ bool is_exchanged(const Call<W>& call, std::size_t bytes) noexcept {
   return call.size() <= call.place.tuning.exchange_ranks && bytes <= call.place.tuning.small_bytes;
 }
 
-/// Long buffers: every block straight to its rank, or round the ring.
+/// Long buffers are reduced: every block goes straight to its rank, or round the ring as partial results. Of `count`
+/// elements in all blocks.
 template <Wire W>
-Routine pass_blocks(Call<W>& call, const RingWork& work) {
+Routine pass_blocks(Call<W>& call, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = call.place.tuning;
+  const DType dtype = call.operation.dtype;
   const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
-  return direct ? all_to_all(call, work) : ring(call, work);
+  const DType carried = direct ? dtype : call.partial_reduction().type();
+  const RingWork work{buffers.input, buffers.output, Blocks(count, dtype, call.size(), tuning, carried), true, gathers};
+  Routine part = direct ? all_to_all(call, work) : ring(call, work);
+  co_await part;
 }
 
 template <Wire W>
 Routine all_reduce(Call<W>& call, const Buffers& buffers) {
   const Operation& operation = call.operation;
-  const Tuning& tuning = call.place.tuning;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (is_exchanged(call, bytes)) {
     const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, false, true};
     Routine part = exchange(call, work);
     co_await part;
-  } else if (bytes <= tuning.small_bytes) {
+  } else if (operation.count * size_bytes(call.partial_reduction().type()) <= call.place.tuning.small_bytes) {
     const DoublingWork work{buffers.input, buffers.output, bytes, operation.count};
     Routine part = doubling(call, work);
     co_await part;
   } else {
-    const Blocks blocks(operation.count, operation.dtype, call.size(), tuning);
-    const RingWork work{buffers.input, buffers.output, blocks, true, true};
-    Routine part = pass_blocks(call, work);
+    Routine part = pass_blocks(call, buffers, operation.count, true);
     co_await part;
   }
 }
@@ -79,16 +81,13 @@ Routine all_reduce(Call<W>& call, const Buffers& buffers) {
 template <Wire W>
 Routine reduce_scatter(Call<W>& call, const Buffers& buffers) {
   const Operation& operation = call.operation;
-  const Tuning& tuning = call.place.tuning;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (is_exchanged(call, bytes)) {
     const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, true, true};
     Routine part = exchange(call, work);
     co_await part;
   } else {
-    const Blocks blocks(operation.count * static_cast<std::size_t>(call.size()), operation.dtype, call.size(), tuning);
-    const RingWork work{buffers.input, buffers.output, blocks, true, false};
-    Routine part = pass_blocks(call, work);
+    Routine part = pass_blocks(call, buffers, operation.count * static_cast<std::size_t>(call.size()), false);
     co_await part;
   }
 }

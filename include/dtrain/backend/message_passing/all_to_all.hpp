@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <span>
 
-#include "dtrain/backend/message_passing/averages.hpp"
 #include "dtrain/backend/message_passing/blocks.hpp"
 #include "dtrain/backend/message_passing/call.hpp"
 #include "dtrain/backend/message_passing/exchange.hpp"
 #include "dtrain/backend/message_passing/opening.hpp"
 #include "dtrain/backend/message_passing/ring.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/kernels/reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {

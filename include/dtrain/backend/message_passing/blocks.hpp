@@ -13,7 +13,7 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// The most that Tuning::chunks_in_flight may be.
 inline constexpr std::size_t most_lanes = 8;
 
-/// A run of elements, in bytes from the beginning of the whole.
+/// A run of elements, in bytes from the beginning of the whole buffer.
 struct Extent {
   std::size_t offset;
   std::size_t bytes;
@@ -26,10 +26,14 @@ class Blocks {
  public:
   /// `count` elements in all, in `blocks` blocks.
   Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning) noexcept
-      : count_(count), element_(size_bytes(dtype)), lanes_(tuning.chunks_in_flight) {
+      : Blocks(count, dtype, blocks, tuning, dtype) {}
+
+  /// @param carried what a chunk travels as at its widest
+  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning, DType carried) noexcept
+      : count_(count), element_(size_bytes(dtype)), carried_(size_bytes(carried)), lanes_(tuning.chunks_in_flight) {
     const std::size_t number = static_cast<std::size_t>(blocks);
     block_ = (count + number - 1) / number;
-    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / element_);
+    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / carried_);
     rounds_ = std::max<std::size_t>(1, (block_ + lanes_ * longest - 1) / (lanes_ * longest));
     const std::size_t chunks = rounds_ * lanes_;
     const std::size_t line = std::max<std::size_t>(1, 64 / element_);
@@ -39,7 +43,7 @@ class Blocks {
 
   std::size_t lanes() const noexcept { return lanes_; }
   std::size_t rounds() const noexcept { return rounds_; }
-  std::size_t chunk_bytes() const noexcept { return chunk_ * element_; }
+  std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one, at its widest
   std::size_t block_bytes() const noexcept { return block_ * element_; }
 
   Extent chunk(int block, std::size_t round, std::size_t lane) const noexcept {
@@ -53,6 +57,7 @@ class Blocks {
  private:
   std::size_t count_;
   std::size_t element_;
+  std::size_t carried_;
   std::size_t lanes_;
   std::size_t rounds_;
   std::size_t block_;

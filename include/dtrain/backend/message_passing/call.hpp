@@ -10,6 +10,8 @@
 #include "dtrain/backend/message_passing/scratch.hpp"
 #include "dtrain/backend/message_passing/wire.hpp"
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -29,6 +31,7 @@ struct Place {
   std::vector<int> job_ranks;  ///< of the channel's ranks
   Tuning tuning;
   DescribeOperation describe{};
+  Accumulate accumulate{};
 };
 
 /// One operation on one rank. Lifetime: as its Routine.
@@ -46,6 +49,11 @@ struct Call {
   /// The rank that is `distance` away, round the circle; 0 <= distance < size.
   int after(int distance) const noexcept { return (rank() + distance) % size(); }
   int before(int distance) const noexcept { return (rank() - distance + size()) % size(); }
+
+  /// Of a reduction that goes from rank to rank.
+  kernels::PartialReduction partial_reduction() const noexcept {
+    return {operation.dtype, operation.op, size(), place.accumulate};
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

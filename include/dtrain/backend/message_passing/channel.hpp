@@ -48,7 +48,7 @@ class Channel {
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
         on_stall_(context.on_stall),
-        place_{context.name, std::move(job_ranks), H::tuning(context), context.describe},
+        place_{context.name, std::move(job_ranks), H::tuning(context), context.describe, context.accumulate},
         host_(context, place_.job_ranks, deadline) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;

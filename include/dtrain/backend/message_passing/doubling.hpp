@@ -6,16 +6,18 @@
 #include <bit>
 #include <cstddef>
 #include <span>
+#include <utility>
 
-#include "dtrain/backend/message_passing/averages.hpp"
 #include "dtrain/backend/message_passing/call.hpp"
 #include "dtrain/backend/message_passing/opening.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/core/dtype.hpp"
 #include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// `bytes` of `count` elements.
+/// `bytes` of `count` elements. As partial results, too, they fit behind an opening.
 struct DoublingWork {
   const std::byte* input;
   std::byte* output;
@@ -25,14 +27,21 @@ struct DoublingWork {
 
 namespace detail {
 
-/// Sends what is in `own` (behind the room for an opening) and receives the peer's into `other`.
+/// What a rank has so far, behind the room for an opening.
+struct Part {
+  std::byte* memory;
+  std::size_t bytes;
+};
+
+/// Sends `own` and receives the peer's into `other`.
 template <Wire W>
-Routine swap_parts(Call<W>& call, int peer, std::byte* own, std::byte* other, std::size_t bytes) {
+Routine swap_parts(Call<W>& call, int peer, Part own, Part other) {
   using Ticket = typename W::Ticket;
-  const Ticket received = call.wire.recv(opening_memory(call, other), peer, Lane::collective);
-  const Ticket sent = call.wire.send(write_opening(call, own, {behind_opening(own), bytes}), peer, Lane::collective);
+  const Ticket received = call.wire.recv(opening_memory(call, other.memory), peer, Lane::collective);
+  const std::span<const std::byte> message = write_opening(call, own.memory, {behind_opening(own.memory), own.bytes});
+  const Ticket sent = call.wire.send(message, peer, Lane::collective);
   const std::size_t length = co_await call.wire.done(received);
-  check_opening(call, peer, other, length, bytes);
+  check_opening(call, peer, other.memory, length, other.bytes);
   co_await call.wire.done(sent);
 }
 
@@ -60,14 +69,20 @@ Routine doubling(Call<W>& call, const DoublingWork& work) {
   const int self = call.rank();
   const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(call.size())));
   const int rest = call.size() - whole;
-  std::byte* own = call.scratch.at_least(2 * opening_bytes(call));
+  const kernels::PartialReduction reduction = call.partial_reduction();
+  const std::size_t partial_bytes = work.count * size_bytes(reduction.type());
+  std::byte* own = call.scratch.at_least(3 * opening_bytes(call));
   std::byte* const other = own + opening_bytes(call);
+  std::byte* spare = other + opening_bytes(call);
   kernels::copy_bytes(behind_opening(own), work.input, work.bytes);
-  const auto combine = [&](bool peer_first, bool last) {
-    const std::array<const std::byte*, 2> sources{behind_opening(peer_first ? other : own),
-                                                  behind_opening(peer_first ? own : other)};
-    const std::array<std::byte*, 1> targets{behind_opening(own)};
-    reduction_of(call, last)(sources, targets, work.count);
+  const auto combine = [&](bool own_is_partial, bool other_is_partial, bool peer_first, bool last) {
+    std::array<kernels::PartialReduction::Source, 2> sources{
+        {{behind_opening(own), own_is_partial}, {behind_opening(other), other_is_partial}}};
+    if (peer_first) {
+      std::swap(sources[0], sources[1]);
+    }
+    reduction(sources, behind_opening(spare), work.count, last);
+    std::swap(own, spare);
   };
   if (self >= whole) {
     Routine given = detail::send_part(call, self - whole, own, work.bytes);
@@ -80,13 +95,17 @@ Routine doubling(Call<W>& call, const DoublingWork& work) {
   if (self < rest) {
     Routine got = detail::receive_part(call, self + whole, other, work.bytes);
     co_await got;
-    combine(false, false);
+    combine(false, false, false, false);
   }
   for (int distance = 1; distance < whole; distance *= 2) {
     const int peer = self ^ distance;
-    Routine swap = detail::swap_parts(call, peer, own, other, work.bytes);
+    const bool own_is_partial = distance > 1 || self < rest;
+    const bool other_is_partial = distance > 1 || peer < rest;
+    const detail::Part mine{own, own_is_partial ? partial_bytes : work.bytes};
+    const detail::Part theirs{other, other_is_partial ? partial_bytes : work.bytes};
+    Routine swap = detail::swap_parts(call, peer, mine, theirs);
     co_await swap;
-    combine(peer < self, distance * 2 == whole);
+    combine(own_is_partial, other_is_partial, peer < self, distance * 2 == whole);
   }
   if (self < rest) {
     Routine given = detail::send_part(call, self + whole, own, work.bytes);

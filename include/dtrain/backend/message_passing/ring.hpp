@@ -6,11 +6,12 @@
 #include <cstddef>
 #include <span>
 
-#include "dtrain/backend/message_passing/averages.hpp"
 #include "dtrain/backend/message_passing/blocks.hpp"
 #include "dtrain/backend/message_passing/call.hpp"
 #include "dtrain/backend/message_passing/opening.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -34,6 +35,7 @@ class RingRun {
       : call_(call),
         work_(work),
         slots_(slots),
+        combine_(call.partial_reduction()),
         lanes_(work.blocks.lanes()),
         reductions_(work.reduces ? static_cast<std::size_t>(call.size()) - 1 : 0),
         steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(call.size()) - 1 : 0)) {}
@@ -45,19 +47,25 @@ class RingRun {
     const std::size_t step = step_of(m);
     if (step < reductions_) {
       const Extent extent = extent_of(m, call_.before(static_cast<int>(step) + 1));
-      return {step == 0 ? work_.input + extent.offset : slot(m - lanes_), extent.bytes};
+      return step == 0 ? std::span(work_.input + extent.offset, extent.bytes)
+                       : std::span<const std::byte>(slot(m - lanes_), partial_bytes(extent));
     }
     const Extent extent = extent_of(m, call_.before(static_cast<int>(step - reductions_)));
     return {gathered(extent), extent.bytes};
   }
 
-  /// Where message `m` from the rank before goes.
+  /// Where message `m` from the rank before goes: first its contribution, then partial results, then results.
   std::span<std::byte> incoming(std::size_t m) const noexcept {
     const Extent extent = received(m);
-    return {step_of(m) < reductions_ ? slot(m) : gathered(extent), extent.bytes};
+    const std::size_t step = step_of(m);
+    if (step >= reductions_) {
+      return {gathered(extent), extent.bytes};
+    }
+    return step == 0 ? std::span(combine_.contributions_in(slot(m), extent.count), extent.bytes)
+                     : std::span(slot(m), partial_bytes(extent));
   }
 
-  /// Message `m` is here: what was reduced so far gets this rank's part, the last of them the division of an average.
+  /// Message `m` is here: this rank's contribution is combined with it.
   void arrived(std::size_t m) const noexcept {
     const std::size_t step = step_of(m);
     if (step >= reductions_) {
@@ -65,9 +73,9 @@ class RingRun {
     }
     const Extent extent = received(m);
     const bool last = step + 1 == reductions_;
-    const std::array<const std::byte*, 2> sources{slot(m), work_.input + extent.offset};
-    const std::array<std::byte*, 1> targets{last ? reduced(extent) : slot(m)};
-    reduction_of(call_, last)(sources, targets, extent.count);
+    const std::array<kernels::PartialReduction::Source, 2> sources{
+        {{incoming(m).data(), step > 0}, {work_.input + extent.offset, false}}};
+    combine_(sources, last ? reduced(extent) : slot(m), extent.count, last);
   }
 
  private:
@@ -83,6 +91,8 @@ class RingRun {
     return extent_of(m, call_.before(static_cast<int>(distance) % call_.size()));
   }
 
+  std::size_t partial_bytes(const Extent& extent) const noexcept { return extent.count * size_bytes(combine_.type()); }
+
   std::byte* gathered(const Extent& extent) const noexcept { return work_.output + extent.offset; }
   std::byte* reduced(const Extent& extent) const noexcept {
     const std::size_t own = static_cast<std::size_t>(call_.rank()) * work_.blocks.block_bytes();
@@ -95,6 +105,7 @@ class RingRun {
   Call<W>& call_;
   const RingWork& work_;
   std::byte* slots_;
+  kernels::PartialReduction combine_;
   std::size_t lanes_;
   std::size_t reductions_;  ///< steps in which something is reduced
   std::size_t steps_;

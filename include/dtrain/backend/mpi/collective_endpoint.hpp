@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "dtrain/backend/message_passing/algorithms.hpp"
-#include "dtrain/backend/message_passing/averages.hpp"
 #include "dtrain/backend/message_passing/call.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/operators.hpp"
 #include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -50,35 +50,49 @@ class CollectiveEndpoint : public Endpoint {
 
   /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
   bool carries(const Operation& operation) const noexcept {
-    return operation.count * size_bytes(operation.dtype) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
+    const DType widest = kernels::partial_type(operation.dtype, operation.op, Accumulate::f32);
+    return operation.count * size_bytes(widest) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
   /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations"; in place means the same on every rank there, so that
-  /// inputs apart are copied. Lifetime: as message_passing::collective
+  /// inputs apart are copied. What MPI sums up are partial results. Lifetime: as message_passing::collective
   template <message_passing::Wire W>
   message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
     const Operation& operation = call.operation;
     const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-    std::byte* result = buffers.output;
-    if (operation.kind == OperationKind::all_reduce) {
-      copy(result, buffers.input, bytes);
-    } else if (operation.kind == OperationKind::all_gather) {
-      copy(result + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
-    } else if (operation.kind == OperationKind::reduce_scatter) {
-      const std::byte* const own = buffers.input + static_cast<std::size_t>(rank()) * bytes;
-      result = buffers.output == own ? call.scratch.at_least(bytes) : buffers.output;
+    const bool scatters = operation.kind == OperationKind::reduce_scatter;
+    if (scatters || operation.kind == OperationKind::all_reduce) {
+      const kernels::PartialReduction reduction = call.partial_reduction();
+      Operation carried = operation;
+      carried.dtype = reduction.type();
+      const std::size_t partial_bytes = operation.count * size_bytes(reduction.type());
+      const std::size_t given = scatters ? operation.count * static_cast<std::size_t>(size()) : operation.count;
+      const bool prepares = reduction.widens() || operation.op == ReduceOp::average;
+      const bool in_place = buffers.output == buffers.input + static_cast<std::size_t>(rank()) * bytes;
+      const std::byte* input = buffers.input;
+      std::byte* result = buffers.output;
+      if (scatters) {
+        std::byte* const memory =
+            call.scratch.at_least(partial_bytes + (prepares ? given * size_bytes(reduction.type()) : 0));
+        result = reduction.widens() || (in_place && !prepares) ? memory : result;
+        if (prepares) {
+          reduction.begin(input, memory + partial_bytes, given);
+          input = memory + partial_bytes;
+        }
+      } else {
+        result = reduction.widens() ? call.scratch.at_least(partial_bytes) : result;
+        reduction.begin(input, result, given);
+      }
+      const Ticket started = start(carried, input, result);
+      co_await done(started);
+      reduction.end(result, buffers.output, operation.count);
+      co_return;
     }
-    const Ticket started = start(operation, buffers.input, result);
+    if (operation.kind == OperationKind::all_gather) {
+      copy(buffers.output + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
+    }
+    const Ticket started = start(operation, buffers.input, buffers.output);
     co_await done(started);
-    if (operation.kind == OperationKind::reduce_scatter) {
-      copy(buffers.output, result, bytes);
-    }
-    const bool reduces = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce_scatter;
-    if (reduces && operation.op == ReduceOp::average) {
-      const std::byte* const sources[] = {buffers.output};
-      std::byte* const targets[] = {buffers.output};
-      message_passing::reduction_of(call, true)(sources, targets, operation.count);
-    }
   }
 
  private:

@@ -33,7 +33,7 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
   return MPI_UINT8_T;
 }
 
-/// The operators of one channel. An average is summed, and divided by whoever asked for it. MPI says neither how it
+/// The operators of one channel. An average is a sum of what kernels::PartialReduction begins. MPI says neither how it
 /// orders a sum nor what a minimum with a NaN is: the latter is dtrain's here.
 /// Threads: the one that owns MPI.
 class Operators {

@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "support/element_bytes.hpp"
+#include "support/large_values.hpp"
 #include "support/memory_wire.hpp"
+#include "support/scalar_chain.hpp"
 #include "support/scalar_reduction.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace {
 
+using dtrain::Accumulate;
 namespace passing = dtrain::backend::message_passing;
 using dtrain::DType;
 using dtrain::ReduceOp;
@@ -35,8 +38,8 @@ passing::Tuning fine() {
   return tuning;
 }
 
-passing::Place place(const passing::Tuning& tuning, int size) {
-  passing::Place made{"test", {}, tuning};
+passing::Place place(const passing::Tuning& tuning, int size, Accumulate accumulate = Accumulate::element) {
+  passing::Place made{"test", {}, tuning, accumulate};
   for (int rank = 0; rank < size; ++rank) {
     made.job_ranks.push_back(rank);
   }
@@ -75,11 +78,11 @@ std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
 
 /// What every rank's output is after `kind`, one operation each on ranks that are threads.
 std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning, const std::vector<Bytes>& given,
-                           std::size_t output_bytes, bool in_place) {
+                           std::size_t output_bytes, bool in_place, Accumulate accumulate = Accumulate::element) {
   const int size = static_cast<int>(given.size());
   const auto wires = std::make_shared<MemoryWires>();
   std::vector<Bytes> made(given.size());
-  const passing::Place where = place(tuning, size);
+  const passing::Place where = place(tuning, size, accumulate);
   run_thread_ranks(size, [&](RankThread& thread) {
     thread.doing("a collective");
     const auto self = static_cast<std::size_t>(thread.rank());
@@ -120,46 +123,64 @@ TEST_CASE("an exchange and all-to-all reduce every type and operation in rank or
   }
 }
 
-/// Block b of `count` elements in `size` blocks is reduced from the rank behind b on round to b, two at a time.
-Bytes ring_reduction(DType dtype, ReduceOp op, const std::vector<Bytes>& given, std::size_t count) {
+/// Block b of `count` elements in `size` blocks is reduced from the rank behind b on round to b, one after the other.
+Bytes ring_reduction(DType dtype, ReduceOp op, const std::vector<Bytes>& given, Accumulate accumulate) {
   const std::size_t size = given.size();
   const std::size_t width = size_bytes(dtype);
+  const std::size_t count = given[0].size() / width;
   const std::size_t block = (count + size - 1) / size;
   Bytes result(count * width);
   for (std::size_t b = 0; b < size; ++b) {
-    const std::size_t begin = std::min(count, b * block) * width;
-    const std::size_t end = std::min(count, (b + 1) * block) * width;
-    const auto part = [&](std::size_t rank) {
-      const Bytes& all = given[rank % size];
-      return Bytes(all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end));
-    };
-    Bytes partial = part(b + 1);
-    for (std::size_t step = 2; step <= size; ++step) {
-      const Bytes own = part(b + step);
-      const std::byte* sources[] = {partial.data(), own.data()};
-      std::byte* targets[] = {partial.data()};
-      const bool last = step == size;
-      const ReduceOp now = op == ReduceOp::average && !last ? ReduceOp::sum : op;
-      dtrain::kernels::Reduction::of(dtype, now).over(size)(sources, targets, partial.size() / width);
+    const auto begin = static_cast<std::ptrdiff_t>(std::min(count, b * block) * width);
+    const auto end = static_cast<std::ptrdiff_t>(std::min(count, (b + 1) * block) * width);
+    std::vector<Bytes> parts;
+    for (std::size_t step = 1; step <= size; ++step) {
+      const Bytes& all = given[(b + step) % size];
+      parts.emplace_back(all.begin() + begin, all.begin() + end);
     }
-    std::copy(partial.begin(), partial.end(), result.begin() + static_cast<std::ptrdiff_t>(begin));
+    const Bytes reduced = support::scalar_chain(dtype, op, parts, accumulate);
+    std::copy(reduced.begin(), reduced.end(), result.begin() + begin);
   }
   return result;
 }
 
 TEST_CASE("a ring reduces every type and operation in its own order, the same on every rank") {
-  for (const int size : {2, 3, 4, 8}) {
-    for (const DType dtype : support::all_dtypes) {
-      for (const ReduceOp op : support::all_ops) {
-        CAPTURE(size);
-        CAPTURE(dtrain::name(dtype));
-        CAPTURE(dtrain::name(op));
-        const std::size_t count = 1003;
-        const std::vector<Bytes> given = inputs(size, dtype, count);
-        const Bytes expected = ring_reduction(dtype, op, given, count);
-        for (const Bytes& output :
-             outputs(operation(OperationKind::all_reduce, count, dtype, op), fine(), given, expected.size(), false)) {
-          CHECK(output == expected);
+  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
+    for (const int size : {2, 3, 4, 8}) {
+      for (const DType dtype : support::all_dtypes) {
+        for (const ReduceOp op : support::all_ops) {
+          CAPTURE(dtrain::name(accumulate));
+          CAPTURE(size);
+          CAPTURE(dtrain::name(dtype));
+          CAPTURE(dtrain::name(op));
+          const std::size_t count = 1003;
+          const std::vector<Bytes> given = inputs(size, dtype, count);
+          const Bytes expected = ring_reduction(dtype, op, given, accumulate);
+          for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine(), given,
+                                             expected.size(), false, accumulate)) {
+            CHECK(output == expected);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, whatever the type and the length") {
+  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
+    for (const int size : {9, 10}) {
+      for (const DType dtype : support::all_dtypes) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{2003}}) {
+          CAPTURE(dtrain::name(accumulate));
+          CAPTURE(size);
+          CAPTURE(dtrain::name(dtype));
+          CAPTURE(count);
+          const std::vector<Bytes> given(static_cast<std::size_t>(size), support::large_values(dtype, count));
+          const Operation average = operation(OperationKind::all_reduce, count, dtype, ReduceOp::average);
+          for (const Bytes& output : outputs(average, fine(), given, given[0].size(), true, accumulate)) {
+            const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
+            CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
+          }
         }
       }
     }

@@ -1,0 +1,102 @@
+#pragma once
+/// @file
+/// Elements as wider ones and back: 16-bit floats as f32, integers as i64.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/arithmetic.hpp"
+#include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/half_arithmetic.hpp"
+#include "dtrain/kernels/vector.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// A `Format` of 16 bytes: Bf16Words, F16Words. Four elements at a time, the last ones padded.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto widen = [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    widen(to + 4 * i, from + 2 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    widen(rest, rest);
+    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+  }
+}
+
+/// To nearest even; every NaN becomes the one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto narrow = [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    narrow(to + 2 * i, from + 4 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    narrow(rest, rest);
+    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+  }
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// `count` elements of `from_type` as `to_type`, either at any alignment: f16 and bf16 as f32, i32 and u8 as i64,
+/// exactly; from f32 rounded to nearest even, from i64 modulo 2^bits; any other pair is of equal types and copied. `to`
+/// and `from` are disjoint. The floating-point environment is the default one.
+inline void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept {
+  if (from_type == to_type) {
+    copy_bytes(to, from, count * size_bytes(to_type));
+  } else if (from_type == DType::f16) {
+    widen_halves<F16Words<16>>(to, from, count);
+  } else if (from_type == DType::bf16) {
+    widen_halves<Bf16Words<16>>(to, from, count);
+  } else if (from_type == DType::i32) {
+    convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u8) {
+    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
+  } else if (to_type == DType::f16) {
+    narrow_floats<F16Words<16>>(to, from, count);
+  } else if (to_type == DType::bf16) {
+    narrow_floats<Bf16Words<16>>(to, from, count);
+  } else if (to_type == DType::i32) {
+    convert_integers<std::int32_t, std::int64_t>(to, from, count);
+  } else {
+    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels

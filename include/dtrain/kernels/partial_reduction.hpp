@@ -1,0 +1,179 @@
+#pragma once
+/// @file
+/// Partial reduction: what a reduction that goes from rank to rank does on each of them.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/conversion.hpp"
+#include "dtrain/kernels/float_environment.hpp"
+#include "dtrain/kernels/reduction.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// What partial results travel as.
+constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
+  const bool half = dtype == DType::f16 || dtype == DType::bf16;
+  if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
+    return DType::f32;
+  }
+  return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
+}
+
+/// A rank combines contributions, which are ranks' elements as they are, and partial results of other ranks, of
+/// type(), to a partial result, or at the end to the result, of the elements' type again.
+///
+/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is combined for the first
+/// time,
+///   so that no partial result is larger than the largest contribution. Every combination has one rounding for each
+///   product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
+/// - Average of i32 and u8: partial results are 64-bit sums; the end is the exact sum divided, truncated toward zero.
+///   Of i64: the partial results are taken modulo 2^64, and the last combination's exact sum is divided.
+/// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
+///
+/// Threads: any; a value without state.
+class PartialReduction {
+ public:
+  /// What one rank has, or what was combined of several.
+  struct Source {
+    const std::byte* data;
+    bool is_partial;
+  };
+
+  /// @param ranks that contribute
+  PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept
+      : dtype_(dtype),
+        op_(op),
+        type_(partial_type(dtype, op, accumulate)),
+        weighs_(op == ReduceOp::average && is_float(dtype)),
+        combine_(weighs_ ? Reduction::weighted_sum(type_)
+                         : Reduction::of(type_, op == ReduceOp::average ? ReduceOp::sum : op)),
+        last_(weighs_ ? combine_ : Reduction::of(type_, op).over(static_cast<std::size_t>(ranks))),
+        weight_(reciprocal_of(ranks)) {}
+
+  /// Of partial results.
+  DType type() const noexcept { return type_; }
+  bool widens() const noexcept { return type_ != dtype_; }
+
+  /// Where in memory for `count` partial results as many contributions lie that are to be combined in it.
+  std::byte* contributions_in(std::byte* memory, std::size_t count) const noexcept {
+    return memory + count * (size_bytes(type_) - size_bytes(dtype_));
+  }
+
+  /// Combines two or more sources, from the left, to a partial result, or where it is the `last` combination to the
+  /// result. `target` is one of the sources, contributions where contributions_in() says, or disjoint from all.
+  void operator()(std::span<const Source> sources, std::byte* target, std::size_t count, bool last) const noexcept {
+    if (widens() || sources.size() > most_at_once) {
+      combine_in_blocks(
+          sources.size(), [&](std::size_t k) { return sources[k]; }, target, count, last);
+      return;
+    }
+    std::array<const std::byte*, most_at_once> data{};
+    std::array<double, most_at_once> weights{};
+    for (std::size_t k = 0; k < sources.size(); ++k) {
+      data[k] = sources[k].data;
+      weights[k] = weight_of(sources[k]);
+    }
+    (last ? last_ : combine_)(std::span(data).first(sources.size()), std::span(&target, 1), count,
+                              weighs_ ? weights.data() : nullptr);
+  }
+
+  /// Combines the contributions of all ranks, in their order, to the result: in one pass, as Reduction does, where they
+  /// are no more than it takes.
+  void all(std::span<const std::byte* const> contributions, std::byte* target, std::size_t count) const noexcept {
+    if (contributions.size() <= Reduction::max_sources) {
+      Reduction::of(dtype_, op_)(contributions, std::span(&target, 1), count);
+      return;
+    }
+    combine_in_blocks(
+        contributions.size(),
+        [&](std::size_t k) {
+          return Source{contributions[k], false};
+        },
+        target, count, true);
+  }
+
+  /// One contribution as a partial result, for whoever combines them by plain sums (or by the operation, if it is no
+  /// average). `to` is `from`, if widens() is false, or disjoint.
+  void begin(const std::byte* from, std::byte* to, std::size_t count) const noexcept {
+    const DefaultFloatEnvironment environment;
+    if (widens() || (to != from && !weighs_)) {
+      convert(dtype_, from, type_, to, count);
+    }
+    if (weighs_) {
+      const std::byte* const contribution = widens() ? to : from;
+      combine_(std::span(&contribution, 1), std::span(&to, 1), count, &weight_);
+    }
+  }
+
+  /// The result from the last partial result. `to` is `from`, if widens() is false, or disjoint.
+  void end(std::byte* from, std::byte* to, std::size_t count) const noexcept {
+    const DefaultFloatEnvironment environment;
+    if (!weighs_) {
+      const std::byte* const sum = from;
+      last_(std::span(&sum, 1), std::span(&from, 1), count);  // an average of integers is divided, all else kept
+    }
+    if (widens() || to != from) {
+      convert(type_, from, dtype_, to, count);
+    }
+  }
+
+ private:
+  static constexpr std::size_t most_at_once = 3;
+  static constexpr std::size_t block = 512;  ///< elements, which lie in the cache while they are converted
+
+  static double reciprocal_of(int ranks) noexcept {
+    const DefaultFloatEnvironment environment;
+    return reciprocal(static_cast<std::size_t>(ranks));
+  }
+
+  double weight_of(const Source& source) const noexcept { return source.is_partial ? 1 : weight_; }
+
+  /// Block after block in type(): all of one is read before it is written, and what is written reaches no later one.
+  template <class SourceAt>
+  void combine_in_blocks(std::size_t sources, SourceAt source_at, std::byte* target, std::size_t count,
+                         bool last) const noexcept {
+    const DefaultFloatEnvironment environment;
+    alignas(64) std::byte sum[block * 8];
+    alignas(64) std::byte widened[block * 8];
+    const std::size_t target_width = size_bytes(last ? dtype_ : type_);
+    for (std::size_t begin = 0; begin < count; begin += block) {
+      const std::size_t length = std::min(block, count - begin);
+      const auto elements = [&](const Source& source, std::byte* memory) {
+        const std::byte* const from = source.data + begin * size_bytes(source.is_partial ? type_ : dtype_);
+        if (source.is_partial || !widens()) {
+          return from;
+        }
+        convert(dtype_, from, type_, memory, length);
+        return static_cast<const std::byte*>(memory);
+      };
+      std::array<const std::byte*, 2> data{elements(source_at(0), sum), nullptr};
+      std::array<double, 2> weights{weight_of(source_at(0)), 1};
+      for (std::size_t k = 1; k < sources; ++k) {
+        data[1] = elements(source_at(k), widened);
+        weights[1] = weight_of(source_at(k));
+        std::byte* const partial = sum;
+        (last && k + 1 == sources ? last_ : combine_)(data, std::span(&partial, 1), length,
+                                                      weighs_ ? weights.data() : nullptr);
+        data[0] = sum;
+        weights[0] = 1;
+      }
+      convert(type_, sum, last ? dtype_ : type_, target + begin * target_width, length);
+    }
+  }
+
+  DType dtype_;
+  ReduceOp op_;
+  DType type_;
+  bool weighs_;
+  Reduction combine_;
+  Reduction last_;
+  double weight_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
