@@ -28,7 +28,7 @@ struct ChannelContext {
   /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
-  Accumulate accumulate{};  ///< the same on every rank; a backend that cannot refuses f32 when it opens
+  Accumulate accumulate{};       ///< the same on every rank; a backend that cannot refuses f32 when it opens
 
   /// This rank's number in the job, which failures are reported under.
   int reporting_rank() const noexcept { return members.rank_in_job(); }

@@ -2,7 +2,7 @@
 /// @file
 /// What rank 0 of a channel says in the store: where the other ranks find it, or why they do not.
 
-#include <charconv>
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -12,13 +12,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// "open NAME TOKEN RANK", or "error SENTENCE".
+/// "open NAME TOKEN", or "error SENTENCE".
 struct Door {
   std::string name;   ///< of its Unix socket
   std::string token;  ///< which strangers do not know
-  int job_rank = 0;   ///< rank 0's number in the job
 
-  std::string to_text() const { return "open " + name + " " + token + " " + std::to_string(job_rank); }
+  std::string to_text() const { return "open " + name + " " + token; }
 
   static std::string error_text(int job_rank, const Error& error) {
     return "error rank " + std::to_string(job_rank) + " could not: " + error.what();
@@ -29,7 +28,7 @@ struct Door {
     std::string_view rest = text;
     const auto word = [&rest] {
       const std::string_view found = rest.substr(0, rest.find(' '));
-      rest.remove_prefix(found.size() < rest.size() ? found.size() + 1 : rest.size());
+      rest.remove_prefix(std::min(found.size() + 1, rest.size()));
       return std::string(found);
     };
     const bool is_open = word() == "open";
@@ -38,9 +37,7 @@ struct Door {
       door.name = word();
       door.token = word();
     }
-    const auto [after, error] = std::from_chars(rest.data(), rest.data() + rest.size(), door.job_rank);
-    if (!is_open || door.token.empty() || door.token.size() > Message{}.token.size() || error != std::errc() ||
-        after != rest.data() + rest.size()) {
+    if (!is_open || door.token.empty() || door.token.size() > Message{}.token.size() || !rest.empty()) {
       throw Error(Errc::job_failed, "opening channel '" + channel +
                                         "': " + (is_open ? "rank 0 said '" + printable(text) + "'" : printable(rest)));
     }

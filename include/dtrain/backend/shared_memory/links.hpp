@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,8 +47,8 @@ class Links {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// A rank's number in the job, for sentences; its number in the channel before it has said it.
-  int job_rank(int rank) const noexcept { return job_ranks_[static_cast<std::size_t>(rank)]; }
+  /// A rank's number in the job, for sentences.
+  int job_rank(int rank) const noexcept { return members_.rank_in_job(rank); }
 
   /// On rank 0: to that peer. Elsewhere: to rank 0.
   Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
@@ -116,13 +115,9 @@ class Links {
       : rank_(context.members.rank),
         size_(context.members.world_size),
         channel_(context.name),
-        is_part_(context.members.job_rank.has_value()),
-        job_ranks_(static_cast<std::size_t>(size_)),
+        members_(context.members),
         failure_(context.failure),
-        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {
-    std::iota(job_ranks_.begin(), job_ranks_.end(), 0);
-    job_ranks_[static_cast<std::size_t>(rank_)] = context.reporting_rank();
-  }
+        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
 
   static std::string door_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
 
@@ -149,7 +144,7 @@ class Links {
   }
 
   void accept_all(const ChannelContext& context, Deadline deadline) {
-    const Door door{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id(), job_rank(0)};
+    const Door door{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id()};
     std::optional<Callers> callers;
     try {
       callers.emplace(net::UnixListener(door.name), static_cast<std::size_t>(size_) + most_strangers);
@@ -177,7 +172,6 @@ class Links {
           greeting.rank <= 0 || greeting.rank >= size_ || links_[static_cast<std::size_t>(greeting.rank - 1)]) {
         return false;
       }
-      job_ranks_[static_cast<std::size_t>(greeting.rank)] = greeting.job_rank;
       links_[static_cast<std::size_t>(greeting.rank - 1)].emplace(std::move(caller));
       return true;
     } catch (const Error&) {
@@ -187,11 +181,9 @@ class Links {
 
   void connect(const ChannelContext& context, Deadline deadline) {
     const Door door = Door::from(context.store.get_blocking(door_key(context), deadline), context.name);
-    job_ranks_[0] = door.job_rank;
     with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(door.name, deadline)); });
     Message greeting;
     greeting.rank = rank_;
-    greeting.job_rank = job_rank(rank_);
     std::copy(door.token.begin(), door.token.end(), greeting.token.begin());
     send(0, greeting, deadline);
   }
@@ -232,10 +224,10 @@ class Links {
     std::string ranks;
     for (int peer = 1; peer < size_; ++peer) {
       if (!links_[static_cast<std::size_t>(peer - 1)]) {
-        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(job_rank(peer));
       }
     }
-    return ranks + (is_part_ ? " of this part of the job" : "");  // which have not said who they are in the job
+    return ranks;
   }
 
   std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
@@ -264,8 +256,7 @@ class Links {
   int rank_;
   int size_;
   std::string channel_;
-  bool is_part_;
-  std::vector<int> job_ranks_;  ///< by rank in the channel
+  rendezvous::Membership members_;
   std::shared_ptr<FailureLatch> failure_;
   std::function<void()> check_;
   std::vector<std::optional<Link>> links_;

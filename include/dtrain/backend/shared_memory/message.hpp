@@ -33,7 +33,7 @@ struct ToldError : Error {
 
 /// A fixed size: the same program runs at both ends.
 struct Message {
-  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0002;  // "dtrain", version of this exchange
+  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this exchange
 
   std::uint64_t magic = magic_number;
   MessageKind kind = MessageKind::greeting;
@@ -42,7 +42,6 @@ struct Message {
   std::uint64_t bytes = 0;
   std::uint64_t nonce = 0;
   std::uint64_t address = 0;  ///< in an offer to a thread of the same process
-  std::int32_t job_rank = 0;  ///< the sender's in the job, for sentences
   std::int32_t code = 0;      ///< 0: well; else an Errc
   std::array<char, 64> token{};
   std::array<char, 1024> text{};

@@ -61,7 +61,6 @@ class Sharing {
     Message made;
     made.kind = kind;
     made.rank = links_.rank();
-    made.job_rank = links_.job_rank(links_.rank());
     made.number = number_;
     made.bytes = bytes_;
     return made;
