@@ -36,11 +36,11 @@ struct Limits {
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
   std::size_t party_runs = 4 * max_party_runs;         ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
-  std::size_t unjoined_connections = 1024;             ///< beyond it the oldest one is closed (unjoined_bound.hpp)
-  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join
-  std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
-  std::chrono::milliseconds liveness{5000};            ///< how long a session that says nothing counts as alive
-  std::chrono::milliseconds grace{500};                ///< how long a session without a connection may come back
+  std::size_t unjoined_connections = 2048;    ///< beyond it old ones are closed (unjoined_bound.hpp, server.hpp)
+  std::chrono::milliseconds handshake{5000};  ///< from accepting a connection to its whole Join
+  std::chrono::milliseconds send{60000};      ///< for one frame that a session does not take
+  std::chrono::milliseconds liveness{5000};   ///< how long a session that says nothing counts as alive
+  std::chrono::milliseconds grace{500};       ///< how long a session without a connection may come back
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -56,16 +56,16 @@ class Server {
   }
 
   /// How many connections have not joined: for tests and diagnosis.
-  std::size_t visitors() const noexcept { return visitors_.size(); }
+  std::size_t visitors() const noexcept { return unheard_.size() + greeted_.size(); }
 
  private:
   /// A connection that has not joined.
   struct Visitor {
     std::unique_ptr<Link> link;
-    bool has_greeted = false;
     async::Spawned task;  ///< gone before the link
   };
   using VisitorId = std::uint64_t;
+  using Visitors = std::map<VisitorId, Visitor>;  ///< the oldest first
 
   /// What somebody said at the door.
   struct Call {
@@ -106,29 +106,25 @@ class Server {
   }
 
   void admit(net::Connection connection) {
-    if (visitors_.size() >= most_visitors()) {
-      visitors_.erase(least_welcome());
+    if (visitors() >= most_visitors()) {
+      Visitors& visitors = crowd();
+      visitors.erase(visitors.begin());
     }
     const VisitorId id = ++last_id_;
     try {
-      Visitor& visitor = visitors_[id];
+      Visitor& visitor = unheard_[id];
       visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
       visitor.link->watch(options_.limits.liveness);
       visitor.task = loop_.spawn(receive(id, *visitor.link));
     } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
-      visitors_.erase(id);
+      unheard_.erase(id);
     }
   }
 
-  /// The oldest that has said nothing that makes sense, or else the oldest.
-  std::map<VisitorId, Visitor>::iterator least_welcome() {
-    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
-      if (!visitor->second.has_greeted) {
-        return visitor;
-      }
-    }
-    return visitors_.begin();
-  }
+  /// Where the oldest makes room for one more. Anybody can say Hello: so those who did, of whom a rank is one until the
+  /// store's answer has come back to it, have half of the places before the others, and no more. Neither floods of
+  /// connections nor crowds of greeters push a rank out before half of all places have been given away anew.
+  Visitors& crowd() noexcept { return greeted_.size() > most_visitors() / 2 || unheard_.empty() ? greeted_ : unheard_; }
 
   /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
   async::Task<void> receive(VisitorId id, Link& link) {
@@ -145,7 +141,9 @@ class Server {
       }
     } catch (const std::exception&) {  // the connection broke, or there is no memory for it
     }
-    visitors_.erase(id);
+    if (unheard_.erase(id) == 0) {
+      greeted_.erase(id);
+    }
   }
 
   /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
@@ -163,7 +161,7 @@ class Server {
     if (auto refused = wrong_secret(call.hello)) {
       co_return *std::move(refused);
     }
-    visitors_.at(id).has_greeted = true;
+    greeted_.insert(unheard_.extract(id));
     call.transcript.add(first.payload);
     const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
     call.transcript.add(challenge);
@@ -225,7 +223,7 @@ class Server {
       const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
       std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
     }
-    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    std::unique_ptr<Link> link = std::move(greeted_.at(id).link);
     static_cast<void>(link->writer.queue(frame));  // its queue is empty
     const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
     job.carry(accepted->ticket.session, std::move(link), has);
@@ -285,7 +283,8 @@ class Server {
   ServerOptions options_;
   std::map<Role, std::unique_ptr<ServedJob>> jobs_;
   VisitorId last_id_ = 0;
-  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  Visitors unheard_;
+  Visitors greeted_;                       ///< have said Hello as a rank does, and nothing yet that shows who they are
   std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
 };
 

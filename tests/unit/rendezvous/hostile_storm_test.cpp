@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
@@ -44,6 +45,71 @@ std::size_t resident_kibibytes() {
   }
   std::fclose(file);
   return static_cast<std::size_t>(kibibytes);
+}
+
+/// Strangers who say Hello and stay (who is closed comes again), and others who only connect, 3000 a second.
+class Greeters {
+ public:
+  explicit Greeters(std::uint16_t port) : port_(port) {
+    for (std::size_t i = 0; i < 1100; ++i) {
+      greeters_.push_back(greeting());
+    }
+    staying_ = std::jthread([this] { stay(); });
+    connecting_ = std::jthread([this] { connect(); });
+  }
+  Greeters(const Greeters&) = delete;
+  Greeters& operator=(const Greeters&) = delete;
+  ~Greeters() { gone_ = true; }
+
+ private:
+  std::unique_ptr<RawClient> greeting() const {
+    auto client = std::make_unique<RawClient>(port_);
+    client->send_frame(encode(RawClient::hello()));
+    return client;
+  }
+
+  void stay() {
+    while (!gone_) {
+      for (std::size_t i = 0; i < greeters_.size() && !gone_; ++i) {
+        if (greeters_[i]->has_been_closed()) {
+          greeters_[i] = greeting();
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  void connect() {
+    auto next = std::chrono::steady_clock::now();
+    std::deque<RawClient> open;
+    while (!gone_) {
+      open.emplace_back(port_);
+      if (open.size() > 1000) {
+        open.pop_front();
+      }
+      next = std::max(next + std::chrono::microseconds(333), std::chrono::steady_clock::now());
+      std::this_thread::sleep_until(next);
+    }
+  }
+
+  std::uint16_t port_;
+  std::atomic<bool> gone_{false};
+  std::vector<std::unique_ptr<RawClient>> greeters_;
+  std::jthread staying_;  ///< last: they end before what they use
+  std::jthread connecting_;
+};
+
+/// How long four ranks with a secret take to meet.
+double start_seconds(std::uint16_t port, const Secret& secret) {
+  const auto began = std::chrono::steady_clock::now();
+  const auto errors = on_ranks(4, [&](int rank) {
+    ParticipantOptions options = rank_options(rank, 4, port);
+    options.secret = secret;
+    Participant participant(options);
+    participant.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(4));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
 /// A thousand connections that never join, on a thread: every second is silent, every fourth says half a frame, every
@@ -139,4 +205,23 @@ TEST_CASE("a job forms while a thousand strangers stay at the door, and the stor
     CHECK(store.connections() == 0);
   }
   CHECK(open_descriptors() == descriptors);
+}
+
+TEST_CASE(
+    "a crowd that says Hello and a flood of connections together slow the start of four ranks by a second at most") {
+  if (!raise_descriptors(12000)) {
+    MESSAGE("not tried: this process may not open 12000 files (ulimit -Hn)");
+    return;
+  }
+  const Secret secret = Secret::of("0123456789abcdef", "a test");
+  double best = 1e9;  // of three: the machine may be busy with other things
+  for (int attempt = 0; attempt < 3 && best > 2; ++attempt) {
+    StoreOptions options = StoreProcess::with_world_size(4);
+    options.secret = secret;
+    StoreProcess store(std::move(options));
+    const Greeters greeters(store.port());
+    best = std::min(best, start_seconds(store.port(), secret));
+  }
+  MESSAGE("the start took " << best << " s");
+  CHECK(best < (support::is_sanitized ? 10 : 2));
 }

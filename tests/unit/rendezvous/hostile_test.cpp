@@ -83,6 +83,42 @@ TEST_CASE("ranks that have said hello are not pushed out by those that connect a
   }
 }
 
+TEST_CASE("a crowd that says hello and stays pushes out neither who has not been heard yet nor who was") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.unjoined_connections = 16;
+  options.limits.handshake = std::chrono::milliseconds(120000);
+  StoreProcess store(std::move(options));
+  std::vector<std::unique_ptr<RawClient>> crowd;
+  const auto silent_stranger = [&] {
+    crowd.push_back(std::make_unique<RawClient>(store.port()));
+    REQUIRE(crowd.back()->connected());
+  };
+  const auto greeter = [&] {  // once it has its challenge, all who connected before it have been accepted
+    silent_stranger();
+    REQUIRE(crowd.back()->send_frame(encode(RawClient::hello())));
+    REQUIRE(crowd.back()->receive_frame());
+  };
+  for (int i = 0; i < 32; ++i) {
+    greeter();
+  }
+  RawClient rank(store.port());
+  RawClient other(store.port());
+  REQUIRE(other.send_frame(encode(RawClient::hello())));
+  REQUIRE(other.receive_frame());
+  for (int i = 0; i < 6; ++i) {
+    silent_stranger();
+  }
+  greeter();
+  REQUIRE(rank.enter(0, 2));
+  CHECK(rank.receives<Accepted>());
+  for (int i = 0; i < 40; ++i) {
+    silent_stranger();
+  }
+  greeter();
+  REQUIRE(other.send_frame(encode(RawClient::join(1, 2))));
+  CHECK(other.receives<Accepted>());
+}
+
 TEST_CASE("a client that says nothing is closed after the handshake's time") {
   StoreOptions options = StoreProcess::with_world_size(1);
   options.limits.handshake = std::chrono::milliseconds(50);
