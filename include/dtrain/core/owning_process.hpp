@@ -15,11 +15,13 @@ namespace DTRAIN_NAMESPACE {
 /// Remembers the process that made it. Threads: any.
 class OwningProcess {
  public:
+  OwningProcess() noexcept : process_(::getpid()) {}
+
   /// False in a process that was forked since. One system call.
   bool is_current() const noexcept { return ::getpid() == process_; }
 
  private:
-  pid_t process_ = ::getpid();
+  pid_t process_;
 };
 
 /// Deletes in the process that made it. In a process that was forked since the object stays: it has none of the
