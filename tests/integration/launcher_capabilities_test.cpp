@@ -38,7 +38,7 @@ TEST_CASE("kill -9 of the launcher leaves no worker of a program whose file has 
   }
   const support::TemporaryDirectory folder;
   REQUIRE(::chmod(folder.path.c_str(), 0755) == 0);
-  const std::string program = folder.path + "/probe";
+  const std::string program = folder.path + "/launch_probe";
   std::filesystem::copy_file(support::probe, program);
   REQUIRE(::chmod(program.c_str(), 0755) == 0);
   struct statvfs mount {};

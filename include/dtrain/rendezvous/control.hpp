@@ -35,7 +35,7 @@ class Control {
     if (visit.thread == nullptr) {
       throw Error(Errc::closed,
                   std::string(doing) + (process_.is_current() ? ": this rank's process group has been destroyed"
-                                                              : ": this process was forked from a rank and is none"));
+                                                              : ": this process was forked from a rank, and is none"));
     }
     return visit.thread->run_blocking(std::forward<Make>(make), deadline, doing);
   }

@@ -1,9 +1,12 @@
 #include "dtrain/process_group.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -207,6 +210,44 @@ TEST_CASE("init_process_group joins as the identity that it is given") {
   std::array<double, 1> value{2};
   group.all_reduce_blocking(std::span<double>(value), ReduceOp::average);
   CHECK(value[0] == 2);
+}
+
+TEST_CASE("a process that a rank forks leaves the group's copy alone and is told what it is, and the rank goes on") {
+  dtrain::launch::JoinOptions options;
+  options.identity = dtrain::identity::ProcessIdentity{};
+  options.timeout = std::chrono::seconds(30);
+  std::optional<ThreadGroup> group(dtrain::init_process_group<ThreadPolicy>(options));
+  std::optional<ThreadGroup> part(group->split_blocking(0));
+  const auto beat = [&](dtrain::async::EventLoop& loop) -> dtrain::Task<int> {
+    for (;;) {
+      co_await loop.sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  auto background = std::make_optional(group->spawn(beat));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    std::string sentence;
+    try {
+      group->store().set_blocking("key", "the child's");
+    } catch (const dtrain::Error& error) {
+      sentence = error.what();
+    }
+    group->report_exception("the child's own trouble");
+    background.reset();
+    part.reset();
+    group.reset();
+    ::_exit(sentence.find("this process was forked from a rank, and is none") != std::string::npos ? 7 : 8);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 7));
+  CHECK(!background->done());
+  CHECK(!group->failure()->failed());
+  part->barrier_blocking();
+  group->store().set_blocking("key", "the rank's");
+  CHECK(group->store().get_blocking("key") == "the rank's");
+  CHECK_NOTHROW(group->throw_if_failed());
 }
 
 TEST_CASE("several ranks without an address to meet at are told what to set") {

@@ -12,6 +12,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/owning_process.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
@@ -96,7 +97,7 @@ class Allocation {
     bool enlisted = false;
   };
 
-  std::unique_ptr<Memory> memory_;
+  ProcessOwned<Memory> memory_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
