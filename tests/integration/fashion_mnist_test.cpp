@@ -75,6 +75,9 @@ TEST_CASE("three epochs on two ranks reach 0.86 on the test set in under a minut
   CHECK(trained.summary.number("world_size") == 2);
   CHECK(trained.summary.number("epochs") == 3);
   CHECK(trained.summary.text("samples_per_rank") == "[90000, 90000]");
+  CHECK(trained.summary.number("exposed_ms_per_step") >= 0);
+  CHECK(trained.summary.number("hidden_ms_per_step") >= 0);
+  CHECK(trained.summary.number("exposed_ms_per_step") + trained.summary.number("hidden_ms_per_step") > 0);
   CHECK(trained.summary.number("bytes_reduced") == 3 * steps_per_epoch * gradient_bytes);
   CHECK(static_cast<double>(trained.parameters.size()) == gradient_bytes);
   CHECK(trained.summary.text("parameters_digest") == sha256_of(trained.parameters));

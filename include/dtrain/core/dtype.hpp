@@ -65,6 +65,14 @@ struct dtype_of<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
 struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 
+namespace detail {
+/// `long` and `long long` are two types, of which std::int64_t is one.
+using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+}  // namespace detail
+template <>
+struct dtype_of<detail::OtherLong>
+    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
+
 /// A C++ type that dtrain knows the DType of.
 template <class T>
 concept Element = requires {

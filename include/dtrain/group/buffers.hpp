@@ -25,6 +25,44 @@ concept WritableHostValues = HostValues<Values> && requires(Values& values) {
 
 namespace detail {
 
+/// An integer without a DType of its own, such as std::int8_t or unsigned: moved as what has its size, not reduced.
+template <class T>
+concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
+                                    (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
+
+template <MovedOnly T>
+inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
+                                  : sizeof(T) == 4 ? DType::i32
+                                                   : DType::i64;
+
+template <class Values>
+concept MovedOnlyValues = requires(Values& values) {
+  requires MovedOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+};
+template <class Values>
+concept WritableMovedOnlyValues = MovedOnlyValues<Values> && requires(Values& values) {
+  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
+};
+
+template <class T, std::size_t Extent>
+BufferView moved_write_view(std::span<T, Extent> values) noexcept {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size(), moved_as<T>, {}};
+}
+template <class T, std::size_t Extent>
+ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
+}
+
+/// @returns false, and says why to who reduces such values
+template <class Values>
+constexpr bool refuse_reduction() noexcept {
+  static_assert(sizeof(Values) == 0,
+                "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
+                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
+                "dtrain/group/buffers.hpp)");
+  return false;
+}
+
 template <class Values>
 inline constexpr bool is_span = false;
 template <class T, std::size_t Extent>
@@ -55,6 +93,11 @@ struct WriteBuffer : BufferView {
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
   noexcept : BufferView(detail::write_view(std::span(values))) {}
+
+  template <detail::WritableMovedOnlyValues Values>
+  WriteBuffer(Values&&) noexcept {
+    static_cast<void>(detail::refuse_reduction<Values>());
+  }
 };
 
 /// What a collective reads. Lifetime: the memory outlives the work.
@@ -64,6 +107,31 @@ struct ReadBuffer : ConstBufferView {
 
   template <HostValues Values>
   ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
+
+  template <detail::MovedOnlyValues Values>
+  ReadBuffer(const Values&) noexcept {
+    static_cast<void>(detail::refuse_reduction<Values>());
+  }
+};
+
+/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides.
+struct MovedWriteBuffer : WriteBuffer {
+  using WriteBuffer::WriteBuffer;
+
+  template <detail::MovedOnly T, std::size_t Extent>
+  MovedWriteBuffer(std::span<T, Extent> values) noexcept : WriteBuffer(detail::moved_write_view(values)) {}
+
+  template <detail::WritableMovedOnlyValues Values>
+  requires(!detail::is_span<std::remove_const_t<Values>>) MovedWriteBuffer(Values& values)
+  noexcept : WriteBuffer(detail::moved_write_view(std::span(values))) {}
+};
+
+/// What it reads.
+struct MovedReadBuffer : ReadBuffer {
+  using ReadBuffer::ReadBuffer;
+
+  template <detail::MovedOnlyValues Values>
+  MovedReadBuffer(const Values& values) noexcept : ReadBuffer(detail::moved_read_view(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)
 

@@ -2,8 +2,11 @@
 /// @file
 /// The collectives of a process group.
 
+#include <span>
+
 #include "dtrain/backend/arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/dtype.hpp"
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
 #include "dtrain/group/passage.hpp"
@@ -14,8 +17,9 @@ namespace DTRAIN_NAMESPACE::group {
 /// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
 /// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
 /// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
-/// std::span, std::vector, std::array or array of a dtrain::Element. With a backend of device memory,
-/// all_reduce_blocking and broadcast_blocking take host memory besides, which is copied there and back.
+/// std::span, std::vector, std::array or array of a dtrain::Element, or, where nothing is reduced, of any integers of
+/// 1, 4 or 8 bytes. With a backend of device memory, all_reduce_blocking and broadcast_blocking take host memory
+/// besides, which is copied there and back.
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
@@ -46,13 +50,27 @@ class Collectives {
   }
   void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
 
+  /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
+  /// @returns the reduction of every rank's `value`
+  template <class Number>
+  Number all_reduce(Number value, ReduceOp op) const {
+    static_assert(Element<Number>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
+                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for a buffer call "
+                  "all_reduce_blocking(values, op)");
+    if constexpr (Element<Number>) {
+      all_reduce_blocking(std::span(&value, 1), op);
+    }
+    return value;
+  }
+
   /// `buffer` gets rank `root`'s content.
-  void broadcast(WriteBuffer buffer, int root, Stream stream) const {
+  void broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
     Communicator& channel = live();
     backend::check_broadcast(buffer, root, channel.size());
     channel.broadcast(buffer, root, stream);
   }
-  void broadcast_blocking(WriteBuffer buffer, int root) const {
+  void broadcast_blocking(MovedWriteBuffer buffer, int root) const {
     if constexpr (Passage<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
@@ -81,48 +99,49 @@ class Collectives {
 
   /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
   /// disjoint.
-  void all_gather(ReadBuffer input, WriteBuffer output,
+  void all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
     backend::check_all_gather(input, output, channel.rank(), channel.size());
     channel.all_gather(input, output, stream);
   }
-  void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
+  void all_gather_blocking(MovedReadBuffer input,
+                           MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
     all_gather(input, output, stream());
     wait();
   }
 
   /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
-  void send(ReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  void send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("send", input, peer, channel.rank(), channel.size());
     channel.send(input, peer, stream);
   }
-  void send_blocking(ReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+  void send_blocking(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
     send(input, peer, stream());
     wait();
   }
 
   /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
-  void recv(WriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  void recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("recv", output, peer, channel.rank(), channel.size());
     channel.recv(output, peer, stream);
   }
-  void recv_blocking(WriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+  void recv_blocking(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
     recv(output, peer, stream());
     wait();
   }
 
   /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
   /// disjoint.
-  void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
+  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_send_recv(input, to, output, from, channel.size());
     channel.send_recv(input, to, output, from, stream);
   }
-  void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,
+  void send_recv_blocking(MovedReadBuffer input, int to, MovedWriteBuffer output,
                           int from) const requires backend::CanSendRecv<Communicator> {
     send_recv(input, to, output, from, stream());
     wait();

@@ -47,6 +47,12 @@ TEST_CASE("a number that is no DType, as it could come from outside, has no size
 TEST_CASE("only types that dtrain knows are elements") {
   static_assert(dtrain::Element<float>);
   static_assert(dtrain::Element<std::uint8_t>);
+  static_assert(dtrain::Element<unsigned char>);
+  static_assert(dtrain::Element<long>);
+  static_assert(dtrain::Element<long long>);
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<long>::value) == sizeof(long));
+  CHECK(dtrain::size_bytes(dtrain::dtype_of<long long>::value) == sizeof(long long));
+  static_assert(!dtrain::Element<std::int8_t>);  // its average, minimum and maximum are not those of u8
   static_assert(!dtrain::Element<bool>);
   static_assert(!dtrain::Element<const float>);
   static_assert(!dtrain::Element<std::uint32_t>);

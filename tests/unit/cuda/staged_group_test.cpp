@@ -59,6 +59,7 @@ void check_topology() {
     CHECK(support::on_host<float>(data, count) == std::vector<float>(count, 6));
     group.broadcast_blocking(view, 2);
     group.throw_if_failed();
+    CHECK(group.all_reduce(0.5 * group.rank(), ReduceOp::average) == 0.5);  // a number of the host's
     const auto part = group.split_blocking(group.rank() == 0 ? 0 : 1);
     part.all_reduce_blocking(view, ReduceOp::average);
     CHECK(support::on_host<float>(data, count) == std::vector<float>(count, 6));

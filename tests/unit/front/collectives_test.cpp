@@ -83,6 +83,53 @@ TEST_CASE(
   static_assert(!std::is_constructible_v<ReadBuffer, int>);
 }
 
+TEST_CASE("integers without an element type are buffers of their size where they are only moved") {
+  using dtrain::group::MovedReadBuffer;
+  using dtrain::group::MovedWriteBuffer;
+  std::vector<std::int8_t> small(3);
+  const std::array<std::uint64_t, 2> large{};
+  unsigned middle[4] = {};
+  CHECK(MovedWriteBuffer(small).dtype == dtrain::DType::u8);
+  CHECK(MovedWriteBuffer(std::span(small).subspan(1)).count == 2);
+  CHECK(MovedWriteBuffer(middle).bytes() == 16);
+  CHECK(MovedReadBuffer(large).dtype == dtrain::DType::i64);
+  CHECK(MovedReadBuffer(std::span<const std::int8_t>(small)).count == 3);
+  CHECK(MovedReadBuffer(std::vector<float>(5)).dtype == dtrain::DType::f32);  // as everywhere
+  static_assert(!std::is_constructible_v<MovedWriteBuffer, const std::vector<std::int8_t>&>);
+  static_assert(!std::is_constructible_v<MovedReadBuffer, std::vector<std::uint16_t>&>);
+  run_well(2, [](const Group& group) {
+    std::vector<std::int8_t> values{static_cast<std::int8_t>(-1 - group.rank()), 7};
+    group.broadcast_blocking(values, 1);
+    CHECK(values == std::vector<std::int8_t>{-2, 7});
+    const std::array<std::uint64_t, 1> mine{~std::uint64_t{0} - static_cast<std::uint64_t>(group.rank())};
+    std::vector<std::uint64_t> all(2);
+    group.all_gather_blocking(mine, all);
+    CHECK(all == std::vector<std::uint64_t>{~std::uint64_t{0}, ~std::uint64_t{0} - 1});
+    if (group.rank() == 0) {
+      group.send_blocking(std::array<std::byte, 2>{std::byte{1}, std::byte{2}}, 1);
+    } else {
+      std::array<std::byte, 2> received{};
+      group.recv_blocking(received, 0);
+      CHECK(received[1] == std::byte{2});
+    }
+  });
+}
+
+TEST_CASE("one number is given and returned, of every element type that C++ computes with") {
+  run_well(3, [](const Group& group) {
+    const int rank = group.rank();
+    CHECK(group.all_reduce(0.5 * rank, ReduceOp::average) == 0.5);
+    CHECK(group.all_reduce(static_cast<float>(rank), ReduceOp::max) == 2.0F);
+    CHECK(group.all_reduce(rank, ReduceOp::sum) == 3);
+    CHECK(group.all_reduce(rank - 1LL, ReduceOp::min) == -1LL);
+    CHECK(group.all_reduce(rank + 1L, ReduceOp::product) == 6L);
+    CHECK(group.all_reduce(static_cast<unsigned char>(100 + rank), ReduceOp::sum) == (303 & 255));
+    std::array<long long, 2> counts{rank, 1};
+    group.all_reduce_blocking(counts, ReduceOp::sum);
+    CHECK(counts == std::array<long long, 2>{3, 3});
+  });
+}
+
 TEST_CASE("a group has the collectives that its backend's communicator is able to do, and no others") {
   static_assert(can_reduce_scatter<Group> && can_all_gather<Group> && can_send<Group> && can_split<Group>);
   using StoreGroup = GroupOf<support::StoreBackend>;
