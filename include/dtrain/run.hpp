@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <concepts>
 #include <cstdio>
 #include <exception>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -19,6 +21,7 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/launch/lost_output.hpp"
 #include "dtrain/launch/worker.hpp"
 #include "dtrain/process_group.hpp"
 
@@ -126,6 +129,17 @@ int run_worker(const launch::Worker& worker, Body& body) {
   }
 }
 
+/// Flushes what the body printed, and says so where the system did not take it.
+inline void say_lost_output(const launch::Worker& worker) {
+  const bool had_failed = std::ferror(stdout) != 0;
+  const int reason = std::fflush(stdout) != 0 ? errno : 0;
+  if (reason != 0 || had_failed) {
+    log(LogLevel::warning, "rank " + std::to_string(worker.identity.rank) + ": what it printed on " +
+                               launch::stream_name("stdout", STDOUT_FILENO) + " is lost, at least in part: " +
+                               (reason != 0 ? std::generic_category().message(reason) : "a write failed"));
+  }
+}
+
 }  // namespace detail
 
 /// Runs `body` on every rank and returns the process's exit code: the body's (1 for 256 and the like, of which the
@@ -139,7 +153,9 @@ int run(int argc, char** argv, Body body) {
   if (!start.worker) {
     return start.exit_code;
   }
-  return detail::run_worker<P>(*start.worker, body);
+  const int exit_code = detail::run_worker<P>(*start.worker, body);
+  detail::say_lost_output(*start.worker);
+  return exit_code;
 }
 
 /// The same without a body, for programs that are started once for each rank: joins and returns the group.

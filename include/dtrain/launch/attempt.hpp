@@ -138,19 +138,30 @@ class Attempt {
   }
 
   std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
-                                   const char* stream) const {
+                                   const char* stream) {
     LogFile log;
     if (log_directory_) {
-      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
+      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream,
+                    [this](const std::string& what) { say_lost(what); });
     }
     const bool is_live = rank == plan_->first_rank;
     return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log), folded);
+  }
+
+  /// Once: a disk that is full is so for all of them.
+  void say_lost(const std::string& what) {
+    if (!std::exchange(has_lost_log_, true)) {
+      services_.output.error().line("dtrain: ", what +
+                                                    "; the job goes on, and its output is shown here, but this file "
+                                                    "and others of --log-dir may lack the rest of it");
+    }
   }
 
   AttemptServices services_;
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
+  bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;
   int stops_before_end_ = 0;

@@ -10,8 +10,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "dtrain/async/event.hpp"
 #include "dtrain/launch/line_splitter.hpp"
@@ -42,6 +44,10 @@ class Console {
 
   bool is_terminal() const noexcept { return is_terminal_; }
   bool broken() const noexcept { return broken_; }
+
+  /// Called once with the errno, when the consumer takes nothing more.
+  void on_broken(std::function<void(int error)> handler) { on_broken_ = std::move(handler); }
+
   bool empty() const noexcept { return pending_.size() == written_; }
 
   /// How many bytes the consumer has taken: whether it moves.
@@ -130,6 +136,7 @@ class Console {
   /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
   /// other stream may have filled the same pipe since this one was woken.
   bool write_some() {
+    int error = 0;
     bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
     if (!broken_ && !would_block) {
       const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
@@ -138,7 +145,8 @@ class Console {
         taken_bytes_ += static_cast<std::uint64_t>(count);
       } else {
         would_block = errno == EAGAIN;
-        broken_ = errno != EAGAIN && errno != EINTR;
+        error = errno == EINTR || errno == EAGAIN ? 0 : errno;
+        broken_ = error != 0;
       }
     }
     if (broken_ || empty()) {
@@ -151,6 +159,9 @@ class Console {
     if (broken_ || pending_.size() - written_ <= high_water_bytes / 2) {
       room_.set();
     }
+    if (error != 0 && on_broken_) {
+      on_broken_(error);
+    }
     return !would_block;
   }
 
@@ -159,6 +170,7 @@ class Console {
   bool is_terminal_;
   bool can_wait_;
   bool broken_ = false;
+  std::function<void(int)> on_broken_;
   std::string pending_;
   std::size_t written_ = 0;  ///< how much of pending_ is out
   std::uint64_t taken_bytes_ = 0;

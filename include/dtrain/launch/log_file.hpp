@@ -8,8 +8,11 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
@@ -38,22 +41,29 @@ class LogFile {
   /// Keeps nothing.
   LogFile() noexcept = default;
 
+  /// @param on_lost is called once, with what cannot be written and why: "writing d/rank-0.stdout: No space ..."
   /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
-  explicit LogFile(const std::string& path)
-      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
+      : path_(path),
+        on_lost_(std::move(on_lost)),
+        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
     if (!file_) {
       throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
     }
   }
 
   /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
-  bool write(std::string_view bytes) noexcept {
+  bool write(std::string_view bytes) {
     while (file_ && !bytes.empty()) {
       const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
       if (count >= 0) {
         bytes.remove_prefix(static_cast<std::size_t>(count));
       } else if (errno != EINTR) {
+        const std::string reason = std::generic_category().message(errno);
         file_.reset();
+        if (on_lost_) {
+          on_lost_("writing " + path_ + ": " + reason);
+        }
         return false;
       }
     }
@@ -61,6 +71,8 @@ class LogFile {
   }
 
  private:
+  std::string path_;
+  std::function<void(const std::string&)> on_lost_;
   async::Descriptor file_;
 };
 

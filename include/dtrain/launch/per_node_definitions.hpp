@@ -19,6 +19,7 @@
 #include "dtrain/launch/flags.hpp"
 #include "dtrain/launch/help.hpp"
 #include "dtrain/launch/job_options.hpp"
+#include "dtrain/launch/lost_output.hpp"
 #include "dtrain/launch/node_job.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/per_node.hpp"
@@ -49,7 +50,12 @@ DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, const BackendFacts& b
     }
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
-      return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
+      if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
+        const Error lost = errno_error("printing the launcher's flags on " + stream_name("stdout", STDOUT_FILENO));
+        log(LogLevel::error, lost.what());
+        return Start(exit_code_exception);
+      }
+      return Start(0);
     }
     if (flags.in_process) {
       return Start(worker_alone(environment, std::move(flags.program)));

@@ -22,8 +22,9 @@ inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP, 
 
 /// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
 /// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
-/// read: SIGPIPE, because a reader that went away is an error of a write here; SIGTTIN and SIGTTOU, because a launcher
-/// in the background must not be stopped by its own pumping. Threads: for a process with one thread.
+/// read: SIGPIPE and SIGXFSZ, because a reader that went away and a file at its limit are errors of a write here;
+/// SIGTTIN and SIGTTOU, because a launcher in the background must not be stopped by its own pumping. Threads: for a
+/// process with one thread.
 class SignalReader {
  public:
   SignalReader() {
@@ -46,7 +47,7 @@ class SignalReader {
       throw errno_error("setting how SIGCHLD is handled");
     }
     sigset_t blocked = wanted;
-    for (const int signal : {SIGPIPE, SIGTTIN, SIGTTOU}) {
+    for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
       sigaddset(&blocked, signal);
     }
     descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -64,10 +65,12 @@ class SignalReader {
     while (next()) {  // what came too late must not hit the process when the mask falls
     }
     const timespec at_once{};
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    static_cast<void>(::sigtimedwait(&pipe, nullptr, &at_once));
+    sigset_t of_writes;
+    sigemptyset(&of_writes);
+    sigaddset(&of_writes, SIGPIPE);
+    sigaddset(&of_writes, SIGXFSZ);
+    while (::sigtimedwait(&of_writes, nullptr, &at_once) > 0) {
+    }
     static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
   }
 

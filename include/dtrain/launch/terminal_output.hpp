@@ -10,11 +10,12 @@
 #include <string_view>
 
 #include "dtrain/launch/console.hpp"
+#include "dtrain/launch/lost_output.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
-/// other. Lifetime: the loop outlives it. Threads: the loop's.
+/// other. A stdout that takes nothing more is said on stderr. Lifetime: the loop outlives it. Threads: the loop's.
 class TerminalOutput {
  public:
   TerminalOutput(async::EventLoop& loop, int output, int error)
@@ -23,7 +24,11 @@ class TerminalOutput {
         error_(loop, error, ::isatty(error) == 1),
         is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
         output_task_(loop.spawn(output_.write_out())),
-        error_task_(loop.spawn(error_.write_out())) {}
+        error_task_(loop.spawn(error_.write_out())) {
+    if (!is_one_) {
+      output_.on_broken([this, output](int reason) { error_.line("dtrain: ", lost_output("stdout", output, reason)); });
+    }
+  }
 
   Console& output() noexcept { return output_; }
   Console& error() noexcept { return is_one_ ? output_ : error_; }

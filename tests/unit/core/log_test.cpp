@@ -1,6 +1,10 @@
 #include "dtrain/core/log.hpp"
 
 #include <doctest/doctest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace {
 
@@ -30,3 +34,26 @@ TEST_CASE("a more talkative level is a higher one") {
 }
 
 }  // namespace
+
+TEST_CASE("a stderr that nobody reads does not end the process that logs, nor change what its signals do") {
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    int ends[2] = {-1, -1};
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    const bool ready = ::sigaction(SIGPIPE, &standard, nullptr) == 0 && ::pipe(ends) == 0 && ::close(ends[0]) == 0 &&
+                       ::dup2(ends[1], STDERR_FILENO) == STDERR_FILENO;
+    dtrain::log(dtrain::LogLevel::error, "nobody reads this");
+    sigset_t pending;
+    sigset_t blocked;
+    const bool as_before = ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 0 &&
+                           ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 &&
+                           ::sigismember(&blocked, SIGPIPE) == 0;
+    ::_exit(ready && as_before ? 7 : 8);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(process, &status, 0) == process);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 7);
+}

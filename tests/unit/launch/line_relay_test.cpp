@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <string>
+#include <vector>
 
 #include "dtrain/launch/spawn.hpp"
 
@@ -105,6 +107,8 @@ TEST_CASE("a console whose reader is gone takes nothing more and holds nobody up
   Pipe shown = make_pipe();
   Console console(loop, shown.writer.get(), false);
   const Spawned writing = loop.spawn(console.write_out());
+  std::vector<int> reasons;
+  console.on_broken([&reasons](int error) { reasons.push_back(error); });
   shown.reader.reset();
   for (int i = 0; i < 10000; ++i) {
     console.line("[0] ", std::string(100, 'x'));
@@ -113,6 +117,7 @@ TEST_CASE("a console whose reader is gone takes nothing more and holds nobody up
     }
   }
   CHECK(console.broken());
+  CHECK(reasons == std::vector<int>{EPIPE});
   CHECK(console.empty());
   const auto wait = [](Console& full, bool& in_time) -> Task<void> {
     const auto ready = co_await full.room(Deadline::after(milliseconds(500)));

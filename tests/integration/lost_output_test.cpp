@@ -1,0 +1,115 @@
+// ctest: TIMEOUT 120
+// A stdout or a log file that takes nothing more (a full disk, a reader that went away): the job goes on and says so.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/launch_probe.hpp"
+#include "support/program.hpp"
+#include "support/skip.hpp"
+#include "support/temporary_directory.hpp"
+
+using support::contains;
+using support::content;
+using support::lines_of;
+using support::probe;
+using support::Result;
+using support::TemporaryDirectory;
+
+namespace {
+
+/// Through a shell, which sets redirections and limits.
+Result run_in_shell(const std::string& script) {
+  return support::run("/bin/sh", {"-c", script});
+}
+
+/// How many lines of the launcher's stderr have a text.
+long lines_with(const Result& result, const std::string& text) {
+  const std::vector<std::string> lines = lines_of(result.error);
+  return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) { return contains(line, text); });
+}
+
+const std::string lost = " takes nothing more: ";
+const std::string job = probe + " --nproc-per-node=2 '*:join' '*:lines:3000' '*:stderr:done'";
+
+}  // namespace
+
+TEST_CASE("a full disk under stdout is said once, with its file and why, and the job goes on") {
+  const Result result = run_in_shell("exec " + job + " > /dev/full");
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.error, "[0] done\n"));
+  CHECK(contains(result.error, "[1] done\n"));
+  CHECK(contains(result.error,
+                 "dtrain: stdout ('/dev/full') takes nothing more: No space left on device; the job goes "
+                 "on, and what the ranks print there is lost from here on"));
+  CHECK(lines_with(result, lost) == 1);
+}
+
+TEST_CASE("a reader of stdout that goes away is said once, and the job goes on") {
+  const Result result = run_in_shell(job + " | head -n 1");
+  INFO(result.error);
+  CHECK(contains(result.error, "[0] done\n"));
+  CHECK(contains(result.error, "[1] done\n"));
+  CHECK(contains(result.error, "dtrain: stdout (a pipe) takes nothing more: Broken pipe; the job goes on"));
+  CHECK(lines_with(result, lost) == 1);
+  CHECK(lines_of(result.output).size() == 1);
+}
+
+TEST_CASE("a stdout at the limit of its size does not end the launcher") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path + "/output";
+  const Result result = run_in_shell("ulimit -f 8; exec " + job + " > " + file);
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.error, "dtrain: stdout ('" + file + "') takes nothing more: File too large"));
+  CHECK(lines_with(result, lost) == 1);
+  CHECK(contains(content(file), "] line 0 of "));
+}
+
+TEST_CASE("a full disk under --log-dir is said once, with its file and why, and the output goes on") {
+  const TemporaryDirectory directory;
+  for (const char* name : {"/rank-0.stdout", "/rank-1.stdout", "/rank-1.stderr"}) {
+    REQUIRE(::symlink("/dev/full", (directory.path + name).c_str()) == 0);
+  }
+  const Result result = run_in_shell("exec " + job + " --log-dir=" + directory.path);
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(lines_of(result.output).size() == 6000);
+  CHECK(lines_with(result, "No space left on device") == 1);
+  CHECK(contains(result.error, "dtrain: writing " + directory.path + "/rank-"));
+  CHECK(contains(result.error,
+                 ": No space left on device; the job goes on, and its output is shown here, but this file "
+                 "and others of --log-dir may lack the rest of it"));
+  CHECK(!contains(result.output, "No space left"));
+  CHECK(content(directory.path + "/rank-0.stderr") == "done\n");
+}
+
+TEST_CASE("flags that nobody can read are an error") {
+  const Result result = run_in_shell("exec " + probe + " --help-launch > /dev/full");
+  CHECK(result.exit_code == 1);
+  CHECK(
+      contains(result.error, "dtrain: printing the launcher's flags on stdout ('/dev/full'): No space left on device"));
+}
+
+TEST_CASE("what a rank printed and nobody took is said by the rank itself") {
+  const std::string example = DTRAIN_EXAMPLES_DIR "/hello_all_reduce";
+  if (!std::filesystem::exists(example)) {
+    dtrain_test::skip("the example hello_all_reduce is missing");
+    return;
+  }
+  const Result alone = run_in_shell("exec " + example + " --nproc-per-node=1 --in-process > /dev/full");
+  CHECK(alone.exit_code == 0);
+  CHECK(alone.error ==
+        "dtrain: rank 0: what it printed on stdout ('/dev/full') is lost, at least in part: No space left on device\n");
+  const Result job_of_two =
+      run_in_shell("for rank in 0 1; do RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
+                   std::to_string(20'000 + ::getpid() % 10'000) + " " + example + " > /dev/full & done; wait");
+  CHECK(contains(job_of_two.error, "dtrain: rank 0: what it printed on stdout ('/dev/full') is lost"));
+  CHECK(contains(job_of_two.error, "dtrain: rank 1: what it printed on stdout ('/dev/full') is lost"));
+}
