@@ -18,8 +18,8 @@
 #include <string>
 
 #include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/blocked_write_signals.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/file_size_errors.hpp"
 #include "dtrain/core/printable.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -67,7 +67,7 @@ class AtomicFile {
 
   /// Appends. @throws as the constructor
   void write(std::span<const std::byte> bytes) {
-    const FileSizeErrors no_signal;
+    const BlockedWriteSignals no_signal;
     while (!bytes.empty()) {
       const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
       if (written >= 0) {

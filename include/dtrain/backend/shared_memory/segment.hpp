@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/blocked_write_signals.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/file_size_errors.hpp"
 #include "dtrain/core/owning_process.hpp"
 #include "dtrain/net/descriptor.hpp"
 
@@ -45,7 +45,7 @@ class Segment {
       throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
     }
     int result = 0;
-    const FileSizeErrors no_signal;
+    const BlockedWriteSignals no_signal;
     do {
       result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
     } while (result != 0 && errno == EINTR);
@@ -95,7 +95,7 @@ class Segment {
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
     int result = 0;
-    const FileSizeErrors no_signal;
+    const BlockedWriteSignals no_signal;
     do {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
     } while (result == EINTR);
