@@ -1,4 +1,4 @@
-#include "dtrain/core/process_limits.hpp"
+#include "dtrain/core/blocked_write_signals.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -14,11 +14,11 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
-#include "dtrain/core/file_size_errors.hpp"
+#include "dtrain/core/process_limits.hpp"
 
 namespace {
 
-using dtrain::FileSizeErrors;
+using dtrain::BlockedWriteSignals;
 
 /// The exit code of a forked process that does `act`; 128 + signal.
 template <class F>
@@ -95,7 +95,7 @@ TEST_CASE("a file beyond the limit ends a process, but where that is made an err
   CHECK(in_child([&] {
           if (!limited()) return 1;
           for (int i = 0; i < 2; ++i) {
-            const FileSizeErrors no_signal;
+            const BlockedWriteSignals no_signal;
             if (write_at(beyond) != EFBIG || write_at(10) != 0) return 2;
           }
           return 0;
@@ -103,7 +103,7 @@ TEST_CASE("a file beyond the limit ends a process, but where that is made an err
   CHECK(in_child([&] {
           if (!limited()) return 1;
           {
-            const FileSizeErrors no_signal;
+            const BlockedWriteSignals no_signal;
             if (write_at(beyond) != EFBIG) return 2;
           }
           return write_at(beyond);
