@@ -28,9 +28,11 @@ class CuttingProxy {
  public:
   enum class How { reset, end };
 
-  explicit CuttingProxy(std::uint16_t target)
+  /// @param port where it listens; any free one for 0
+  /// @param host the last number of its address, 127.0.0.host
+  explicit CuttingProxy(std::uint16_t target, std::uint16_t port = 0, std::uint32_t host = 1)
       : target_(target), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = loopback(0);
+    sockaddr_in address = loopback(port, host);
     socklen_t size = sizeof address;
     if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
         ::listen(listener_.get(), 64) != 0 ||
@@ -61,6 +63,10 @@ class CuttingProxy {
 
   /// While it is on, new connections break at once.
   void refuse(bool on) { refusing_.store(on); }
+  int refused() const { return refused_.load(); }
+
+  /// While it is on, only the first piece that the target sends over a connection is carried.
+  void mute(bool on) { muting_.store(on); }
 
   /// Carries 4 KiB at most in each direction, then pauses for so long.
   void throttle(std::chrono::milliseconds pause) { pause_.store(pause); }
@@ -69,13 +75,17 @@ class CuttingProxy {
   void hold(bool on) { holding_.store(on); }
 
  private:
-  using Pair = std::pair<dtrain::net::Descriptor, dtrain::net::Descriptor>;
+  struct Pair {
+    dtrain::net::Descriptor first;
+    dtrain::net::Descriptor second;
+    bool has_answered = false;
+  };
 
-  static sockaddr_in loopback(std::uint16_t port) {
+  static sockaddr_in loopback(std::uint16_t port, std::uint32_t host = 1) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + host);
     return address;
   }
 
@@ -103,13 +113,14 @@ class CuttingProxy {
   void admit() {
     dtrain::net::Descriptor near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!near || refusing_.load()) {
+      ++refused_;
       return;
     }
     dtrain::net::Descriptor far(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = loopback(target_);
     if (::connect(far.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
       const std::lock_guard lock(mutex_);
-      pairs_.emplace_back(std::move(near), std::move(far));
+      pairs_.push_back({std::move(near), std::move(far)});
       ++accepted_;
     }
   }
@@ -119,18 +130,23 @@ class CuttingProxy {
       return;
     }
     const std::lock_guard lock(mutex_);
-    std::erase_if(pairs_, [](const Pair& pair) {
-      return !forward(pair.first.get(), pair.second.get()) || !forward(pair.second.get(), pair.first.get());
+    std::erase_if(pairs_, [this](Pair& pair) {
+      bool asked = false;
+      const bool is_muted = muting_.load() && pair.has_answered;
+      const bool is_open = forward(pair.first.get(), pair.second.get(), asked) &&
+                           (is_muted || forward(pair.second.get(), pair.first.get(), pair.has_answered));
+      return !is_open;
     });
   }
 
-  /// False once either end is gone.
-  static bool forward(int from, int to) {
+  /// False once either end is gone. @param carried set where there was something
+  static bool forward(int from, int to, bool& carried) {
     std::array<std::byte, 4096> buffer;
     const ssize_t count = ::recv(from, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count < 0) {
       return errno == EAGAIN || errno == EINTR;
     }
+    carried = true;
     return count > 0 && ::send(to, buffer.data(), static_cast<std::size_t>(count), MSG_NOSIGNAL) == count;
   }
 
@@ -142,7 +158,9 @@ class CuttingProxy {
   std::atomic<bool> refusing_{false};
   std::atomic<bool> holding_{false};
   std::atomic<std::chrono::milliseconds> pause_{std::chrono::milliseconds(0)};
+  std::atomic<bool> muting_{false};
   std::atomic<int> accepted_{0};
+  std::atomic<int> refused_{0};
   std::jthread thread_;  ///< last: it ends before what it uses
 };
 

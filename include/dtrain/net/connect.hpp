@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/seconds_text.hpp"
 #include "dtrain/net/connection.hpp"
@@ -18,14 +19,6 @@ namespace DTRAIN_NAMESPACE::net {
 struct ConnectResult {
   std::optional<Connection> connection;
   int error = 0;
-};
-
-/// How connect_with_backoff waits between tries.
-struct Backoff {
-  std::chrono::milliseconds first{10};
-  std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds one_try{5000};         ///< for an address that does not answer at all
-  std::chrono::milliseconds unresolved_for{5000};  ///< how long a name may stay unknown
 };
 
 /// One try. @throws Error (posix) if no socket can be made
@@ -82,39 +75,48 @@ inline bool worth_retrying(int error) noexcept {
 
 }  // namespace detail
 
-/// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
-/// growing delay, until the deadline.
-/// @throws Error (refused) for a name that stays unknown; Error (posix), with the host, the port, the last reason and
-/// the time spent, when the deadline passes or at once for what trying again cannot change
+/// One try of each address in turn. @param one_try how long each may take
+/// @returns the first connection, or of the reasons the one that tells most: "::1 is not there" says less about
+/// localhost than "127.0.0.1 refused"
+inline async::Task<ConnectResult> connect_to_one_of(async::EventLoop& loop, std::vector<Endpoint> endpoints,
+                                                    Deadline deadline, std::chrono::milliseconds one_try) {
+  int error = ETIMEDOUT;
+  for (const Endpoint& endpoint : endpoints) {
+    ConnectResult result = co_await connect(loop, endpoint, earlier(deadline, Deadline::after(one_try)));
+    if (result.connection) {
+      co_return std::move(result);
+    }
+    const bool tells = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
+    error = tells || &endpoint == endpoints.data() ? result.error : error;
+  }
+  co_return ConnectResult{std::nullopt, error};
+}
+
+/// Connects to a host that may not listen, or have a known name, yet: resolves it, tries its addresses in order, and
+/// begins again after a growing delay, until the deadline.
+/// @throws Error (refused) for a name that stays unknown, or can be none; Error (posix), with the host, the port, the
+/// last reason and the time spent, when the deadline passes or at once for what trying again cannot change
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  const Deadline name_deadline = earlier(deadline, Deadline::at(begin + backoff.unresolved_for));
-  int last_error = ETIMEDOUT;
-  bool known = false;
-  std::chrono::milliseconds delay = backoff.first;
-  for (;; delay = std::min(2 * delay, backoff.longest)) {
-    async::Task<Resolution> lookup = resolve(loop, host, port, known ? deadline : name_deadline);
-    const Resolution resolution = co_await std::move(lookup);
-    known = known || !resolution.endpoints.empty();
-    if (!known && Deadline::Clock::now() + delay >= name_deadline.instant()) {
-      throw unresolved_error(host, resolution.reason);
+  for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<std::vector<Endpoint>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
+    std::vector<Endpoint> endpoints = co_await std::move(lookup);
+    async::Task<ConnectResult> attempt = connect_to_one_of(loop, std::move(endpoints), deadline, backoff.one_try);
+    ConnectResult result = co_await std::move(attempt);
+    if (result.connection) {
+      co_return *std::move(result.connection);
     }
-    for (const Endpoint& endpoint : resolution.endpoints) {
-      const Deadline try_deadline = earlier(deadline, Deadline::after(backoff.one_try));
-      ConnectResult result = co_await connect(loop, endpoint, try_deadline);
-      if (result.connection) {
-        co_return std::move(*result.connection);
-      }
-      // "::1 is not there" says less about localhost than "127.0.0.1 refused"
-      const bool telling = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
-      last_error = telling || &endpoint == resolution.endpoints.data() ? result.error : last_error;
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const Error error = posix_error(
+        result.error,
+        "connecting to " + host + " port " + std::to_string(port) + ", tried for " + seconds_text(now - begin),
+        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    if (!detail::worth_retrying(result.error) || now + delay >= deadline.instant()) {
+      throw error;
     }
-    const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
-    if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
-      const std::string spent = seconds_text(Deadline::Clock::now() - begin);
-      throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
-                        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    if (backoff.on_failure) {
+      backoff.on_failure(error.what());
     }
     co_await loop.sleep_for(delay);
   }

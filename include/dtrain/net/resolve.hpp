@@ -4,7 +4,9 @@
 
 #include <netdb.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,7 +17,9 @@
 
 #include "dtrain/async/event.hpp"
 #include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/net/address.hpp"
+#include "dtrain/net/backoff.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -29,6 +33,33 @@ struct Resolution {
 inline Error unresolved_error(const std::string& host, const std::string& reason) {
   return {Errc::refused, "resolving host '" + host + "': " + reason +
                              "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+}
+
+/// Why a host that did not resolve never will; empty where it may come to be a name. Nothing is below .invalid (RFC
+/// 6761, 6.4).
+inline std::string why_no_name(const std::string& host) {
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    return "a host name has 1 to 255 characters";
+  }
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto may_be = [&](char c) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) != 0;  // or a part of one
+    return is_letter || is_digit(c) || c == '-' || c == '_' || c == '.';
+  };
+  if (!std::all_of(host.begin(), host.end(), may_be)) {
+    return "a host name has letters, digits, '-', '_' and '.' alone";
+  }
+  if (host.front() == '.' || host.find("..") != std::string::npos) {
+    return "no part of a host name between its dots is empty";
+  }
+  if (host.ends_with(".invalid")) {
+    return "no name that ends in .invalid exists";
+  }
+  if (host.find('.') != std::string::npos &&
+      std::all_of(host.begin(), host.end(), [&](char c) { return c == '.' || is_digit(c); })) {
+    return "it is no address, and a name does not have digits alone";
+  }
+  return {};
 }
 
 namespace detail {
@@ -128,7 +159,7 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
     co_return std::move(resolution);
   }
   if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
-    resolution.reason = "a host name has 1 to 255 characters";
+    resolution.reason = why_no_name(host);
     co_return std::move(resolution);
   }
   struct Abandon {
@@ -142,6 +173,35 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
   }
   resolution.reason = "the name service did not answer in time";
   co_return std::move(resolution);
+}
+
+/// At least one address of `host`. Asks again after a growing delay, because a name may come to be later: that of a pod
+/// of Kubernetes once the pod has an address.
+/// @throws Error (refused) at the deadline, with the time spent, or at once for what can be no name
+inline async::Task<std::vector<Endpoint>> resolve_with_backoff(async::EventLoop& loop, std::string host,
+                                                               std::uint16_t port, Deadline deadline,
+                                                               Backoff backoff = {}) {
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const std::string why_none = why_no_name(host);
+  for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<Resolution> lookup = resolve(loop, host, port, deadline);
+    Resolution resolution = co_await std::move(lookup);
+    if (!resolution.endpoints.empty()) {
+      co_return std::move(resolution.endpoints);
+    }
+    if (!why_none.empty()) {
+      throw unresolved_error(host, why_none);
+    }
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const Error error = unresolved_error(host, resolution.reason + " (tried for " + seconds_text(now - begin) + ")");
+    if (now + delay >= deadline.instant()) {
+      throw error;
+    }
+    if (backoff.on_failure) {
+      backoff.on_failure(error.what());
+    }
+    co_await loop.sleep_for(delay);
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::net

@@ -11,13 +11,14 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <unistd.h>
 
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/log.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/knock.hpp"
+#include "dtrain/rendezvous/slow_notice.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -56,12 +57,16 @@ class Entrance {
     if (turn.count() > 0) {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(turn)));
     }
+    SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
+    backoff_.on_failure = [&notice](const std::string& why) { notice.note(why); };
     const std::uint16_t first = address_.port;
-    std::chrono::milliseconds delay{10};
-    for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
+    std::chrono::milliseconds delay = backoff_.first;
+    bool is_again = false;
+    for (std::uint16_t place = 0;;) {
       address_.port = static_cast<std::uint16_t>(first + place);
+      has_called_ = false;
       Entered entered;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_, deadline_) : try_place(entered);
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered) : try_place(entered);
       const bool in = co_await std::move(attempt);
       if (in) {
         entered.address = address_;
@@ -70,9 +75,16 @@ class Entrance {
       if (Deadline::Clock::now() + delay >= deadline_.instant()) {
         throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
       }
-      if (place + 1 == address_.ports) {
+      notice.note(in_vain_);
+      is_again = has_called_ && !is_again;
+      if (is_again) {  // a store that took the Join waits for this rank, for its grace
+        co_await loop_->sleep_for(backoff_.first);
+        continue;
+      }
+      place = static_cast<std::uint16_t>((place + 1) % address_.ports);
+      if (place == 0) {
         co_await loop_->sleep_for(delay);
-        delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+        delay = std::min(2 * delay, backoff_.longest);
       }
     }
   }
@@ -82,8 +94,6 @@ class Entrance {
   static constexpr std::chrono::milliseconds one_place{500};
   /// And how long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
   static constexpr std::chrono::milliseconds settling{5000};
-  /// How long users wait without a word.
-  static constexpr std::chrono::seconds silence{10};
 
   /// How long a rank waits before it calls. More calls at once than a listener's queue holds (4096 on most systems) are
   /// dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as fast as a store
@@ -101,12 +111,12 @@ class Entrance {
   async::Task<bool> try_place(Entered& entered) {
     bool in = false;
     try {
-      const Deadline moment = earlier(deadline_, Deadline::after(one_place));
-      in = co_await try_once(entered, moment, earlier(deadline_, Deadline::after(settling)));
+      in = co_await try_once(entered);
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && !is_elsewhere_)) {
+      const bool is_final = !is_elsewhere_ || !net::why_no_name(address_.host).empty();
+      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
         throw;
       }
       in_vain_ = error.what();
@@ -115,11 +125,14 @@ class Entrance {
   }
 
   /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
-  async::Task<bool> try_once(Entered& entered, Deadline deadline, Deadline settled) {
+  async::Task<bool> try_once(Entered& entered) {
     is_elsewhere_ = true;
-    net::Connection connection = co_await connect(deadline);
+    net::Connection connection = co_await connect();
     entered.link = std::make_unique<Link>(std::move(connection));
     Knock call = make_join();
+    const bool is_only = address_.ports == 1;
+    const Deadline deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(one_place));
+    const Deadline settled = is_only ? deadline_ : earlier(deadline_, Deadline::after(settling));
     KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline, settled);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_elsewhere_ = refused->other_job;
@@ -134,6 +147,7 @@ class Entrance {
       throw timed_out("the store took the connection but does not answer");
     }
     if (none != nullptr) {
+      has_called_ = none->called;
       in_vain_ = "what listens there closed the connection without an answer (" + none->reason + ")";
       co_return false;
     }
@@ -141,23 +155,24 @@ class Entrance {
     co_return true;
   }
 
-  /// With a word to the user where it takes long.
-  async::Task<net::Connection> connect(Deadline deadline) {
-    const Deadline moment = earlier(deadline, Deadline::after(silence));
-    std::string so_far;
-    try {
-      net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, moment);
+  /// The only place is tried until it answers; of several each once, since there is a next one.
+  async::Task<net::Connection> connect() {
+    if (address_.ports == 1) {
+      async::Task<net::Connection> patient =
+          net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+      net::Connection connection = co_await std::move(patient);
       co_return std::move(connection);
-    } catch (const Error& error) {
-      constexpr std::chrono::milliseconds longest_delay(1100);  // it ends by so much before its deadline
-      if (moment.remaining() > longest_delay || moment.instant() == deadline.instant()) {
-        throw;
-      }
-      so_far = error.what();
     }
-    log(LogLevel::warning, doing_ + ": still waiting; " + so_far);
-    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
-    co_return std::move(connection);
+    async::Task<std::vector<net::Endpoint>> lookup =
+        net::resolve_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+    std::vector<net::Endpoint> endpoints = co_await std::move(lookup);
+    async::Task<net::ConnectResult> attempt =
+        net::connect_to_one_of(*loop_, std::move(endpoints), deadline_, one_place);
+    net::ConnectResult result = co_await std::move(attempt);
+    if (!result.connection) {
+      throw posix_error(result.error, "connecting to " + address_.text());
+    }
+    co_return *std::move(result.connection);
   }
 
   /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
@@ -180,6 +195,8 @@ class Entrance {
   std::string doing_;
   Deadline deadline_;
   std::string in_vain_;
+  net::Backoff backoff_;
+  bool has_called_ = false;   ///< the last try ended after its Join was sent
   bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
 };
 

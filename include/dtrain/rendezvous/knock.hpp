@@ -32,6 +32,7 @@ struct Address {
 struct NoAnswer {
   std::string reason;
   bool timed_out = false;
+  bool called = false;  ///< the Join or Resume was sent: the store may have acted on it
 };
 
 using KnockResult = std::variant<Accepted, Refused, Failure, NoAnswer>;
@@ -43,8 +44,8 @@ inline Error no_store_error(const std::string& doing) {
                doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
 }
 
-inline NoAnswer no_answer(const net::FrameResult& frame) {
-  return {frame.reason, frame.status == net::FrameStatus::timed_out};
+inline NoAnswer no_answer(const net::FrameResult& frame, bool called) {
+  return {frame.reason, frame.status == net::FrameStatus::timed_out, called};
 }
 
 }  // namespace detail
@@ -67,7 +68,7 @@ inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock 
   }
   const net::FrameResult first = co_await link.reader.read_frame(deadline);
   if (!first.ok()) {
-    co_return detail::no_answer(first);
+    co_return detail::no_answer(first, false);
   }
   std::optional<DoorAnswer> answer = decode_door_answer(first.payload);
   if (answer && std::holds_alternative<Refused>(*answer)) {
@@ -92,11 +93,11 @@ inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock 
   transcript.add(frame);
   const net::IoResult called = co_await link.writer.write_frame(frame, settled);
   if (!called.ok()) {
-    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
+    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out, true};
   }
   const net::FrameResult second = co_await link.reader.read_frame(settled);
   if (!second.ok()) {
-    co_return detail::no_answer(second);
+    co_return detail::no_answer(second, true);
   }
   answer = decode_door_answer(second.payload);
   if (!answer || std::holds_alternative<Challenge>(*answer)) {

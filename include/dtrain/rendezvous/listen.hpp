@@ -14,6 +14,7 @@
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/resolve.hpp"
 #include "dtrain/rendezvous/knock.hpp"
+#include "dtrain/rendezvous/slow_notice.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -101,8 +102,9 @@ inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const s
 /// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
 /// address of the default route, and at the loopback address that the name means here. 0.0.0.0 and :: are every
 /// address.
-/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
-/// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve by the
+/// deadline; Error (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of
+/// this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
                                                                 ListenRules rules) {
@@ -123,11 +125,12 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
     }
     co_return std::move(listeners);
   }
-  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
-  const std::vector<net::Endpoint>& resolved = resolution.endpoints;
-  if (resolved.empty()) {
-    throw net::unresolved_error(host, resolution.reason);
-  }
+  SlowNotice notice(loop, "opening the job's store at " + host + ":" + std::to_string(port),
+                    "the name service has not answered");
+  net::Backoff backoff;
+  backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
+  async::Task<std::vector<net::Endpoint>> lookup = net::resolve_with_backoff(loop, host, port, deadline, backoff);
+  const std::vector<net::Endpoint> resolved = co_await std::move(lookup);
   const bool loopback = net::is_written_as_loopback(host);
   const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
     return (loopback || !endpoint.is_loopback()) && listen(endpoint);

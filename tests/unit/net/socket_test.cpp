@@ -10,6 +10,7 @@
 #include "dtrain/net/connect.hpp"
 #include "dtrain/net/frame.hpp"
 #include "dtrain/net/listener.hpp"
+#include "support/name_service.hpp"
 #include "support/skip.hpp"
 
 namespace {
@@ -218,11 +219,11 @@ TEST_CASE("connecting in vain names host, port, reason and time, and ends at its
 
 TEST_CASE("a host that does not resolve is named, with what to set") {
   EventLoop loop;
-  net::Backoff impatient;
-  impatient.unresolved_for = 300ms;
-  for (const std::string host : {"no-such-host.invalid", "", "two words"}) {
+  net::Backoff patient;
+  patient.on_failure = [](const std::string& why) { FAIL("it tries again: ", why); };
+  for (const std::string host : {"no-such-host.invalid", "", "two words", "host:29500", "10.0.0.256", "a..b"}) {
     try {
-      loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), impatient), soon());
+      loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), patient), soon());
       FAIL("it resolved");
     } catch (const Error& error) {
       const std::string sentence = error.what();
@@ -230,6 +231,49 @@ TEST_CASE("a host that does not resolve is named, with what to set") {
       CHECK(sentence.find("'" + host + "'") != std::string::npos);
       CHECK(sentence.find("MASTER_ADDR") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("a name that is unknown is asked for again until it is known, and each time it is said what is waited for") {
+  EventLoop loop;
+  support::NameService& names = support::NameService::get();
+  names.reset();
+  Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+  std::vector<std::string> sentences;
+  net::Backoff patient;
+  patient.longest = 20ms;
+  patient.on_failure = [&](const std::string& why) {
+    sentences.push_back(why);
+    if (sentences.size() == 30) {
+      names.set_address("127.0.0.1");
+    }
+  };
+  const auto body = [&]() -> Task<void> {
+    Task<Connection> connecting =
+        net::connect_with_backoff(loop, "train-0.train.test", listener.port(), soon(), patient);
+    const Connection connection = co_await std::move(connecting);
+    CHECK(connection.peer().port() == listener.port());
+  };
+  loop.run_until(body(), soon());
+  CHECK(names.asked() == 31);
+  REQUIRE(sentences.size() == 30);
+  CHECK(sentences.front().find("resolving host 'train-0.train.test': Name or service not known (tried for 0.0 s); set "
+                               "MASTER_ADDR (or --master-addr) to a name or address that this machine can reach") == 0);
+}
+
+TEST_CASE("a name that stays unknown is given up at the deadline, with the time spent") {
+  EventLoop loop;
+  support::NameService::get().reset();
+  try {
+    loop.run_until(net::connect_with_backoff(loop, "nobody.test", 1, Deadline::after(200ms)), soon());
+    FAIL("it connected");
+  } catch (const Error& error) {
+    const std::string sentence = error.what();
+    CAPTURE(sentence);
+    CHECK(error.code() == Errc::refused);
+    CHECK(sentence.find("resolving host 'nobody.test': ") == 0);
+    CHECK(sentence.find("(tried for 0.") != std::string::npos);
+    CHECK(support::NameService::get().asked() > 1);
   }
 }
 
