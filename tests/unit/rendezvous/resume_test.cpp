@@ -14,6 +14,7 @@
 
 #include "proxied_ranks.hpp"
 #include "raw_client.hpp"
+#include "support/name_service.hpp"
 
 using namespace rendezvous_test;
 using dtrain_test::CuttingProxy;
@@ -181,6 +182,45 @@ TEST_CASE("no request is lost, however much is on its way when the connection br
     CHECK_FALSE(ranks[0]->failure()->failed());
     CHECK_FALSE(ranks[1]->failure()->failed());
   }
+}
+
+TEST_CASE("a session goes on at the address that was good, though the name service is slow just then") {
+  support::NameService& names = support::NameService::get();
+  names.reset();
+  names.set_address("127.0.0.1");
+  StoreOptions options = StoreProcess::with_world_size(1);
+  options.limits.grace = std::chrono::seconds(4);
+  StoreProcess store(options);
+  CuttingProxy proxy(store.port());
+  ParticipantOptions rank = rank_options(0, 1, proxy.port());
+  rank.master_host = "store.test";
+  Participant participant(rank);
+  names.hold(true);
+  const int asked = names.asked();
+  for (int i = 1; i <= 3; ++i) {
+    proxy.cut(i == 2 ? CuttingProxy::How::end : CuttingProxy::How::reset);
+    CHECK_NOTHROW(CHECK(participant.store().add_blocking("sum", 1, soon()) == i));
+  }
+  CHECK(names.asked() == asked);
+  CHECK(proxy.accepted() > 1);
+  names.hold(false);
+}
+
+TEST_CASE("a session goes on where its store's name leads by now, if the address that was good is not any more") {
+  support::NameService& names = support::NameService::get();
+  names.reset();
+  names.set_address("127.0.0.1");
+  StoreProcess store(patient(1));
+  CuttingProxy first(store.port());
+  CuttingProxy second(store.port(), first.port(), 2);
+  ParticipantOptions rank = rank_options(0, 1, first.port());
+  rank.master_host = "store.test";
+  Participant participant(rank);
+  names.set_address("127.0.0.2");
+  first.refuse(true);
+  first.cut(CuttingProxy::How::reset);
+  CHECK(participant.store().add_blocking("sum", 1, soon()) == 1);
+  CHECK(second.accepted() == 1);
 }
 
 TEST_CASE("who does not come back within the grace is lost, and is told that its session is over when it does") {
