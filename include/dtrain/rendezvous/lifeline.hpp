@@ -60,6 +60,7 @@ class Lifeline {
  private:
   /// How long an address may take to answer at first: TCP itself would repeat a lost SYN only after a second.
   static constexpr std::chrono::milliseconds first_try{100};
+  static constexpr std::chrono::milliseconds longest_try{5000};
 
   Line::Handlers line_handlers() {
     Line::Handlers handlers;
@@ -121,7 +122,7 @@ class Lifeline {
           if (one_try_ == first_try) {
             looking_ = loop_.spawn(look_up(deadline), [](const std::exception_ptr&) {});
           }
-          one_try_ *= 2;
+          one_try_ = std::min(2 * one_try_, longest_try);
           std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
           co_await loop_.sleep_for(std::chrono::milliseconds(10));
         }
