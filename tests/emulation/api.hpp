@@ -45,5 +45,6 @@ void count_host_wait() noexcept;
 /// Set faults and settings back.
 void reset_devices() noexcept;
 void reset_nccl() noexcept;
+void forget_mistakes_with_memory() noexcept;
 
 }  // namespace emulation

@@ -92,7 +92,27 @@ void Communicator::abort() {
 void Communicator::release() {
   for (std::thread& helper : helpers_)
     helper.join();
+  say_closing();
+  wait_for_node();
+  forget_registrations(*this);
   unreference();
+}
+
+void Communicator::say_closing() noexcept {
+  if (!connected_.load()) return;
+  own().closing.store(1);
+  ring_ranks();
+}
+
+void Communicator::wait_for_node() noexcept {
+  for (int rank = 0; connected_.load() && rank < size_; ++rank) {
+    RankCell& other = cell(rank);
+    for (;;) {
+      const std::uint32_t seen = segment_->bell.load(std::memory_order_relaxed);
+      if (other.host != own().host || other.closing.load() != 0 || has_ended(other.process)) break;
+      park(segment_->bell, seen);
+    }
+  }
 }
 
 void Communicator::unreference() noexcept {
@@ -110,9 +130,8 @@ void Communicator::finalize() {
   wait_until(bell_, [this] {
     return is_aborted() || finished_.load(std::memory_order_acquire) == issued_.load(std::memory_order_relaxed);
   });
-  own().finalized.store(1);
-  ring_ranks();
-  if (wait_for_all([](RankCell& cell) { return cell.finalized.load() != 0; })) set_state(ncclSuccess);
+  say_closing();
+  if (!is_aborted()) set_state(ncclSuccess);
 }
 
 }  // namespace emulation

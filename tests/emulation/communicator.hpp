@@ -40,13 +40,16 @@ class Communicator {
   /// Joins the other ranks on a thread of its own; state() tells how it ended.
   void begin_init(const ncclUniqueId& id);
   /// Agrees on the parts of a split with the parent's other ranks on a thread of its own, then joins those of its part;
-  /// without a `child` it only tells the others that this rank has none. The handle is written late, as NCCL does: when
-  /// the parent's polls no longer say ncclInProgress, it is there.
+  /// without a `child` it only tells the others that this rank has none. The handle is written late, of a non-blocking
+  /// parent a moment after its polls no longer say ncclInProgress, as users of NCCL saw (NVIDIA/nccl#1472).
   static void begin_split(Communicator& parent, Communicator* child, ncclComm_t* handle, int color, int key);
-  /// Waits on a thread of its own for what was issued, and for the other ranks to come here.
+  /// Registers memory with all ranks on a thread of its own. The handle is written late, as that of a split.
+  void begin_window(void* memory, std::atomic_ref<ncclWindow_t> window);
+  /// Waits on a thread of its own for what was issued, and for no other rank.
   void begin_finalize();
   void abort();
-  /// Lets go of the handle; nobody may use it any more.
+  /// Lets go of the handle; nobody may use it any more. Blocking: until all ranks of the node are closing theirs, whose
+  /// connections NCCL's proxy serves until then (src/proxy.cc, ncclProxyService); a process that has ended is closed.
   void release();
 
   ncclResult_t state() const noexcept;
@@ -64,6 +67,7 @@ class Communicator {
 
   /// The place of an operation among all of the communicator; held until finish().
   std::uint64_t issue() noexcept;
+  bool has_work() const noexcept { return finished_.load() != issued_.load(); }
   /// Blocking: until all operations issued before have ended. False where the communicator was aborted.
   bool start(std::uint64_t place) noexcept;
   void finish(std::uint64_t place) noexcept;
@@ -105,7 +109,20 @@ class Communicator {
 
  private:
   ~Communicator();
+  /// Runs on a thread of NCCL's; the communicator is in progress meanwhile, and no longer during `afterwards`.
+  template <class Body, class Afterwards>
+  void begin(Body body, Afterwards afterwards) {
+    helpers_running_.fetch_add(1);
+    helpers_.emplace_back([this, body, afterwards] {
+      body();
+      helpers_running_.fetch_sub(1);
+      ring(bell_);
+      afterwards();
+    });
+  }
   void join(const ncclUniqueId& id);
+  void say_closing() noexcept;
+  void wait_for_node() noexcept;
   bool agree_on_split(Communicator* child, int color, int key, std::uint32_t round, ncclUniqueId& id);
   /// Of a child: finds its ranks among the parent's.
   bool take_part(Communicator& parent, std::uint32_t round, ncclUniqueId& id);
@@ -121,6 +138,7 @@ class Communicator {
   bool finalized_ = false;
   bool never_completes_ = false;
   std::uint32_t splits_ = 0;
+  std::uint32_t windows_ = 0;
   Segment* segment_ = nullptr;
   std::vector<std::thread> helpers_;
   std::array<char, 256> text_{};
@@ -128,6 +146,7 @@ class Communicator {
   std::atomic<int> helpers_running_{0};
   std::atomic<int> polls_left_{0};
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> connected_{false};  // to all ranks
   std::atomic<int> references_{1};
   std::atomic<int> running_{0};
   std::atomic<std::uint64_t> issued_{0};
@@ -137,6 +156,9 @@ class Communicator {
 
 /// NCCL's faults and settings, as tests set them.
 bool init_is_to_hang(int device) noexcept;
+bool init_is_to_fail(int device) noexcept;
+/// Of memory, which go with the communicator.
+void forget_registrations(const Communicator& communicator) noexcept;
 /// The fault that the operation starting now is to have; -1 for none.
 int fault_of_next_operation(int device) noexcept;
 bool mismatches_are_reported() noexcept;

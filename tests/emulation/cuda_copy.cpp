@@ -51,7 +51,7 @@ cudaError_t batch(void* const* to, const void* const* from, const std::size_t* s
                   const cudaMemcpyAttributes* attributes, const std::size_t* first_of, std::size_t attribute_count,
                   cudaStream_t stream) {
   Stream* const where = stream_of(stream);
-  if (where == nullptr) return cudaErrorInvalidValue;
+  if (where == nullptr || is_default_stream(stream)) return cudaErrorInvalidValue;  // both default streams
   if (count == 0 || attribute_count == 0 || attribute_count > count || first_of[0] != 0) return cudaErrorInvalidValue;
   for (std::size_t i = 0; i < attribute_count; ++i) {
     if (first_of[i] >= count || (i > 0 && first_of[i] <= first_of[i - 1])) return cudaErrorInvalidValue;

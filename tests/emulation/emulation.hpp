@@ -70,6 +70,8 @@ enum class Fault {
 void fault_in_operation(Fault fault, int nth, int device = any_device);
 /// Whether the initialisation of communicators begun from now on never completes on that device; it can be aborted.
 void init_never_completes(bool never, int device = any_device);
+/// Whether it ends with ncclSystemError there, after the ranks have connected; the other ranks' succeed.
+void init_fails(bool fails, int device = any_device);
 
 /// What becomes of ranks that call different collectives, or with different counts, types or operations.
 enum class Mismatch {
@@ -84,6 +86,8 @@ void set_dead_ranks_reported(bool reported);
 void set_polls_in_progress(int polls);
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.
 int concurrent_calls();
+/// Calls that deregistered memory while its device still ran something, or freed memory that was registered.
+int mistakes_with_registered_memory();
 
 /// Takes all faults and settings back; memory, streams and communicators stay.
 void reset();

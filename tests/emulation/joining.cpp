@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,12 +34,7 @@ bool may_share_devices() noexcept {
 }  // namespace
 
 void Communicator::begin_init(const ncclUniqueId& id) {
-  helpers_running_.store(1);
-  helpers_.emplace_back([this, id] {
-    join(id);
-    helpers_running_.store(0);
-    ring(bell_);
-  });
+  begin([this, id] { join(id); }, [] {});
 }
 
 void Communicator::join(const ncclUniqueId& id) {
@@ -65,6 +61,8 @@ void Communicator::join(const ncclUniqueId& id) {
     return fail(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(rank_) + " and rank " +
                                       std::to_string(rank) + " both on CUDA device " + std::to_string(own().device));
   }
+  connected_.store(true);
+  if (init_is_to_fail(device_)) return fail(ncclSystemError, "a network port that a test took away");
   set_state(ncclSuccess);
 }
 
@@ -104,19 +102,38 @@ bool Communicator::take_part(Communicator& parent, std::uint32_t round, ncclUniq
 
 void Communicator::begin_split(Communicator& parent, Communicator* child, ncclComm_t* handle, int color, int key) {
   const std::uint32_t round = ++parent.splits_;
-  parent.helpers_running_.fetch_add(1);
-  parent.helpers_.emplace_back([&parent, child, handle, color, key, round] {
+  const bool has_work = parent.has_work();
+  const auto made = std::make_shared<Communicator*>(nullptr);
+  const auto write = [handle, made] {
+    if (*made != nullptr) std::atomic_ref(*handle).store(reinterpret_cast<ncclComm_t>(*made));
+  };
+  const auto split = [&parent, child, made, write, color, key, round, has_work] {
     ncclUniqueId id{};
+    if (has_work) parent.hang();  // as it may then: "there should not be any outstanding NCCL operations on the comm"
     const bool is_agreed = parent.agree_on_split(child, color, key, round, id);
     if (is_agreed && child != nullptr) {
       child->begin_init(id);
-      *handle = reinterpret_cast<ncclComm_t>(child);
+      *made = child;
+      if (parent.is_blocking()) write();
     } else if (child != nullptr) {
       child->unreference();  // nobody has heard of it
     }
-    parent.helpers_running_.fetch_sub(1);
-    ring(parent.bell_);
+  };
+  parent.begin(split, [write, is_late = !parent.is_blocking()] {
+    if (is_late) write();
   });
+}
+
+void Communicator::begin_window(void* memory, std::atomic_ref<ncclWindow_t> window) {
+  const std::uint32_t round = ++windows_;
+  const auto meet = [this, memory, window, round] {
+    own().windows_asked.store(round);
+    ring_ranks();
+    if (wait_for_all([round](RankCell& cell) { return cell.windows_asked.load() >= round; })) {
+      window.store(static_cast<ncclWindow_t>(memory));
+    }
+  };
+  begin(meet, [] {});
 }
 
 }  // namespace emulation

@@ -69,7 +69,7 @@ ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm
   if (color != NCCL_SPLIT_NOCOLOR) made = new Communicator(0, 1, parent.device(), blocking);
   *child = nullptr;
   Communicator::begin_split(parent, made, child, color, key);
-  if (!parent.is_blocking()) return ncclInProgress;
+  if (!parent.is_blocking()) return ncclSuccess;  // while the parent is in progress (src/init.cc, ncclCommSplit)
   parent.block_while_in_progress();
   return *child == nullptr ? parent.state() : await_init(*made);
 }

@@ -15,6 +15,7 @@ std::atomic<int> planned_fault{-1};
 std::atomic<int> planned_place{0};
 std::atomic<int> planned_device{any_device};
 std::atomic<bool> hanging_init{false};
+std::atomic<bool> failing_init{false};
 std::atomic<int> hanging_device{any_device};
 std::atomic<bool> reported_mismatches{false};
 std::atomic<bool> reported_deaths{false};
@@ -46,6 +47,14 @@ void init_never_completes(bool never, int device) {
 }
 bool init_is_to_hang(int device) noexcept {
   return hanging_init.load(relaxed) && fits(hanging_device, device);
+}
+
+void init_fails(bool fails, int device) {
+  hanging_device.store(device, relaxed);
+  failing_init.store(fails, relaxed);
+}
+bool init_is_to_fail(int device) noexcept {
+  return failing_init.load(relaxed) && fits(hanging_device, device);
 }
 
 void set_mismatch(Mismatch mismatch) {
@@ -84,6 +93,8 @@ void reset_nccl() noexcept {
   reported_deaths.store(false, relaxed);
   polls.store(1, relaxed);
   calls_at_once.store(0, relaxed);
+  failing_init.store(false, relaxed);
+  forget_mistakes_with_memory();
 }
 
 }  // namespace emulation

@@ -30,7 +30,7 @@ struct CallMade {
 /// What one rank tells the others. What is not atomic is written before, and read behind, a counter that is.
 struct alignas(64) RankCell {
   std::atomic<std::uint32_t> joined;
-  std::atomic<std::uint32_t> finalized;
+  std::atomic<std::uint32_t> closing;  // finalised, destroyed or aborted
   std::int32_t process;
   std::int32_t device;
   std::uint64_t host;
@@ -43,6 +43,7 @@ struct alignas(64) RankCell {
   std::int32_t color;
   std::int32_t key;
   ncclUniqueId child;
+  std::atomic<std::uint32_t> windows_asked;  // counted, too
 };
 
 /// From one rank to another: one piece of a message at a time.

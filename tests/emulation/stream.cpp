@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <mutex>
@@ -184,6 +185,12 @@ void block_until_device_complete(int device) noexcept {
   }
   for (const Record* mark : marks)
     mark->block();
+}
+
+bool is_device_complete(int device) noexcept {
+  const std::lock_guard lock(registry().mutex);
+  return std::all_of(registry().streams.begin(), registry().streams.end(),
+                     [&](const Stream* each) { return each->device() != device || each->is_complete(); });
 }
 
 void launch(cudaStream_t stream, std::function<void()> work) {

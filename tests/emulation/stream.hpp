@@ -83,6 +83,9 @@ void block_until_default_stream_complete(int device) noexcept;
 /// Whether the handle is that of a default stream, which lives for ever and cannot be captured.
 bool is_default_stream(cudaStream_t handle) noexcept;
 
+/// Whether no stream of the device, but those that were destroyed, has anything to do.
+bool is_device_complete(int device) noexcept;
+
 /// Blocking: until every stream of the device, those included that were destroyed with work in them, has done what was
 /// enqueued before.
 void block_until_device_complete(int device) noexcept;

@@ -96,6 +96,16 @@ TEST_CASE("two processes that somebody else starts reduce over NCCL") {
   }
 }
 
+TEST_CASE("a rank that leaves long before the others of its node ends well, and says that NCCL was left behind") {
+  if (!can_run(2)) return;
+  const Result result = job(2, "early");
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "rank 1: sum 2"));
+  CHECK(contains(result.error, "NCCL had not ended the communicator of channel"));
+  CHECK(contains(result.error, "destroy wrappers and groups in one order on all ranks"));
+}
+
 TEST_CASE("two ranks on one device are refused before NCCL begins, and both are named") {
   if (!can_run(1)) return;
   const Result result = job(2, "hello", {{"CUDA_VISIBLE_DEVICES", "0"}});

@@ -1,5 +1,5 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|kill|throw|other_count|leave|stop|endless
+//   nccl_probe --nproc-per-node=3 hello|kill|throw|other_count|leave|stop|endless|early
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts.
 #include <dtrain/dtrain.hpp>
 #if DTRAIN_WITH_NCCL
@@ -7,11 +7,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -111,13 +113,25 @@ int endless(const Group& group, std::string_view how) {
   }
 }
 
+/// Rank 1 leaves at once, the others some seconds after NCCL was to have ended its communicators.
+template <class Group>
+int early(const Group& group) {
+  const Values sum(1, 1);
+  group.all_reduce_blocking(sum.view(), dtrain::ReduceOp::sum);
+  std::printf("rank %d: sum %.0f\n", group.rank(), sum.first());
+  if (group.rank() != 1) {
+    std::this_thread::sleep_for(std::chrono::seconds(14));
+  }
+  return 0;
+}
+
 template <class Launcher>
 int job(int argc, char** argv) {
-  return dtrain::run<Policy<Launcher>>(argc, argv,
-                                       [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
-                                         const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
-                                         return what == "hello" ? hello(group) : endless(group, what);
-                                       });
+  return dtrain::run<Policy<Launcher>>(
+      argc, argv, [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
+        const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
+        return what == "hello" ? hello(group) : what == "early" ? early(group) : endless(group, what);
+      });
 }
 
 }  // namespace

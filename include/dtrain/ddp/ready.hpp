@@ -11,7 +11,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The one thing a model's backward pass needs to know of dtrain; not a template, so that models can live in .cpp
 /// files. Threads: may be called from any thread, concurrently for different i. Lifetime: the step that made it.
-/// Blocking: no. @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
+/// Blocking: no; over NCCL the first that completes a bucket waits until it has on all ranks, which connect then.
+/// @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
 class Ready {
  public:
   /// What a step implements to be told.

@@ -48,6 +48,26 @@ void with_every_way_to_wait(Check check) {
 
 }  // namespace
 
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("the driver's wait is looked up once") {
+  const Stream stream;
+  ExternalEvent first;
+  stream.ref().wait(first, soon());
+  first.signal();
+  REQUIRE(completes(stream));
+  emulation::fail("cudaGetDriverEntryPointByVersion", 1, cudaErrorUnknown);
+  ExternalEvent second;
+  stream.ref().wait(second, soon());
+  second.signal();
+  CHECK(completes(stream));
+  void* found = nullptr;
+  CHECK(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, nullptr) ==
+        cudaErrorUnknown);  // nobody has asked since
+  CHECK(cudaGetLastError() == cudaErrorUnknown);
+  emulation::reset();
+}
+#endif
+
 TEST_CASE("an external event holds a CUDA stream until the host signals it") {
   with_every_way_to_wait([] {
     const Stream stream;

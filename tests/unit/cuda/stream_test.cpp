@@ -132,6 +132,13 @@ TEST_CASE("a batch of copies does them all, in one call or one by one, and is em
 }
 
 #if DTRAIN_EMULATED_CUDA
+TEST_CASE("the default stream counts as captured while a stream that it orders is") {
+  emulation::fail("cudaStreamIsCapturing", 1, cudaErrorStreamCaptureImplicit);
+  CHECK(StreamRef::of({{DeviceKind::cuda, 0}, nullptr}).is_capturing());
+  CHECK(!StreamRef::of({{DeviceKind::cuda, 0}, nullptr}).is_capturing());
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
 TEST_CASE("an error of the runtime says the call, its code and the device, and leaves nothing for the user's checks") {
   emulation::fail("cudaMalloc", 1, cudaErrorMemoryAllocation);
   try {

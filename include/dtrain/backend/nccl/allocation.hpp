@@ -71,22 +71,22 @@ class Allocation {
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     ~Memory() {
-      if (enlisted) {
-        channel->strike(place);
+      if (data == nullptr) {
+        return;
       }
-      if (data != nullptr) {
-        wait_for_device();
-        static_cast<void>(release(data));
-      }
-    }
-
-    /// As cudaFree does: the program's own streams may still read it, and NCCL's memory is unmapped at once.
-    void wait_for_device() const noexcept {
       try {
         const stream::cuda::DeviceGuard guard(channel->device());
+        if (channel->fate.aborted()) {
+          channel->fate.block_until_ended();  // the streams drain with it
+        }
+        // As cudaFree does: streams may still use it, and NCCL unbinds and unmaps it at once.
         static_cast<void>(stream::cuda::quiet(cudaDeviceSynchronize()));
+        if (enlisted) {
+          channel->strike(place);
+        }
+        static_cast<void>(release(data));
       } catch (...) {
-        // A device that cannot be made the current one runs nothing any more.
+        // A device that cannot be made the current one has no memory any more.
       }
     }
 

@@ -3,6 +3,7 @@
 /// One rank's end of an NCCL channel: enqueuing operations, and giving up when one fails.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,13 +38,6 @@ class Channel {
       : context(limited(of)), options(with), fate(context), device_(device), ring_(device) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
-  ~Channel() {
-    for (const ncclComm_t nobodys : split_off_) {
-      if (nobodys != nullptr) {
-        static_cast<void>(ncclCommAbort(nobodys));
-      }
-    }
-  }
 
   const ChannelContext context;
   const NcclOptions options;
@@ -126,7 +120,17 @@ class Channel {
 
   /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
   /// channel's communicator is aborted.
-  ncclComm_t& room_for_split() { return split_off_.emplace_back(nullptr); }
+  ncclComm_t& room_for_split() {
+    const Gate::Turn turn = gate.enter();
+    return split_off_.emplace_back(nullptr);
+  }
+
+  /// What splits gave that were given up. Blocking, as ncclCommAbort is; once the communicator has ended.
+  void abort_split_off() noexcept {
+    while (const ncclComm_t nobodys = take_split_off()) {
+      static_cast<void>(ncclCommAbort(nobodys));
+    }
+  }
 
   /// @name Registered memory
   /// @{
@@ -138,28 +142,17 @@ class Channel {
       const Gate::Turn turn = gate.enter();
       return known_.emplace(known_.end());
     }();
-    try {
-      manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
-        return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
-      });
-    } catch (...) {
-      const Gate::Turn turn = gate.enter();
-      if (turn.communicator() != nullptr && !fate.aborted()) {  // else NCCL may still be writing there
-        known_.erase(place);
-      }
-      throw;
-    }
+    // Where that fails the place stays as long as the channel, because NCCL may still be writing there.
+    manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
+      return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
+    });
     return place;
   }
 
-  /// Blocking: where the channel was aborted, until that is done, ten seconds at most.
+  /// Once the device has let go of it.
   void strike(Place place) noexcept {
-    if (fate.aborted()) {
-      fate.block_until_ended(Deadline::after(std::chrono::seconds(10)));
-      return;  // it went with the communicator
-    }
     const Gate::Turn turn = gate.enter();
-    if (turn.communicator() != nullptr) {
+    if (turn.communicator() != nullptr && !fate.aborted()) {  // else it goes with the communicator
       static_cast<void>(nccl::strike(turn.communicator(), *place));
       known_.erase(place);
     }
@@ -176,6 +169,16 @@ class Channel {
   static ChannelContext limited(ChannelContext context) {
     context.timeout = std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365));
     return context;
+  }
+
+  /// @returns null where there is no more
+  ncclComm_t take_split_off() noexcept {
+    const Gate::Turn turn = gate.enter();
+    ncclComm_t found = nullptr;
+    for (auto each = split_off_.begin(); found == nullptr && each != split_off_.end(); ++each) {
+      found = std::atomic_ref<ncclComm_t>(*each).exchange(nullptr, std::memory_order_acquire);
+    }
+    return found;
   }
 
   Gate::Turn enter_or_throw() {

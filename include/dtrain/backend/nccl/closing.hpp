@@ -7,51 +7,46 @@
 
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/settling.hpp"
-#include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/log.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
 
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// While the channel is watched. Blocking: until its work has run or failed, its timeout at most.
-inline void block_until_idle(Channel& channel) {
-  const Deadline deadline = Deadline::after(channel.context.timeout);
+/// While the channel is watched. Blocking. @returns whether its work has run by the deadline; true where it was aborted
+inline bool block_until_idle(Channel& channel, Deadline deadline) {
+  const stream::cuda::RelaxedCapture relaxed;
   while (!channel.fate.aborted() && !channel.idle()) {
     if (deadline.passed()) {
-      channel.fate.fail(CauseKind::exception,
-                        "its communicator '" + channel.context.name + "' was destroyed before all of its work had run");
+      return false;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+  return true;
 }
 
-/// Once it is to be watched no longer. Blocking: ten seconds at most. A communicator that does not end by then stays:
-/// an abort would wait for the same graph, and in it for ever.
-inline void finalize_blocking(Channel& channel) {
-  if (!channel.fate.block_until_ended(Deadline::after({}))) {
-    return;  // the watching thread hangs in an abort, and with it the gate
-  }
+/// Ends the communicator; all work that still runs where the channel was aborted. Blocking, and without a deadline:
+/// NCCL waits for graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have
+/// called one of the two (src/proxy.cc, ncclProxyService). Hence nobody does this but the thread that watches, which
+/// can be left behind.
+inline void end_blocking(Channel& channel) noexcept {
   Gate::Turn turn = channel.gate.enter();
-  if (turn.communicator() == nullptr) {
-    return;
+  bool finalized = false;
+  if (turn.communicator() != nullptr && !channel.fate.aborted()) {
+    channel.strike_all(turn);
+    const Settled settled =
+        settle_blocking(turn, ncclCommFinalize(turn.communicator()), Deadline::after(std::chrono::hours(24)),
+                        [&] { return channel.fate.aborted(); });
+    finalized = settled.code == ncclSuccess;
   }
-  channel.strike_all(turn);
-  const Settled settled =
-      settle_blocking(turn, ncclCommFinalize(turn.communicator()), Deadline::after(std::chrono::seconds(10)),
-                      [&] { return channel.fate.aborted(); });
-  if (settled.code == ncclSuccess && turn.communicator() != nullptr) {
-    channel.gate.destroy(turn);
-  } else if (settled.given_up || settled.code != ncclInProgress) {
-    channel.gate.abort(turn);
-  } else {
-    channel.gate.adopt(turn, nullptr);
-    log(LogLevel::warning, "NCCL's communicator of channel '" + channel.context.name +
-                               "' had not ended after 10 s and is left to the end of the process; destroy CUDA graphs "
-                               "with its operations before it");
+  const ncclComm_t communicator = channel.gate.take(turn);
+  turn.leave();
+  if (communicator != nullptr) {
+    static_cast<void>(finalized ? ncclCommDestroy(communicator) : ncclCommAbort(communicator));
   }
+  channel.abort_split_off();
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

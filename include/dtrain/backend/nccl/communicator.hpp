@@ -32,7 +32,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// it was opened. Operations run on the stream; the host waits only until NCCL has launched them. Once the channel has
 /// failed they are refused with its cause. They can be captured in CUDA graphs, alike on all ranks; how long a graph
 /// runs is not watched, and the graph goes before the communicator. Threads: one at a time, abort() and failure() from
-/// any. Destruction, blocking: until the work enqueued has run or failed.
+/// any. Destruction, blocking: until the work enqueued has run or failed, then until all ranks of the node close
+/// theirs, ten seconds at most: beyond, a sentence is logged, and NCCL is left behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -42,7 +43,7 @@ class Communicator {
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
     auto end = make_process_owned<End>(context, options, stream::cuda::current_device(), deadline);
-    connect_blocking(*end->channel, deadline);
+    telling_failure(context, [&] { connect_blocking(*end->channel, deadline); });
     end->serve();
     return Communicator(std::move(end));
   }
@@ -136,7 +137,14 @@ class Communicator {
     ++end_->splits;
     auto end =
         telling_failure(part, [&] { return make_process_owned<End>(part, whole.options, whole.device(), deadline); });
-    nccl::split_blocking(whole, *end->channel, color, key, deadline);
+    telling_failure(part, [&] {
+      if (!block_until_idle(whole, deadline)) {  // else NCCL might deadlock
+        throw Error(Errc::timeout, "splitting channel '" + whole.context.name +
+                                       "': the work enqueued on it had not run in time; does every rank enqueue it?")
+            .with_rank(part.reporting_rank());
+      }
+      nccl::split_blocking(whole, *end->channel, color, key, deadline);
+    });
     end->serve();
     return Communicator(std::move(end));
   }
@@ -175,14 +183,16 @@ class Communicator {
         const stream::cuda::DeviceGuard guard(channel->device());
         if (watcher) {
           say_left(channel->context);
-          block_until_idle(*channel);
-          watcher.reset();
-          say_left(channel->context);  // again: an operation that was late meanwhile was written over it
-          finalize_blocking(*channel);
-        } else {
-          Gate::Turn turn = channel->gate.enter();
-          channel->gate.abort(turn);
+          if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
+            channel->fate.fail(CauseKind::exception, "its communicator '" + channel->context.name +
+                                                         "' was destroyed before all of its work had run");
+          }
+        } else if (channel->gate.enter().communicator() != nullptr) {
+          channel->fate.abort({CauseKind::exception, channel->context.reporting_rank(), channel->context.members.host,
+                               "channel '" + channel->context.name + "' could not be opened"});
+          watcher.emplace(channel);
         }
+        watcher.reset();
       } catch (...) {
         // The runtime is unloading; the communicator ends with the process.
       }

@@ -12,6 +12,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/first_cause.hpp"
+#include "dtrain/backend/nccl/left_behind.hpp"
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
@@ -38,7 +39,7 @@ class Fate {
   void abort(const Cause& cause) noexcept {
     if (cause_.set(cause)) {
       const std::lock_guard lock(mutex_);  // else it could fall between the watcher's look and its sleep
-      changed_.notify_all();
+      begin_ending();
     }
   }
 
@@ -67,15 +68,16 @@ class Fate {
   /// @name The watching thread
   /// @{
   void stop_watching() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    begin_ending();
   }
   void say_ended() noexcept {
     const std::lock_guard lock(mutex_);
     ended_ = true;
+    if (left_behind_) {
+      LeftBehind::remove();
+    }
     changed_.notify_all();  // with the lock: nothing of this is touched afterwards
   }
   /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
@@ -83,16 +85,34 @@ class Fate {
     std::unique_lock lock(mutex_);
     return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
   }
-  /// Blocking. @returns whether the thread has ended
-  bool block_until_ended(Deadline deadline) {
+  /// Blocking: ten seconds at most since the abort or stop_watching(), and one where the process has left threads
+  /// behind already. @returns whether the thread has ended
+  bool block_until_ended() {
     std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return ended_; });
+    const auto patience = LeftBehind::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
+    const auto since = ending_since_.value_or(Deadline::Clock::now());
+    return block_until(changed_, lock, Deadline::at(since + patience), [this] { return ended_; });
+  }
+  /// Nobody waits for the thread any longer. @returns false where it has ended meanwhile
+  bool leave_behind() noexcept {
+    const std::lock_guard lock(mutex_);
+    left_behind_ = !ended_;
+    if (left_behind_) {
+      LeftBehind::add();
+    }
+    return left_behind_;
   }
   /// @}
 
   int job_rank() const noexcept { return job_rank_; }
 
  private:
+  /// With the mutex.
+  void begin_ending() noexcept {
+    ending_since_ = ending_since_.value_or(Deadline::Clock::now());
+    changed_.notify_all();
+  }
+
   const int job_rank_;
   const std::string host_;
   const std::shared_ptr<FailureLatch> job_;
@@ -101,6 +121,8 @@ class Fate {
   FirstCause cause_;
   bool stopping_ = false;
   bool ended_ = false;
+  bool left_behind_ = false;
+  std::optional<Deadline::Clock::time_point> ending_since_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

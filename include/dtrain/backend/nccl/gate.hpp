@@ -12,14 +12,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Owns a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
-/// Its end leaves a communicator that was neither aborted nor destroyed to the end of the process.
+/// Holds a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
+/// Its end leaves a communicator that nobody took to the end of the process.
 class Gate {
  public:
   /// A turn at the gate.
   class Turn {
    public:
-    /// Null before there is one, and once it was aborted or destroyed.
+    /// Null before there is one, and once it was taken.
     ncclComm_t communicator() const noexcept { return gate_->communicator_; }
     bool is_granted() const noexcept { return lock_.owns_lock(); }
 
@@ -47,20 +47,9 @@ class Gate {
 
   void adopt(const Turn& /*turn*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
 
-  /// Ends what runs, also in NCCL's own threads; the streams drain. Blocking: until the device has let go, milliseconds
-  /// as a rule; a graph with captured operations that still exists holds it up.
-  void abort(const Turn& /*turn*/) noexcept {
-    if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
-      static_cast<void>(ncclCommAbort(communicator));
-    }
-  }
-
-  /// After ncclCommFinalize has ended well: does not wait.
-  void destroy(const Turn& /*turn*/) noexcept {
-    if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
-      static_cast<void>(ncclCommDestroy(communicator));
-    }
-  }
+  /// For whoever ends it, which may wait for other ranks and so is done without a turn: nobody else finds it any more.
+  /// @returns null where there is none
+  [[nodiscard]] ncclComm_t take(const Turn& /*turn*/) noexcept { return std::exchange(communicator_, nullptr); }
 
  private:
   std::mutex mutex_;

@@ -5,8 +5,10 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
@@ -79,7 +81,8 @@ inline std::string advice(const Channel& channel) {
                           "makes NCCL say what it waits for";
 }
 
-/// Waits for the communicator at the channel's gate; aborts it where that is in vain.
+/// Waits for the communicator at the channel's gate. Where that is in vain it stays there: an abort may wait for other
+/// ranks, who are to be told first.
 /// @throws the job's first cause; Error (timeout, nccl)
 inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t code, const char* call,
                             Deadline deadline) {
@@ -90,7 +93,6 @@ inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t cod
     return;
   }
   const std::string words = turn.communicator() != nullptr ? last_words(turn.communicator()) : last_words(nullptr);
-  channel.gate.abort(turn);
   turn.leave();
   job->throw_if_failed(channel.context.reporting_rank());
   const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
@@ -104,7 +106,7 @@ inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t cod
 }
 
 /// Collective, blocking: gives the channel its communicator. @throws the job's first cause; Error (timeout, nccl,
-/// protocol)
+/// protocol), once the job is told
 inline void connect_blocking(Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const ncclUniqueId id = agreed_id_blocking(channel, deadline);
@@ -119,15 +121,20 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 }
 
 /// Collective, blocking: gives `part` a communicator of those ranks of `whole` that give the same color.
-/// @throws the job's first cause; Error (timeout, nccl)
+/// @throws the job's first cause; Error (timeout, nccl), once the job is told
 inline void split_blocking(Channel& whole, Channel& part, int color, int key, Deadline deadline) {
   ncclConfig_t config = config_of(part.options);
   ncclComm_t& made = whole.room_for_split();
   whole.manage("splitting", deadline,
                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !whole.fate.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: a moment behind the parent's state
+  }
   Gate::Turn turn = part.gate.enter();
-  part.gate.adopt(turn, std::atomic_ref<ncclComm_t>(made).exchange(nullptr, std::memory_order_acquire));
-  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : state_of(turn), "ncclCommSplit",
+  part.gate.adopt(turn, written.exchange(nullptr, std::memory_order_acquire));
+  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : ncclSuccess, "ncclCommSplit",
                   deadline);
 }
 

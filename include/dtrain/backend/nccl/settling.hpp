@@ -27,15 +27,20 @@ inline ncclResult_t state_of(const Gate::Turn& turn) {
   return code != ncclSuccess ? code : state;
 }
 
-/// After a call that returned `code`. Before it has settled no other call may be made, and no CUDA work enqueued on the
-/// stream concerned. Blocking: to launch an operation takes tens of microseconds, in which the turn is kept; then
-/// others, who may abort, get theirs in between. @param give_up is asked with the turn left
+/// After a call that returned `code`; the communicator is asked where that is ncclSuccess, too, because ncclCommSplit
+/// and, from 2.28 on, ncclCommWindowRegister say so while they still run (src/init.cc, src/dev_runtime.cc). Before it
+/// has settled no other call may be made, and no CUDA work enqueued on the stream concerned. Blocking: to launch an
+/// operation takes tens of microseconds, in which the turn is kept; then others, who may abort, get theirs in between.
+/// @param give_up is asked with the turn left
 template <class GiveUp>
 Settled settle_blocking(Gate::Turn& turn, ncclResult_t code, Deadline deadline, GiveUp give_up) {
   constexpr std::chrono::microseconds longest_sleep{2000};
   constexpr std::chrono::microseconds kept{300};
   const auto began = Deadline::Clock::now();
   std::chrono::microseconds sleep{20};
+  if (code == ncclSuccess && turn.communicator() != nullptr) {
+    code = state_of(turn);
+  }
   for (; code == ncclInProgress; code = state_of(turn)) {
     if (Deadline::Clock::now() - began < kept) {
       std::this_thread::yield();

@@ -12,10 +12,12 @@
 #include <utility>
 
 #include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/closing.hpp"
 #include "dtrain/backend/nccl/late_ranks.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
 
@@ -23,8 +25,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread calls ncclCommAbort, so
-/// that whoever aborts does not block. It shares the channel: one that hangs in NCCL is left behind.
+/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
+/// so that whoever aborts or closes does not block in NCCL. It shares the channel: one that hangs in NCCL is left
+/// behind.
 class Watcher {
  public:
   /// @throws Error where the system gives no more threads
@@ -45,13 +48,22 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// Blocking: until the thread has ended, which an abort that runs may hold up; ten seconds at most.
+  /// Blocking: until the thread has ended, and the communicator with it; ten seconds at most.
   ~Watcher() {
     channel_->fate.stop_watching();
-    if (channel_->fate.block_until_ended(Deadline::after(std::chrono::seconds(10)))) {
+    if (channel_->fate.block_until_ended() || !channel_->fate.leave_behind()) {
       thread_.join();
-    } else {
-      thread_.detach();
+      return;
+    }
+    thread_.detach();
+    try {
+      log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
+                                 "' after 10 s and is left behind with it, in a thread; NCCL waits until all ranks of "
+                                 "a node close theirs: "
+                                 "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their "
+                                 "operations before them");
+    } catch (...) {
+      // No memory for the sentence.
     }
   }
 
@@ -68,10 +80,10 @@ class Watcher {
     } catch (...) {
       channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
-    if (channel.fate.aborted()) {
-      Gate::Turn turn = channel.gate.enter();
-      channel.gate.abort(turn);
+    if (!channel.fate.aborted()) {
+      say_left(channel.context);  // again: an operation that was late meanwhile was written over it
     }
+    end_blocking(channel);
     channel.fate.say_ended();
   }
 

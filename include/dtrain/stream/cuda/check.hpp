@@ -12,6 +12,8 @@
 
 #include <cuda_runtime_api.h>
 
+static_assert(CUDART_VERSION >= 12000, "dtrain: compile with the toolkit of CUDA 12 or newer");
+
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// The category of the runtime's error codes, named "cuda".

@@ -58,8 +58,9 @@ class CopyBatch {
   /// @returns false where that cannot be, with nothing enqueued
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
-    // The default stream takes no batches, and graphs take none from every driver.
-    if (!has_batches_ || stream.native() == nullptr || stream.is_capturing()) {
+    // The default stream takes no batches, under either of its names, and graphs take none from every driver.
+    const bool is_default = stream.native() == nullptr || stream.native() == cudaStreamLegacy;
+    if (!has_batches_ || is_default || stream.is_capturing()) {
       return false;
     }
     cudaMemcpyAttributes attributes{};

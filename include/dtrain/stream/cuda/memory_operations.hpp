@@ -46,7 +46,7 @@ inline driver::WaitValue32 find_wait_value() noexcept {
 /// @returns false where the driver or the device cannot do that; nothing is enqueued then
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
-  const driver::WaitValue32 wait = detail::find_wait_value();
+  static const driver::WaitValue32 wait = detail::find_wait_value();
   if (wait == nullptr) {
     return false;
   }

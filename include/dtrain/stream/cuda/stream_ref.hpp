@@ -66,7 +66,11 @@ class StreamRef {
   /// Whether what is enqueued now becomes part of a graph instead of running.
   bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+    const cudaError_t code = cudaStreamIsCapturing(stream_, &status);
+    if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, while one that it orders is captured
+      return !quiet(code);
+    }
+    check(code, "cudaStreamIsCapturing");
     return status != cudaStreamCaptureStatusNone;
   }
 

@@ -12,6 +12,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "dtrain/kernels/reduction.hpp"
@@ -170,7 +172,11 @@ TEST_CASE("a part of NCCL's channel has its own ranks, and both work on") {
         CHECK(of->wait());
         CHECK(on_host<float>(one.data(), 1)[0] == static_cast<float>(of->communicator.size()));
       }
-      thread.doing("splitting the part");
+      thread.doing("splitting the part, with work enqueued on it");
+      const DeviceBuffer last = on_device(std::vector<float>{1});
+      support::enqueue_delay(part.stream.ref(), 50ms);
+      part.communicator.all_reduce(part.view(last, 1, DType::f32), part.view(last, 1, DType::f32), ReduceOp::sum,
+                                   part.stream.ref());
       NcclRank alone(part.latch, part.communicator.split_blocking(part.communicator.rank(), 0, Deadline::after(10s)));
       CHECK(alone.communicator.size() == 1);
     });
@@ -198,6 +204,54 @@ TEST_CASE("NCCL's arenas are zeroed, are reduced in, and may outlive the communi
       outlives = std::move(arena);
     });
   }
+}
+
+TEST_CASE("arenas that are windows of symmetric memory serve as soon as they are there") {
+  using Symmetric = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.symmetric_arenas = true}>;
+  for (const int ranks : support::nccl_rank_counts()) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    run_thread_ranks(ranks, [&](RankThread& thread) {
+      support::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+      const Symmetric::StreamOwner stream;
+      Symmetric::Communicator communicator = Symmetric::open_blocking(
+          support::channel_context(job, thread.rank(), ranks, "group", 10s), Deadline::after(10s));
+      thread.doing("allocating");
+      const auto first = communicator.allocate_blocking(4096, Deadline::after(10s));
+      const auto second = communicator.allocate_blocking(4096, Deadline::after(10s));
+      thread.doing("reducing");
+      const dtrain::BufferView view{second.data(), 1024, DType::f32, {DeviceKind::cuda, thread.rank()}};
+      communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+      dtrain::stream::cuda::Event done;
+      stream.ref().record(done);
+      CHECK(done.block_until_complete(Deadline::after(10s)) == dtrain::stream::WaitResult::complete);
+      CHECK(!communicator.failure());
+      thread.doing("closing");
+    });
+  }
+#if DTRAIN_EMULATED_CUDA
+  CHECK(emulation::mistakes_with_registered_memory() == 0);
+  emulation::reset();
+#endif
+}
+
+TEST_CASE("an arena is deregistered and freed on its own device, once no stream uses it") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2);
+    auto arena = self.communicator.allocate_blocking(4096, Deadline::after(10s));
+    const dtrain::stream::cuda::Stream compute;
+    support::enqueue_delay(compute.ref(), 50ms);
+    support::check(cudaMemsetAsync(arena.data(), 1, 4096, compute.ref().native()), "cudaMemsetAsync");
+    std::thread elsewhere([gone = std::move(arena)]() mutable { gone = {}; });  // device 0 is that thread's
+    elsewhere.join();
+    self.communicator.barrier(self.stream.ref());
+    CHECK(self.wait());
+  });
+#if DTRAIN_EMULATED_CUDA
+  CHECK(emulation::mistakes_with_registered_memory() == 0);
+  emulation::reset();
+#endif
 }
 
 TEST_CASE("what NCCL cannot do is refused in a sentence, and the communicator serves on") {

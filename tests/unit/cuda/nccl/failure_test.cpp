@@ -139,6 +139,28 @@ TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, de
   CHECK(contains(no_id->what(), "ncclGetUniqueId on rank 0, device 0: ncclSystemError"));
 }
 
+TEST_CASE("a rank whose initialisation fails tells the others before it ends its communicator") {
+  const Faults faults(2);
+  emulation::init_fails(true, 1);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    const auto began = Deadline::Clock::now();
+    if (thread.rank() == 1) {
+      const auto error = thrown_by([&] { NcclRank(job, 1, 2); });
+      REQUIRE(error);
+      CHECK_MESSAGE(contains(error->what(), "on rank 1, device 1: ncclSystemError"), error->what());
+    } else {
+      const auto refused = thrown_by([&] {
+        NcclRank self(job, 0, 2);
+        const std::string why = reduce_until_failure(self);  // rank 1 will not come
+        CHECK_MESSAGE(contains(why, "a network port that a test took away"), why);
+      });
+      CHECK_MESSAGE((!refused || contains(refused->what(), "a network port that a test took away")), refused->what());
+    }
+    CHECK(Deadline::Clock::now() - began < slack);
+  });
+}
+
 TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long before their timeout, and names it") {
   for (const int ranks : {2, 4}) {
     const Faults faults(ranks);
