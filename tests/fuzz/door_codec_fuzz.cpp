@@ -17,6 +17,8 @@ rendezvous::Join some_join() {
   join.facts.agreed = "policy=x\ndtype=y";
   join.world_size = 8;
   join.job = "train";
+  join.origin = {true, true, 4026531836, 4700, 123456, "bash", "train", "build id 5f3a"};
+  join.opens_store = true;
   join.process = 4711;
   join.patience_ms = 600000;
   return join;
@@ -43,6 +45,9 @@ void require_bounded(const rendezvous::Knock& knock) {
   if (const auto* join = std::get_if<rendezvous::Join>(&knock)) {
     fuzz::require_printable(join->facts.host, rendezvous::max_name_bytes);
     fuzz::require_printable(join->job, rendezvous::max_name_bytes);
+    fuzz::require_printable(join->origin.starter_name, rendezvous::max_name_bytes);
+    fuzz::require_printable(join->origin.program, rendezvous::max_name_bytes);
+    fuzz::require_printable(join->origin.build, rendezvous::max_name_bytes);
     fuzz::require(join->facts.agreed.size() <= rendezvous::max_agreed_bytes, "the terms are bounded");
     fuzz::require(join->facts.local_rank.value_or(0) >= 0 && join->facts.node_count.value_or(0) >= 0,
                   "what was stated is no negative number");

@@ -21,7 +21,7 @@ inline void check_one_host(const rendezvous::Membership& members) {
   if (members.other_host_rank >= 0) {
     throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
                                        std::to_string(members.rank) + " is on " + members.host + " and rank " +
-                                       std::to_string(members.other_host_rank) + " on " + members.other_host +
+                                       std::to_string(members.other_host_rank) + " on " + members.other_host_text() +
                                        "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
   }
   if (members.world_size > max_ranks) {

@@ -25,8 +25,14 @@ struct ProcessIdentity {
   std::optional<int> node_count;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
-  int attempt = 0;                       ///< how often the launcher has started the job again
-  std::optional<std::string> job;        ///< the job's name, where the launcher gives it one
+  int attempt = 0;  ///< how often the launcher has started the job again
+  /// @name What tells the job from others (job_name.hpp)
+  /// @{
+  std::optional<std::string> job;  ///< its name: "DTRAIN_JOB_ID=monday", "SLURM_JOB_ID.SLURM_STEP_ID=17.0", a run id
+  bool is_exact_job = false;       ///< no other job has that name
+  bool one_starter = false;        ///< one process on each node starts all of its ranks
+  std::string rank_variable;       ///< differs between the ranks; empty where there is one process only
+  /// @}
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
   bool elastic = false;                  ///< torchrun itself set RANK and WORLD_SIZE, not a script or a person
   std::vector<std::string> provisional;  ///< names of fields

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/process_sources.hpp"
 #include "dtrain/identity/resolve.hpp"
 
@@ -15,6 +16,7 @@ DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, 
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
   const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity who = source.read(variables, arguments);
+  name_job(variables, who);
   detail::note_ignored(source, variables, arguments, who);
   return who;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/flags.hpp"
@@ -30,6 +31,7 @@ struct NodeJobOptions {
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
   std::optional<std::string> host_id;
+  std::string job;                           ///< its name, by which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
@@ -157,6 +159,7 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);
   options.interface = variables.text("DTRAIN_INTERFACE");
+  options.job = identity::given_job_name(variables).value_or("");
   options.program.folds = variables.text("DTRAIN_LOG") != "debug";
   options.program.wrapper = std::move(flags.wrapper);
   options.program.wrapped_rank = flags.wrapped_rank;

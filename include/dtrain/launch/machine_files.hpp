@@ -34,14 +34,14 @@ class MachineFiles {
     }
   }
 
-  /// A regular file's bytes, at most the first `most_bytes`; nothing for what is none.
-  std::optional<std::string> text(const std::string& path) const {
+  /// A regular file's bytes, at most the first `most`; nothing for what is none.
+  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
     const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct ::stat facts {};
     if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
       return std::nullopt;
     }
-    std::string bytes(most_bytes, '\0');
+    std::string bytes(most, '\0');
     std::size_t filled = 0;
     while (filled < bytes.size()) {
       const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);

@@ -86,6 +86,7 @@ class NodeJob {
     several.limits = limits;
     several.secret = options_.secret;
     several.interface = options_.interface;
+    several.job = options_.job;
     return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
                                           [this](int signal, int count) { forwarder_.stop_by(signal, count); });
   }

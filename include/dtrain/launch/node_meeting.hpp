@@ -39,6 +39,7 @@ struct NodeMeetingOptions {
   rendezvous::Limits limits{};
   std::optional<rendezvous::Secret> secret{};
   std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
+  std::string job{};                        ///< its name; empty where it has none
 };
 
 /// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
@@ -78,6 +79,7 @@ class NodeMeeting {
     request.facts.host_id = options_.host.id;
     request.facts.host = options_.host.name;
     request.world_size = options_.node_count;
+    request.job = options_.job;
     session_ = co_await rendezvous::Session::join(*loop_, address, std::move(request), failure_, deadline);
     missing_watch_.cancel();
     store_.emplace(session_->exchange(), nullptr);
@@ -156,6 +158,7 @@ class NodeMeeting {
     rendezvous::JobOptions job;
     job.role = rendezvous::Role::launcher;
     job.world_size = options_.node_count;
+    job.job = options_.job;
     job.owner = "the launcher of node 0 on host " + options_.host.name;
     job.formation = deadline;
     job.on_joined = [this](int node, const std::string&) { present_.insert(node); };

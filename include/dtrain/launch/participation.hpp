@@ -47,8 +47,10 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker, 
   options.timeout = in_milliseconds(worker.timeout);
   options.secret = worker.secret;
   options.generation = static_cast<std::uint64_t>(who.attempt);
-  if (who.job && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
-    options.job = *who.job + "@" + *who.master_addr + ":" + std::to_string(options.master_port);
+  options.job = worker.job.name;
+  options.origin = worker.job.origin;
+  if (who.elastic && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
+    options.job += "@" + *who.master_addr + ":" + std::to_string(options.master_port);
     options.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - int{options.master_port}));
   }
   options.limits.liveness = in_milliseconds(worker.liveness);

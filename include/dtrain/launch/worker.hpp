@@ -13,6 +13,7 @@
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/arguments.hpp"
+#include "dtrain/launch/own_job.hpp"
 #include "dtrain/launch/settings.hpp"
 #include "dtrain/rendezvous/secret.hpp"
 
@@ -23,6 +24,7 @@ struct Worker {
   identity::ProcessIdentity identity;
   ArgumentVector argument_vector;  ///< without what launchers add
   bool hosts_store = false;        ///< the job's store is this process's to run
+  OwnJob job;                      ///< what tells the job from others
   std::optional<std::string> host_id_override;
   std::optional<std::string> interface;      ///< where a store of this process's listens: a name or an address
   std::optional<rendezvous::Secret> secret;  ///< of the job, where it has one

@@ -9,6 +9,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/identity/description.hpp"
 #include "dtrain/identity/environment.hpp"
+#include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/local_rank_argument.hpp"
 #include "dtrain/identity/resolve.hpp"
 #include "dtrain/identity/sources/dtrain.hpp"
@@ -61,6 +62,10 @@ DTRAIN_DEFINED Worker worker_of(JoinOptions options) {
   Worker worker = detail::worker_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
       identity::Variables(environment));
+  if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still counts
+    identity::name_job(identity::Variables(environment), worker.identity);
+  }
+  worker.job = own_job(identity::Variables(environment), worker.identity);
   worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);

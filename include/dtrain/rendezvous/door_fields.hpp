@@ -48,6 +48,18 @@ void fields(Fields& of, Challenge& message) {
 }
 
 template <class Fields>
+void fields(Fields& of, Origin& origin) {
+  of.flag(origin.is_exact_job);
+  of.flag(origin.one_starter);
+  of.number(origin.process_space);
+  of.number(origin.starter);
+  of.number(origin.starter_began);
+  of.text(origin.starter_name, max_name_bytes);
+  of.text(origin.program, max_name_bytes);
+  of.text(origin.build, max_name_bytes);
+}
+
+template <class Fields>
 void fields(Fields& of, Join& message) {
   of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
   of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
@@ -59,6 +71,8 @@ void fields(Fields& of, Join& message) {
   of.number(message.facts.node_count, 0, max_int);
   of.raw_text(message.facts.agreed, max_agreed_bytes);
   of.text(message.job, max_name_bytes);
+  fields(of, message.origin);
+  of.flag(message.opens_store);
   of.number(message.process);
   of.number(message.patience_ms);
   of.bytes(message.proof);

@@ -44,7 +44,11 @@ struct HasLeft {
 struct HasFailed {
   Cause cause;
 };
-using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
+/// A rank has joined that may be another job's.
+struct Doubt {
+  std::string sentence;
+};
+using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed, Doubt>;
 /// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

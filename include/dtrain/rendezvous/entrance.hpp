@@ -26,7 +26,22 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct JoinRequest {
   RankFacts facts;
   int world_size = 1;
-  std::string job{};  ///< what the launcher calls the job
+  std::string job{};         ///< the job's name; empty where it has none
+  Origin origin{};           ///< what else tells the job from others
+  bool opens_store = false;  ///< the job's store is this rank's to open
+
+  /// @param patience how long this rank waits for the others
+  Join message(std::chrono::milliseconds patience) const {
+    Join join;
+    join.facts = facts;
+    join.world_size = world_size;
+    join.job = job;
+    join.origin = origin;
+    join.opens_store = opens_store;
+    join.process = static_cast<std::int64_t>(::getpid());
+    join.patience_ms = static_cast<std::uint64_t>(patience.count());
+    return join;
+  }
 };
 
 /// A store that has let this rank in.
@@ -178,14 +193,7 @@ class Entrance {
   /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
   Join make_join() const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
-    Join join;
-    join.facts = request_->facts;
-    join.world_size = request_->world_size;
-    join.job = request_->job;
-    join.process = static_cast<std::int64_t>(::getpid());
-    join.patience_ms = static_cast<std::uint64_t>(patience.count());
-    return join;
+    return request_->message(left - std::min(left / 10, std::chrono::milliseconds(1000)));
   }
 
   async::EventLoop* loop_;

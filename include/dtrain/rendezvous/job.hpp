@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/rendezvous/effect.hpp"
+#include "dtrain/rendezvous/job_members.hpp"
 #include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/rank_list.hpp"
 #include "dtrain/rendezvous/request_desk.hpp"
@@ -21,9 +22,14 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Threads: one. Bounded by its Limits whatever it is told.
 class Job {
  public:
-  /// @param id the name of the job that every rank gets
-  Job(int world_size, std::string owner, std::string id, const Limits& limits)
-      : id_(std::move(id)), seats_(world_size, std::move(owner)), desk_(world_size, limits, effects_) {}
+  /// @param id of this start of the job, which every rank gets
+  /// @param job its name, and `opener` the rank that opens its store: with them all others are compared
+  Job(int world_size, std::string owner, std::string id, const Limits& limits, std::string job = {},
+      StoreOpener opener = {})
+      : id_(std::move(id)),
+        members_(owner, std::move(job), std::move(opener)),
+        seats_(world_size, std::move(owner)),
+        desk_(world_size, limits, effects_) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   ~Job() = default;
@@ -46,10 +52,15 @@ class Job {
 
   /// Somebody who has shown that it may wants to join. @pre the session is new
   Verdict join(SessionId session, const Join& join) {
+    const JobComparison compared = members_.compare(join);
+    if (compared.result == JobComparison::Result::other) {
+      note_refusal(compared.sentence);
+      return Refused{compared.sentence, true};
+    }
     if (cause_) {
       return Failure{*cause_};
     }
-    auto verdict = seats_.sit(session, join);
+    auto verdict = claim(session, join);
     if (const Refused* refused = std::get_if<Refused>(&verdict)) {
       note_refusal(refused->sentence);
       return *refused;
@@ -60,6 +71,10 @@ class Job {
     }
     ranks_.emplace(session, join.facts.rank);
     desk_.open(session, join.facts.rank);
+    members_.add(join);
+    if (compared.result == JobComparison::Result::doubtful && !std::exchange(has_doubted_, true)) {
+      effects_.emplace_back(Doubt{compared.sentence});  // one for each job is enough
+    }
     effects_.emplace_back(Joined{join.facts.rank, join.facts.host});
     if (seats_.complete()) {
       form();
@@ -122,6 +137,25 @@ class Job {
   void send(SessionId session, ToRank message) { effects_.emplace_back(send_to(session, std::move(message))); }
   void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
 
+  /// A seat for it. Where ranks of two jobs may meet, because nothing told them apart so far, a second claim of a seat
+  /// ends a job that is not complete yet.
+  std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
+    const bool opens_another = members_.opens_another(join);
+    const bool comes_again = seats_.seat_of(join) != nullptr;  // its first connection may not have ended yet
+    const Seats::Seat* const taken = comes_again ? nullptr : seats_.taken_by(join.facts.rank);
+    const bool one_size = join.world_size == seats_.world_size();
+    if (members_.has_opener() && !seats_.complete() && one_size && (opens_another || taken != nullptr)) {
+      return Cause{CauseKind::disagreement, join.facts.rank, join.facts.host,
+                   who(join) + " claims a place that " + (opens_another ? members_.opener() : taken->who()) +
+                       " has, while the job forms: two jobs have met at one port, or a rank was given twice; " +
+                       detail::own_name_remedy() + ", and each process its own rank"};
+    }
+    if (opens_another) {
+      return Refused{members_.opener() + " has opened this store, for another job; " + detail::own_name_remedy(), true};
+    }
+    return seats_.sit(session, join);
+  }
+
   void form() {
     auto formed = form_membership(seats_.facts(), id_);
     if (const Cause* cause = std::get_if<Cause>(&formed)) {
@@ -168,10 +202,12 @@ class Job {
   }
 
   std::string id_;
+  JobMembers members_;
   Seats seats_;
   std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
   std::optional<Cause> cause_;
   bool formed_ = false;
+  bool has_doubted_ = false;
   std::string last_refusal_;
   std::vector<Effect> effects_;
   RequestDesk desk_;  ///< answers into effects_

@@ -16,14 +16,22 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// The process that opens a job's store and is one of its ranks. Ranks of the job are compared with it.
+struct StoreOpener {
+  std::int64_t process = 0;  ///< its process id; 0: no rank of the job opens the store, and nothing is compared
+  std::string host_id{};
+  Origin origin{};
+};
+
 /// One job of a server's.
 struct JobOptions {
   Role role = Role::rank;
   int world_size = 1;
   std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
-  std::string job{};             ///< what the launcher calls it; empty: every name is let in
+  std::string job{};             ///< its name; empty: every name is let in, unless the opener says where it is from
   /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
+  StoreOpener opener{};                                             ///< the rank that opens the store, where it is one
   Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
 
   /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.

@@ -36,6 +36,14 @@ struct Membership {
   std::string route_address{};  ///< this end of the connection with the store, unless that is loopback
   /// @}
 
+  /// other_host for a sentence. Two hosts of one name may be one, of which two containers have two host ids.
+  std::string other_host_text() const {
+    return other_host != host ? other_host
+                              : other_host +
+                                    " (of the same name but with another host id: where both are one host, set "
+                                    "DTRAIN_HOST_ID to one value for all of its ranks)";
+  }
+
   /// What causes name, and what the job's failure is compared with.
   int rank_in_job() const noexcept { return rank_in_job(rank); }
 

@@ -46,6 +46,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/rendezvous/membership.hpp"
 #include "dtrain/rendezvous/node_groups.hpp"
+#include "dtrain/rendezvous/origin.hpp"
 #include "dtrain/rendezvous/request.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -53,7 +54,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// @name What a Hello begins with
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 3;
 /// @}
 
 /// What begins a frame. Numbers are never given to another meaning.
@@ -102,7 +103,9 @@ struct Challenge {
 struct Join {
   RankFacts facts;
   int world_size = 1;
-  std::string job;                ///< what the launcher calls the job; empty where it does not
+  std::string job;                ///< the job's name; empty where it has none
+  Origin origin{};                ///< what else tells the job from others
+  bool opens_store = false;       ///< the store of this rank's job is its own to open
   std::int64_t process = 0;       ///< its process id, for messages
   std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
   Proof proof{};

@@ -43,6 +43,18 @@ inline std::optional<std::string> stated_wrong(const RankFacts& facts, std::stri
   return text + "; correct the variable or flag that states it, or leave it out";
 }
 
+/// Another rank on a host of the same name with another host id: a host in two containers, or two hosts of one name.
+inline std::string same_name_elsewhere(const std::vector<RankFacts>& ranks, const RankFacts& facts) {
+  for (const RankFacts& other : ranks) {
+    if (other.host == facts.host && other.host_id != facts.host_id) {
+      return " (rank " + std::to_string(other.rank) + "'s host has the same name, " + facts.host +
+             ", but the host ids differ: " + facts.host_id + " and " + other.host_id +
+             "; where both are one host, set DTRAIN_HOST_ID to one value for all of its ranks)";
+    }
+  }
+  return {};
+}
+
 }  // namespace detail
 
 /// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
@@ -94,7 +106,7 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
       wrong = detail::stated_wrong(facts, "node_rank", facts.node_rank, member.node_rank, hosts);
     }
     if (wrong) {
-      return Cause{CauseKind::disagreement, facts.rank, facts.host, *std::move(wrong)};
+      return Cause{CauseKind::disagreement, facts.rank, facts.host, *wrong + detail::same_name_elsewhere(ranks, facts)};
     }
   }
   return members;

@@ -15,6 +15,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/membership.hpp"
+#include "dtrain/rendezvous/origin.hpp"
 #include "dtrain/rendezvous/secret.hpp"
 #include "dtrain/rendezvous/store.hpp"
 
@@ -49,7 +50,8 @@ struct ParticipantOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where this rank, and a store of its, is to be reached
   std::optional<Secret> secret{};           ///< of the job, where it has one
   std::uint64_t generation = 0;             ///< the attempt
-  std::string job{};                        ///< what the launcher calls it
+  std::string job{};                        ///< its name; empty where it has none
+  Origin origin{};                          ///< what else tells it from others
   std::string agreed{};                     ///< what must be the same on all ranks (agreed_terms.hpp)
   Limits limits{};
 };

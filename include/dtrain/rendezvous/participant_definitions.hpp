@@ -2,6 +2,8 @@
 /// @file
 /// The functions of rendezvous::Participant.
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -14,10 +16,10 @@
 #include "dtrain/net/own_address.hpp"
 #include "dtrain/rendezvous/control.hpp"
 #include "dtrain/rendezvous/host_identity.hpp"
-#include "dtrain/rendezvous/listen.hpp"
 #include "dtrain/rendezvous/participant.hpp"
 #include "dtrain/rendezvous/server.hpp"
 #include "dtrain/rendezvous/session.hpp"
+#include "dtrain/rendezvous/taken_port.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -70,6 +72,8 @@ DTRAIN_DEFINED async::Task<void> Participant::join(async::EventLoop& loop, const
       options.node_count, options.agreed};
   request.world_size = options.world_size;
   request.job = options.job;
+  request.origin = options.origin;
+  request.opens_store = options.host_store;
   const bool alone = options.world_size == 1 && options.host_store;
   Address address;
   address.host = alone ? "127.0.0.1" : options.master_host;
@@ -79,7 +83,7 @@ DTRAIN_DEFINED async::Task<void> Participant::join(async::EventLoop& loop, const
   address.secret = options.secret;
   if (options.host_store) {
     const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
-    std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
+    std::vector<net::Listener> listeners = co_await listen_or_ask(loop, address, rules, request, deadline);
     const net::Endpoint bound = listeners.front().local();
     address.host = bound.is_any() ? "localhost" : bound.host();
     address.port = bound.port();
@@ -108,6 +112,7 @@ DTRAIN_DEFINED void Participant::open_store(async::EventLoop& loop, std::vector<
   job.generation = options.generation;
   job.job = options.job;
   job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+  job.opener = StoreOpener{::getpid(), host.id, options.origin};
   job.formation = formation;
   ends_->job = &ends_->server->open(std::move(job));
 }

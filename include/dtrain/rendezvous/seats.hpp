@@ -16,6 +16,14 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// "rank 1 on host a (process 12)"
+inline std::string who(int rank, const std::string& host, std::int64_t process) {
+  return "rank " + std::to_string(rank) + " on host " + host + " (process " + std::to_string(process) + ")";
+}
+inline std::string who(const Join& join) {
+  return who(join.facts.rank, join.facts.host, join.process);
+}
+
 /// Names a connection of the server's; never used twice.
 using SessionId = std::uint64_t;
 
@@ -30,10 +38,7 @@ class Seats {
     RankFacts facts;
     std::int64_t process = 0;
 
-    std::string who() const {
-      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
-             ")";
-    }
+    std::string who() const { return rendezvous::who(facts.rank, facts.host, process); }
   };
 
   /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
@@ -82,6 +87,16 @@ class Seats {
     ++taken_;
     ++present_;
     return std::monostate{};
+  }
+
+  /// The seat of a rank that somebody has taken, also where he has got up again; null where it is free or there is
+  /// none.
+  const Seat* taken_by(int rank) const noexcept {
+    if (rank < 0 || rank >= world_size()) {
+      return nullptr;
+    }
+    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    return seat.state == State::empty ? nullptr : &seat;
   }
 
   /// The seat that the very process which says this sits in already; null where there is no such.

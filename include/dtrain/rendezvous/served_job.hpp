@@ -34,7 +34,7 @@ class ServedJob {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        job_(options_.world_size, options_.owner, random_job_id(), limits_),
+        job_(options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         formation_(loop, job_, options_.formation, [this] { apply(); }),
         listening_(loop_.spawn(watch_silence())) {}
@@ -276,6 +276,8 @@ class ServedJob {
       options_.on_failure(failed.cause);
     }
   }
+
+  void perform(const Doubt& doubt, std::vector<SessionId>&) { log(LogLevel::warning, doubt.sentence); }
 
   async::EventLoop& loop_;
   JobOptions options_;

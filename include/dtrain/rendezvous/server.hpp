@@ -208,7 +208,7 @@ class Server {
     if (call.hello.generation > job.options().generation) {
       return Frame();  // the store itself still belongs to the former attempt
     }
-    if (auto refused = wrong_job(call.hello, join, job.options())) {
+    if (auto refused = earlier_attempt(call.hello, join, job.options())) {
       job.note_refusal(refused->sentence);
       return encode(*std::move(refused));
     }
@@ -230,19 +230,11 @@ class Server {
     return std::nullopt;
   }
 
-  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
-    const std::string who = join == nullptr ? "a process"
-                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
-                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+  static std::optional<Refused> earlier_attempt(const Hello& hello, const Join* join, const JobOptions& job) {
     if (hello.generation < job.generation) {
-      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
-                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
-                     "; end what is left of the earlier attempt"};
-    }
-    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
-      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
-                         "'; give each job a port of its own (MASTER_PORT)",
-                     true};
+      return Refused{(join == nullptr ? "a process" : who(*join)) + " belongs to attempt " +
+                     std::to_string(hello.generation) + " of the job, which has been started again as attempt " +
+                     std::to_string(job.generation) + "; end what is left of the earlier attempt"};
     }
     return std::nullopt;
   }

@@ -34,6 +34,8 @@ Join a_join() {
   join.facts.agreed = "backend=SharedMemory\n";
   join.world_size = 4;
   join.job = "job-7";
+  join.origin = {true, false, 4026531836, 70, 123456, "bash", "train", "build id 5f"};
+  join.opens_store = true;
   join.process = 1234;
   join.patience_ms = 600000;
   join.proof = filled<32>(9);
@@ -104,6 +106,8 @@ TEST_CASE("what is said at the door comes back as it was") {
   CHECK(join.facts.agreed == "backend=SharedMemory\n");
   CHECK(join.world_size == 4);
   CHECK(join.job == "job-7");
+  CHECK(join.origin == a_join().origin);
+  CHECK(join.opens_store);
   CHECK(join.process == 1234);
   CHECK(join.patience_ms == 600000);
   CHECK(join.proof == filled<32>(9));

@@ -15,6 +15,8 @@ namespace {
 /// A job whose ranks are the sessions 100, 101, ...
 struct Table {
   explicit Table(int world_size, Limits limits = {}) : job(world_size, "the launcher on host l", "job-id", limits) {}
+  Table(int world_size, const std::string& owner, const std::string& name, const StoreOpener& opener)
+      : job(world_size, owner, "job-id", {}, name, opener) {}
 
   void join(SessionId session, int rank, int world_size, const std::string& host = "a",
             const std::string& agreed = {}) {
@@ -65,6 +67,8 @@ struct Table {
         lines.push_back("joined " + std::to_string(joined->rank) + " " + joined->host);
       } else if (const auto* left = std::get_if<HasLeft>(&effect)) {
         lines.push_back("left " + std::to_string(left->rank));
+      } else if (const auto* doubt = std::get_if<Doubt>(&effect)) {
+        lines.push_back("doubt: " + doubt->sentence);
       } else {
         lines.push_back("failed: " + std::get<HasFailed>(effect).cause.sentence());
       }
@@ -289,4 +293,139 @@ TEST_CASE("a request before all have joined is refused, and leaving then fails t
   CHECK(table.seen() == Lines{"7 answer 1 3 not all ranks have joined yet"});
   table.job.receive(7, Leave{});
   CHECK(table.seen().back() == "failed: rank 1 on host b was lost: it left before all ranks had joined");
+}
+
+namespace {
+
+/// A job of PerProcess: rank 0, process 7 on host "a", opened its store.
+struct OpenedTable : Table {
+  explicit OpenedTable(int world_size, const std::string& name = {})
+      : Table(world_size, "rank 0 on host a", name, opener()) {}
+
+  static StoreOpener opener() { return {7, "a", origin(70)}; }
+
+  static Origin origin(std::int64_t starter) {
+    Origin made;
+    made.process_space = 1;
+    made.starter = starter;
+    made.starter_name = "bash";
+    made.program = "train";
+    made.build = "build id ab";
+    return made;
+  }
+
+  static Join request(int rank, std::int64_t process, std::int64_t starter = 70) {
+    Join join;
+    join.facts.rank = rank;
+    join.facts.host_id = join.facts.host = "a";
+    join.world_size = 3;
+    join.process = process;
+    join.origin = origin(starter);
+    join.opens_store = rank == 0;
+    return join;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a seat that is claimed twice while the job forms ends it on all ranks, with both processes") {
+  OpenedTable table(3);
+  table.Table::join(100, OpenedTable::request(0, 7));
+  table.Table::join(101, OpenedTable::request(1, 8));
+  table.seen();
+  table.Table::join(102, OpenedTable::request(1, 9));
+  const std::string cause =
+      "ranks disagree: rank 1 on host a (process 9) claims a place that rank 1 on host a (process 8) has, while the "
+      "job forms: two jobs have met at one port, or a rank was given twice; give each job a port (MASTER_PORT), a "
+      "DTRAIN_JOB_ID or a DTRAIN_SECRET of its own, and each process its own rank";
+  CHECK(table.seen() ==
+        Lines{"102 failure: " + cause, "failed: " + cause, "100 failure: " + cause, "101 failure: " + cause});
+}
+
+TEST_CASE("another rank 0 that finds the port held ends a job that forms, and none that has formed") {
+  OpenedTable table(3);
+  table.Table::join(101, OpenedTable::request(1, 8));
+  table.seen();
+  table.Table::join(102, OpenedTable::request(0, 9));  // before the store's own rank 0 has joined
+  const Lines lines = table.seen();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].find("102 failure: ranks disagree: rank 0 on host a (process 9) claims a place that rank 0 on host a "
+                      "(process 7) has, while the job forms") == 0);
+  CHECK(lines[2].find("101 failure: ") == 0);
+
+  OpenedTable formed(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    formed.Table::join(100 + static_cast<SessionId>(rank), OpenedTable::request(rank, 7 + rank));
+  }
+  formed.seen();
+  formed.Table::join(103, OpenedTable::request(0, 19));
+  CHECK(formed.seen() == Lines{"103 refused: rank 0 on host a (process 7) has opened this store, for another job; give "
+                               "each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own"});
+  CHECK_FALSE(formed.job.cause());
+}
+
+TEST_CASE("another rank 0 of another world size is refused alone") {
+  OpenedTable table(3);
+  Join other = OpenedTable::request(0, 9);
+  other.world_size = 2;
+  table.Table::join(102, other);
+  CHECK(table.seen().front().find("102 refused: rank 0 on host a (process 7) has opened this store, for another job") ==
+        0);
+  CHECK_FALSE(table.job.cause());
+}
+
+TEST_CASE("another name is refused before anything else, also where the job has failed") {
+  OpenedTable table(3, "monday");
+  table.job.post(Cause{CauseKind::exception, 0, "a", "it broke"});
+  table.seen();
+  Join other = OpenedTable::request(1, 8);
+  other.job = "tuesday";
+  table.Table::join(101, other);
+  CHECK(
+      table.seen() ==
+      Lines{"101 refused: rank 1 on host a (process 8) belongs to the job 'tuesday', and this is the store of "
+            "'monday', which rank 0 on host a (process 7) opened; give each job a port (MASTER_PORT), a DTRAIN_JOB_ID "
+            "or a DTRAIN_SECRET of its own"});
+}
+
+TEST_CASE("ranks by hand from two terminals join with one warning for the job, which names both") {
+  OpenedTable table(3);
+  table.Table::join(100, OpenedTable::request(0, 7));
+  table.seen();
+  table.Table::join(101, OpenedTable::request(1, 8, 80));
+  const Lines first = table.seen();
+  REQUIRE(first.size() == 3);
+  CHECK(first[0] == "101 accepted");
+  CHECK(first[1].find("doubt: rank 1 on host a (process 8) was started by process 80 (bash), and rank 0 on host a "
+                      "(process 7) by process 70 (bash); where they are of two jobs") == 0);
+  table.Table::join(102, OpenedTable::request(2, 9, 90));
+  for (const std::string& line : table.seen()) {
+    CHECK(line.find("doubt") == std::string::npos);
+  }
+  CHECK(table.job.formed());
+}
+
+TEST_CASE("ranks of a host that the opener does not share are compared with each other") {
+  OpenedTable table(3);
+  for (const auto& [rank, starter] : {std::pair(1, 80), std::pair(2, 90)}) {
+    Join remote = OpenedTable::request(rank, 7 + rank, starter);
+    remote.facts.host_id = remote.facts.host = "b";
+    remote.origin.one_starter = true;
+    table.Table::join(100 + static_cast<SessionId>(rank), remote);
+  }
+  const Lines lines = table.seen();
+  CHECK(lines.front() == "101 accepted");
+  CHECK(
+      lines[1].find("102 refused: rank 2 on host b (process 9) was started by process 90 (bash), and rank 1 on host b "
+                    "(process 8) by process 80 (bash), so they are of two jobs") == 0);
+}
+
+TEST_CASE("a rank that comes again while its first connection ends is refused alone, and the job forms on") {
+  OpenedTable table(3);
+  table.Table::join(101, OpenedTable::request(1, 8));
+  table.seen();
+  table.Table::join(102, OpenedTable::request(1, 8));
+  CHECK(table.seen() ==
+        Lines{"102 refused: rank 1 is taken: rank 1 on host a (process 8) has it; give each process its own rank"});
+  CHECK_FALSE(table.job.cause());
 }

@@ -67,6 +67,31 @@ TEST_CASE("right statements are accepted") {
   CHECK(disagreement(ranks) == "");
 }
 
+TEST_CASE("two host ids with one host name are named where a statement is wrong, with DTRAIN_HOST_ID") {
+  auto ranks = ranks_on({"a", "b"});
+  ranks[1].host = "a";
+  ranks[0].local_world_size = 2;
+  const std::string sentence = disagreement(ranks);
+  CHECK(sentence.find("rank 0 on host a was told local_world_size 2 by its launcher, but it is 1: no other rank shares "
+                      "its host") != std::string::npos);
+  CHECK(
+      sentence.find(" (rank 1's host has the same name, a, but the host ids differ: id-a and id-b; where both are one "
+                    "host, set DTRAIN_HOST_ID to one value for all of its ranks)") != std::string::npos);
+  ranks[1].host = "b";
+  CHECK(disagreement(ranks).find("DTRAIN_HOST_ID") == std::string::npos);
+}
+
+TEST_CASE("two hosts of one name are said to be such") {
+  Membership members;
+  members.host = members.other_host = "a";
+  CHECK(
+      members.other_host_text() ==
+      "a (of the same name but with another host id: where both are one host, set DTRAIN_HOST_ID to one value for all "
+      "of its ranks)");
+  members.other_host = "b";
+  CHECK(members.other_host_text() == "b");
+}
+
 TEST_CASE("a wrong statement is a disagreement that names the rank and both values") {
   auto ranks = ranks_on({"a", "a", "b"});
   ranks[2].local_rank = 2;

@@ -1,0 +1,131 @@
+#pragma once
+/// @file
+/// The job's name, by which the ranks of one job refuse those of another: DTRAIN_JOB_ID, else the launcher's own id.
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/identity/launcher_variables.hpp"
+#include "dtrain/identity/orte_uri.hpp"
+#include "dtrain/identity/process_identity.hpp"
+#include "dtrain/identity/slurm_step.hpp"
+#include "dtrain/identity/sources/openmpi.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// A source as far as it names jobs.
+struct JobNaming {
+  std::string_view launcher;
+  const char* rank_variable;  ///< another value for each rank: a process without it stands above the ranks
+  bool one_starter;           ///< one process on each node starts all ranks of that node
+};
+
+inline constexpr std::array<JobNaming, 13> job_namings{{
+    {"dtrain", "DTRAIN_RANK", false},
+    {"torch", "RANK", false},
+    {"horovod", "HOROVOD_RANK", false},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", true},
+    {"jsrun", "JSM_NAMESPACE_RANK", false},
+    {"mvapich", "MV2_COMM_WORLD_RANK", true},
+    {"flux", "FLUX_TASK_RANK", true},
+    {"pmi", "PMI_RANK", true},
+    {"slurm", "SLURM_PROCID", true},
+    {"tf_config", "TF_CONFIG", false},
+    {"vertex", "CLUSTER_SPEC", false},
+    {"sagemaker", "SM_CURRENT_HOST", false},
+    {"k8s", "JOB_COMPLETION_INDEX", false},
+}};
+
+/// The launcher that started the ranks. RANK and WORLD_SIZE may only repeat what a Slurm step, Open MPI or PMI says.
+inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& who) {
+  if (who.launcher != "torch" || who.elastic) {
+    return who.launcher;
+  }
+  const Place own{who.rank, who.world_size};
+  const LauncherVariables& mpi = OpenMpiSource::names;
+  return slurm_step_place(variables) == own                         ? "slurm"
+         : stated_place(variables, mpi.rank, mpi.world_size) == own ? "openmpi"
+         : stated_place(variables, "PMI_RANK", "PMI_SIZE") == own   ? "pmi"
+                                                                    : std::string_view(who.launcher);
+}
+
+/// `variables` as "A.B=1.2"; nothing unless all are set.
+inline std::optional<std::string> named_by(const Variables& variables, std::initializer_list<const char*> names) {
+  std::string left;
+  std::string right;
+  for (const char* name : names) {
+    const std::optional<std::string> value = variables.text(name);
+    if (!value) {
+      return std::nullopt;
+    }
+    left += (left.empty() ? "" : ".") + std::string(name);
+    right += (right.empty() ? "" : ".") + *value;
+  }
+  return left + "=" + right;
+}
+
+/// The parts of a heterogeneous job have a job id each; the first one's stands for all.
+inline std::optional<std::string> slurm_job_name(const Variables& variables) {
+  for (const char* leader : {"SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID"}) {
+    if (variables.has(leader)) {
+      return named_by(variables, {leader, "SLURM_STEP_ID"});
+    }
+  }
+  return std::nullopt;
+}
+
+inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
+  const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
+  const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
+  return space ? space : hnp ? std::optional("mpirun=" + std::to_string(hnp->job)) : std::nullopt;
+}
+
+/// What the launcher calls this very start of the program, and no other.
+inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
+  return launcher == "slurm"     ? slurm_job_name(variables)
+         : launcher == "openmpi" ? openmpi_job_name(variables)
+         : launcher == "jsrun"   ? named_by(variables, {"PMIX_NAMESPACE"})
+         : launcher == "flux"    ? named_by(variables, {"FLUX_JOB_ID"})
+         : launcher == "pmi"     ? named_by(variables, {"PALS_APID"})
+         : launcher == "horovod" ? named_by(variables, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"})
+                                 : std::nullopt;
+}
+
+/// What a batch system calls the job that this one runs in: others may run in it too.
+inline std::optional<std::string> allocation_name(const Variables& variables, std::string_view launcher) {
+  const bool starts_all = launcher == "jsrun" || launcher == "mvapich" || launcher == "pmi" || launcher == "openmpi";
+  const std::optional<std::string> lsf = starts_all ? named_by(variables, {"LSB_JOBID"}) : std::nullopt;
+  return lsf || !starts_all ? lsf : named_by(variables, {"SLURM_JOB_ID"});
+}
+
+}  // namespace detail
+
+/// "DTRAIN_JOB_ID=monday", where the user names the job.
+inline std::optional<std::string> given_job_name(const Variables& variables) {
+  return detail::named_by(variables, {"DTRAIN_JOB_ID"});
+}
+
+/// Fills in job, is_exact_job, one_starter and rank_variable. Pure.
+inline void name_job(const Variables& variables, ProcessIdentity& who) {
+  const std::string_view launcher = detail::starting_launcher(variables, who);
+  const auto* const naming = std::find_if(detail::job_namings.begin(), detail::job_namings.end(),
+                                          [&](const detail::JobNaming& each) { return each.launcher == launcher; });
+  if (naming != detail::job_namings.end()) {
+    who.rank_variable = naming->rank_variable;
+    who.one_starter = naming->one_starter || who.elastic;
+  }
+  const std::optional<std::string> given = given_job_name(variables);
+  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
+  if (given || !who.elastic) {
+    who.job = launch ? launch : detail::allocation_name(variables, launcher);
+  }
+  who.is_exact_job = launch || (who.elastic && who.job != "none");  // what torchrun calls a job that has no name
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,69 @@
+#pragma once
+/// @file
+/// Which job this process belongs to, for comparing when it joins.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/identity/process_identity.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/launch/program_build.hpp"
+#include "dtrain/launch/starter.hpp"
+#include "dtrain/rendezvous/origin.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The job's name, empty where it has none, and what else tells it from others.
+struct OwnJob {
+  std::string name;
+  rendezvous::Origin origin;
+};
+
+/// MPICH's mpiexec gives its job no name that a process can see, but all of its proxies call it at one address.
+/// @param command as Starter has it. @returns "hydra=host-a:43789"; nothing for what is none of its proxies
+inline std::optional<std::string> hydra_job(std::string_view command) {
+  constexpr std::string_view flag("--control-port\0", 15);
+  const std::size_t at = command.find(flag);
+  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + flag.size());
+  const std::string_view address = rest.substr(0, rest.find('\0'));
+  return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
+}
+
+/// What the environment says of the job, and what the machine adds. A process alone asks nothing.
+/// Blocking: reads files of the kernel's.
+inline OwnJob own_job(const identity::Variables& variables, const identity::ProcessIdentity& who,
+                      const MachineFiles& files = MachineFiles()) {
+  OwnJob job;
+  job.name = who.job.value_or("");
+  if (who.world_size == 1) {
+    return job;
+  }
+  rendezvous::Origin& origin = job.origin;
+  origin.is_exact_job = who.is_exact_job;
+  origin.one_starter = who.one_starter;
+  origin.program = own_program_name();
+  origin.build = own_build();
+  struct ::stat space {};
+  origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+  const std::optional<std::string> rank = variables.text(who.rank_variable);
+  const std::optional<Starter> starter =
+      starter_of(files, ::getppid(), rank ? who.rank_variable + "=" + *rank : std::string());
+  if (starter) {
+    origin.starter = starter->process;
+    origin.starter_began = starter->began;
+    origin.starter_name = starter->name;
+    const std::optional<std::string> hydra =
+        who.is_exact_job || who.rank_variable != "PMI_RANK" ? std::nullopt : hydra_job(starter->command);
+    origin.is_exact_job = who.is_exact_job || hydra;
+    job.name = hydra.value_or(job.name);
+  }
+  return job;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

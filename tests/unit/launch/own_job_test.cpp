@@ -1,0 +1,41 @@
+#include "dtrain/launch/own_job.hpp"
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <string>
+
+#include "dtrain/identity/resolve.hpp"
+
+namespace identity = dtrain::identity;
+using dtrain::launch::hydra_job;
+using dtrain::launch::own_job;
+using dtrain::launch::OwnJob;
+
+TEST_CASE("MPICH's jobs are named by the address that all of their proxies call") {
+  const std::string proxy("hydra_pmi_proxy\0--control-port\0host-a:43789\0--rmk\0user\0", 55);
+  CHECK(hydra_job(proxy) == "hydra=host-a:43789");
+  CHECK_FALSE(hydra_job(std::string("bash\0-c\0x\0", 10)));
+  CHECK_FALSE(hydra_job(std::string("proxy\0--control-port\0", 21)));
+  CHECK_FALSE(hydra_job(""));
+}
+
+TEST_CASE("a rank of several says what started it and what it runs, one alone nothing") {
+  const identity::Environment environment{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}};
+  const OwnJob job = own_job(identity::Variables(environment), identity::process_identity(environment));
+  CHECK(job.name.empty());
+  CHECK_FALSE(job.origin.is_exact_job);
+  CHECK_FALSE(job.origin.one_starter);
+  CHECK(job.origin.process_space != 0);
+  CHECK(job.origin.starter == ::getppid());
+  CHECK_FALSE(job.origin.program.empty());
+  CHECK_FALSE(job.origin.build.empty());
+  identity::Environment named = environment;
+  named["DTRAIN_JOB_ID"] = "monday";
+  CHECK(own_job(identity::Variables(named), identity::process_identity(named)).name == "DTRAIN_JOB_ID=monday");
+  CHECK(own_job(identity::Variables(named), identity::process_identity(named)).origin.is_exact_job);
+  const OwnJob alone = own_job(identity::Variables({}), identity::process_identity({}));
+  CHECK(alone.name.empty());
+  CHECK(alone.origin == dtrain::rendezvous::Origin());
+}
