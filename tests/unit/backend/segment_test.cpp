@@ -130,11 +130,14 @@ TEST_CASE("a limit of the process that keeps a memory from being had is named, a
                      : 2;
         }) == 0);
   CHECK(in_child([&] {
-          const rlimit small{65536, RLIM_INFINITY};  // less than there is
-          if (::setrlimit(RLIMIT_AS, &small) != 0) return 1;
-          return error_of([&] { Segment::create(bytes, bytes); }).second ==
-                         "finding 1048576 bytes of address space: Cannot allocate memory; the address space of this "
-                         "process is limited to 65536 bytes (ulimit -v)"
+          std::size_t pages = 0;
+          std::ifstream("/proc/self/statm") >> pages;
+          const rlimit small{pages * 4096 + bytes / 2, RLIM_INFINITY};
+          if (pages == 0 || ::setrlimit(RLIMIT_AS, &small) != 0) return 1;
+          return error_of([&] { Segment::create(64 * bytes, 64 * bytes); }).second ==
+                         "finding 67108864 bytes of address space: Cannot allocate memory; the address space of this "
+                         "process is limited to " +
+                             std::to_string(small.rlim_cur) + " bytes (ulimit -v)"
                      ? 0
                      : 2;
         }) == 0);
