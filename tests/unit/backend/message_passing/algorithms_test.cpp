@@ -39,7 +39,7 @@ passing::Tuning fine() {
 }
 
 passing::Place place(const passing::Tuning& tuning, int size, Accumulate accumulate = Accumulate::element) {
-  passing::Place made{"test", {}, tuning, accumulate};
+  passing::Place made{"test", {}, tuning, {}, accumulate};
   for (int rank = 0; rank < size; ++rank) {
     made.job_ranks.push_back(rank);
   }
