@@ -10,6 +10,7 @@ What is reached only through a header's three lines
   #endif
 
 comes after all others, together with the foreign includes that only it needs, in one such #if (core/config.hpp).
+The macros that dtrain.hpp puts aside are put aside before all of it, and back behind it.
 No arguments; the same input gives the same bytes.
 """
 
@@ -162,6 +163,12 @@ def bodies(names, parsed):
     return text
 
 
+def macros(parsed, *kinds):
+    """The lines of the umbrella that put macros aside, or back, and a blank one before them."""
+    lines = [line for line in parsed[UMBRELLA].lines if line.startswith(kinds)]
+    return ["", *lines] if lines else []
+
+
 def amalgamate(repository):
     """The text of the single header."""
     root = repository / "include"
@@ -174,12 +181,13 @@ def amalgamate(repository):
     text = [f"// dtrain {version}: distributed data-parallel training for any C++ model, in one header.",
             "// Made of include/dtrain by single_include/amalgamate.py; change it there.", "//"]
     text += [f"// {line}".rstrip() for line in licence]
-    text += ["", "#pragma once", ""]
+    text += ["", "#pragma once", *macros(parsed, "#pragma push_macro", "#undef"), ""]
     text += foreign_of(ordinary, parsed) + bodies(ordinary, parsed)
     if defining:
         included = set(foreign_of(ordinary, parsed))
         only_theirs = [line for line in foreign_of(defining, parsed) if line not in included]
         text += ["", "#if DTRAIN_DEFINITIONS", "", *only_theirs, *bodies(defining, parsed), "", "#endif"]
+    text += macros(parsed, "#pragma pop_macro")
     return "\n".join(text) + "\n"
 
 
