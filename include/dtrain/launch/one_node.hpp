@@ -41,6 +41,7 @@ class OneNode final : public Coordination {
     store.world_size = options_.workers;
     store.owner = "the launcher on host " + options_.host;
     store.formation = options_.formation;
+    store.further_files = files_for_workers(options_.workers);
     store.on_failure = [this](const Cause&) { changed_->set(); };
     server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
     store_.emplace(*server_, std::move(store));

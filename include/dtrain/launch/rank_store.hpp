@@ -3,6 +3,7 @@
 /// The job that the ranks of one attempt after the other meet in, in the store of node 0's launcher.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,9 +20,15 @@ struct RankStoreOptions {
   int world_size = 1;
   std::string owner;                               ///< "the launcher on host a"
   std::chrono::nanoseconds formation{0};           ///< from its opening until all have joined
+  std::size_t further_files = 0;                   ///< that this process will open besides: for its workers
   std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
   std::function<void(int rank)> on_left{};
 };
+
+/// How many files a launcher has open for so many workers: what each writes to, and pipes to the one that starts.
+inline std::size_t files_for_workers(int workers) noexcept {
+  return 2 * static_cast<std::size_t>(workers) + 6;
+}
 
 /// Opens a generation of the ranks' job for each attempt, which closes the one before: its stragglers are refused.
 /// Lifetime: the server outlives it. Threads: the loop's.
@@ -31,7 +38,7 @@ class RankStore {
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;
 
-  /// Ranks of this attempt can join from now on.
+  /// Ranks of this attempt can join from now on. @throws Error (limit) where too few files may be opened for them
   void open(int attempt) {
     left_.clear();
     cause_.reset();
@@ -53,7 +60,11 @@ class RankStore {
         options_.on_failure(cause);
       }
     };
+    job.further_files = options_.further_files;
     job_ = &server_->open(std::move(job));
+    if (cause_) {  // no worker is to be started for it
+      throw Error(Errc::limit, cause_->text);
+    }
   }
 
   bool has_left(int rank) const { return left_.count(rank) != 0; }

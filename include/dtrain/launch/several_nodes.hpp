@@ -46,6 +46,7 @@ class SeveralNodes final : public Coordination {
       store.world_size = table.world_size();
       store.owner = "the launcher of node 0 on host " + own.host.name;
       store.formation = own.formation;
+      store.further_files = files_for_workers(own.workers);
       store.on_failure = [this](const Cause& cause) { tell(keys().cause(), to_value(CauseRecord{cause})); };
       store.on_left = [this](int rank) {
         if (rank >= meeting_.table().workers.front()) {

@@ -5,18 +5,21 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/open_files.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -73,8 +76,8 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 /// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
-inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment,
-                  pid_t parent) noexcept {
+inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
+                  const std::optional<rlimit>& files) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
   // starts can be ended with it.
   if (::setpgid(0, 0) != 0) {
@@ -91,6 +94,9 @@ inline int become(const SpawnRequest& request, char* const* arguments, char* con
         return errno;
       }
     }
+  }
+  if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
+    return errno;
   }
   if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
     return errno;
@@ -135,13 +141,14 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
   Pipe report = make_pipe();
+  const std::optional<rlimit> files = open_files_for_children();
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
     throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
   if (child == 0) {
-    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent);
+    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent, files);
     const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
     static_cast<void>(written);
     ::_exit(127);

@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/open_files.hpp"
 #include "dtrain/net/connection.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
@@ -40,7 +42,7 @@ class Listener {
   }
 
   /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
-  /// the process or the system is out of descriptors, it tries again every 20 ms.
+  /// the process or the system is out of descriptors, it says so once, and tries again every 20 ms.
   /// @throws Error (posix) for what is a mistake in this program
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
     for (;;) {
@@ -53,6 +55,7 @@ class Listener {
       if (error == EAGAIN || error == EWOULDBLOCK) {
         ready = co_await loop_->readable(socket_.get(), deadline);
       } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        say_exhausted(error);
         co_await loop_->sleep_for(std::chrono::milliseconds(20));
         ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
       } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
@@ -101,6 +104,15 @@ class Listener {
     return {loop, std::move(socket), local.value_or(endpoint)};
   }
 
+  void say_exhausted(int error) {
+    if (!std::exchange(has_said_exhausted_, true)) {
+      const std::string remedy = "those who connect wait; this process may have " +
+                                 std::to_string(open_files_limit().value_or(0)) +
+                                 " files open: raise that (ulimit -n), or close some";
+      log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
+    }
+  }
+
   static const char* remedy(int error) noexcept {
     switch (error) {
       case EADDRINUSE: return "another program uses this port: choose another with MASTER_PORT or --master-port";
@@ -113,6 +125,7 @@ class Listener {
   async::EventLoop* loop_;
   Descriptor socket_;
   Endpoint local_;
+  bool has_said_exhausted_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net

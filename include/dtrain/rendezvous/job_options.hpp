@@ -3,6 +3,7 @@
 /// What a store is to know of a job before anybody joins.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -31,7 +32,8 @@ struct JobOptions {
   std::string job{};             ///< its name; empty: every name is let in, unless the opener says where it is from
   /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
-  StoreOpener opener{};                                             ///< the rank that opens the store, where it is one
+  StoreOpener opener{};           ///< the rank that opens the store, where it is one
+  std::size_t further_files = 0;  ///< that this process will open beside the job's connections
   Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
 
   /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.

@@ -15,9 +15,11 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/core/open_files.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/rendezvous/door_codec.hpp"
 #include "dtrain/rendezvous/served_job.hpp"
+#include "dtrain/rendezvous/too_few_files.hpp"
 #include "dtrain/rendezvous/transcript.hpp"
 #include "dtrain/rendezvous/unjoined_bound.hpp"
 #include "dtrain/rendezvous/version_text.hpp"
@@ -31,6 +33,7 @@ class Server {
   /// @param listeners at least one
   Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
       : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    raise_open_files();
     options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
     for (net::Listener& listener : listeners_) {
       accepting_.push_back(
@@ -47,11 +50,15 @@ class Server {
   net::Endpoint local() const noexcept { return listeners_.front().local(); }
 
   /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Where this process may not open as many files as the job needs, the job has failed from the beginning.
   /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
   ServedJob& open(JobOptions options) {
     auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
     std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
     place = std::move(job);
+    if (const std::optional<Cause> cause = too_few_files(place->options())) {
+      place->post_failure(*cause);
+    }
     return *place;
   }
 

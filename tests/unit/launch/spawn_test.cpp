@@ -11,6 +11,7 @@
 #include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/own_process.hpp"
 #include "dtrain/launch/worker.hpp"
+#include "support/limited_child.hpp"
 
 using dtrain::async::Descriptor;
 using dtrain::launch::ExitStatus;
@@ -92,4 +93,20 @@ TEST_CASE("the end of a signalled process names the signal") {
 
 TEST_CASE("the process knows that it has a thread") {
   CHECK(dtrain::launch::thread_count() >= 1);
+}
+
+TEST_CASE("a program has the limit of open files that its launcher had, however many the launcher may open now") {
+  const std::string text = support::with_open_files(100, 200, [] {
+    dtrain::raise_open_files();
+    Pipe output = make_pipe();
+    const pid_t process = spawn(shell("ulimit -Sn; ulimit -Hn", output.writer.get(), output.writer.get()));
+    output.writer.reset();
+    std::string seen = std::to_string(*dtrain::open_files_limit()) + " ";
+    char byte = 0;
+    while (::read(output.reader.get(), &byte, 1) == 1) {
+      seen += byte;
+    }
+    return end_of(process) == ExitStatus{} ? seen : seen + " failed";
+  });
+  CHECK(text == "200 100\n200\n");
 }
