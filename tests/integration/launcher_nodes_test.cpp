@@ -208,6 +208,22 @@ TEST_CASE("a usage error of the first worker to fall is not tried again on any n
   }
 }
 
+TEST_CASE("a worker of another node that is stopped before it has joined counts as lost after the liveness time") {
+  const TemporaryDirectory directory;
+  Nodes nodes({1, 1}, {"1:stdout:up\n", "1:await:" + directory.path + "/never", "*:join", "*:wait-for-failure"},
+              {{"DTRAIN_LIVENESS_SECONDS", "1"}});
+  REQUIRE(nodes[1].wait_for("[1] up"));
+  const std::vector<pid_t> workers = support::children_of(nodes[1].process());
+  REQUIRE(workers.size() == 1);
+  REQUIRE(::kill(workers[0], SIGSTOP) == 0);
+  const std::vector<Result> results = nodes.wait();
+  for (const Result& result : results) {
+    CHECK(result.exit_code == 75);
+    CHECK(contains(result.error, "was stopped by SIGSTOP before it had joined the job"));
+  }
+  CHECK(contains(results[0].error, "[0] cause: rank 1 on host "));
+}
+
 TEST_CASE("a launcher that is told to end stops the workers of all nodes in order, and nothing is tried again") {
   for (const std::size_t told : {std::size_t{0}, std::size_t{1}}) {
     CAPTURE(told);

@@ -8,11 +8,15 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "dtrain/core/exit_codes.hpp"
+#include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace {
 
@@ -45,6 +49,38 @@ TEST_CASE("a stopped rank counts as lost after the liveness time, on every rank,
   CHECK(result.error.find("was lost: it has said nothing for 1.0 s (it is stopped, or its host") != std::string::npos);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);  // it ended by itself
+}
+
+TEST_CASE("a worker that is stopped before it has joined counts as lost after the liveness time, too") {
+  const support::TemporaryDirectory directory;
+  const Result result = with_rank_1_stopped(
+      support::probe, {"1:stdout:up\n", "1:await:" + directory.path + "/never", "*:join", "*:wait-for-failure"},
+      {{"DTRAIN_LIVENESS_SECONDS", "1"}}, "[1] up");
+  INFO(result.error);
+  for (const std::string rank : {"[0] ", "[2] "}) {
+    CHECK(result.error.find(rank + "cause: rank 1 on host ") != std::string::npos);
+  }
+  CHECK(result.error.find("was lost: its process ") != std::string::npos);
+  CHECK(result.error.find(" was stopped by SIGSTOP before it had joined the job, and has not gone on for 1.0 s; where "
+                          "that is meant, give it longer with DTRAIN_LIVENESS_SECONDS") != std::string::npos);
+  CHECK(result.exit_code == dtrain::exit_code_job_failed);
+}
+
+TEST_CASE("a worker that is stopped before it has joined, and goes on, joins") {
+  const support::TemporaryDirectory directory;
+  const std::string go = directory.path + "/go";
+  Program program(support::probe, {"--nproc-per-node=2", "1:stdout:up\n", "1:await:" + go, "*:join"});
+  program.close_input();
+  REQUIRE(program.wait_for("[1] up"));
+  const std::vector<pid_t> workers = support::children_of(program.process());
+  REQUIRE(workers.size() == 2);
+  REQUIRE(::kill(workers[1], SIGSTOP) == 0);
+  CHECK(support::reaches_state(workers[1], "T"));
+  std::ofstream(go) << std::flush;
+  REQUIRE(::kill(workers[1], SIGCONT) == 0);
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(result.error == "");
 }
 
 TEST_CASE("where a collective's timeout comes first, it names the operation, who had come and who had not") {

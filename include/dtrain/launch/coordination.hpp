@@ -45,6 +45,9 @@ class Coordination {
   /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
   virtual bool failing() const = 0;
 
+  /// Whether a rank of this node has joined, as far as is known here: from then on the store notices its silence.
+  virtual bool has_joined(int rank) const = 0;
+
   /// Whether a rank of this node, whose process has just ended, had said before that it was done.
   virtual async::Task<bool> has_left(int rank) = 0;
 

@@ -18,6 +18,7 @@ class LauncherKeys {
   static std::string table() { return "nodes"; }                                          ///< NodeTable
   static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
   std::string go() const { return attempt_ + "go"; }                                      ///< ranks can join
+  std::string complete() const { return attempt_ + "complete"; }                          ///< all ranks have joined
   std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
   std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
   std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left

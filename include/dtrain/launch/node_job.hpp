@@ -198,7 +198,8 @@ class NodeJob {
       const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *job_};
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
       co_await attempt->start();
-      async::Task<NodeEnd> supervising = attempt->supervise(StopPlan(options_.stop_grace), host_.name);
+      async::Task<NodeEnd> supervising =
+          attempt->supervise(StopPlan(options_.stop_grace), options_.liveness, host_.name);
       end = co_await std::move(supervising);
     }
     end.node = plan.node_rank;

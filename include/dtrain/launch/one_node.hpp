@@ -31,11 +31,11 @@ class OneNode final : public Coordination {
   /// @throws Error (posix) for a port in use
   OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
       : loop_(&loop), changed_(&changed), options_(std::move(options)) {
-    net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
+    net::Listener listener = net::Listener::bind_loopback(loop, options_.port);
     const rendezvous::Secret secret = rendezvous::Secret::drawn();
     place_.secret = secret.text();
     place_.world_size = options_.workers;
-    place_.master_addr = "127.0.0.1";
+    place_.master_addr = listener.local().host();
     place_.master_port = listener.port();
     RankStoreOptions store;
     store.world_size = options_.workers;
@@ -59,6 +59,8 @@ class OneNode final : public Coordination {
   std::optional<Cause> first_cause() const override { return store_->cause(); }
 
   bool failing() const override { return first_cause().has_value(); }
+
+  bool has_joined(int rank) const override { return store_->has_joined(rank); }
 
   /// A rank leaves before it exits, but the store may not have read that yet.
   async::Task<bool> has_left(int rank) override {

@@ -23,6 +23,7 @@ struct RankStoreOptions {
   std::size_t further_files = 0;                   ///< that this process will open besides: for its workers
   std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
   std::function<void(int rank)> on_left{};
+  std::function<void()> on_complete{};  ///< all ranks have joined
 };
 
 /// How many files a launcher has open for so many workers: what each writes to, and pipes to the one that starts.
@@ -40,6 +41,7 @@ class RankStore {
 
   /// Ranks of this attempt can join from now on. @throws Error (limit) where too few files may be opened for them
   void open(int attempt) {
+    joined_.clear();
     left_.clear();
     cause_.reset();
     rendezvous::JobOptions job;
@@ -48,6 +50,12 @@ class RankStore {
     job.generation = static_cast<std::uint64_t>(attempt);
     job.owner = options_.owner;
     job.formation = Deadline::after(options_.formation);
+    job.on_joined = [this](int rank, const std::string&) {
+      joined_.insert(rank);
+      if (joined_.size() == static_cast<std::size_t>(options_.world_size) && options_.on_complete) {
+        options_.on_complete();
+      }
+    };
     job.on_left = [this](int rank) {
       left_.insert(rank);
       if (options_.on_left) {
@@ -67,6 +75,7 @@ class RankStore {
     }
   }
 
+  bool has_joined(int rank) const { return joined_.count(rank) != 0; }
   bool has_left(int rank) const { return left_.count(rank) != 0; }
 
   /// The first cause of the present attempt; nothing while it is well.
@@ -82,6 +91,7 @@ class RankStore {
  private:
   rendezvous::Server* server_;
   RankStoreOptions options_;
+  std::set<int> joined_;
   std::set<int> left_;
   std::optional<Cause> cause_;
   rendezvous::ServedJob* job_ = nullptr;  ///< the server's

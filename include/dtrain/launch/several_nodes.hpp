@@ -53,6 +53,7 @@ class SeveralNodes final : public Coordination {
           tell(keys().left(rank), "yes");
         }
       };
+      store.on_complete = [this] { tell(keys().complete(), "yes"); };
       ranks_.emplace(meeting_.server(), std::move(store));
     }
     watching_stops_ = loop_->spawn(watch_stops(), ignored());
@@ -73,6 +74,7 @@ class SeveralNodes final : public Coordination {
     attempt_ = attempt;
     cause_.reset();
     told_.reset();
+    is_complete_ = false;
     left_.clear();
     leaving_.clear();
     if (is_first()) {
@@ -81,6 +83,7 @@ class SeveralNodes final : public Coordination {
     } else {
       co_await meeting_.get(keys().go());
       watching_cause_ = loop_->spawn(watch_cause(keys().cause()), ignored());
+      watching_joins_ = loop_->spawn(learn_complete(keys().complete()), ignored());
     }
     watching_failure_ = loop_->spawn(watch_failure(keys().failing()), ignored());
   }
@@ -88,6 +91,8 @@ class SeveralNodes final : public Coordination {
   std::optional<Cause> first_cause() const override { return is_first() ? ranks_->cause() : cause_; }
 
   bool failing() const override { return told_.has_value() || first_cause() || meeting_.is_over(); }
+
+  bool has_joined(int rank) const override { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
   async::Task<bool> has_left(int rank) override {
     if (!is_first()) {
@@ -180,6 +185,7 @@ class SeveralNodes final : public Coordination {
   void stop_watching() {
     watching_stops_.cancel();
     watching_cause_.cancel();
+    watching_joins_.cancel();
     watching_failure_.cancel();
     leaving_.clear();
   }
@@ -223,6 +229,11 @@ class SeveralNodes final : public Coordination {
     left_.insert(rank);
   }
 
+  async::Task<void> learn_complete(std::string key) {
+    co_await meeting_.get(std::move(key));
+    is_complete_ = true;
+  }
+
   async::EventLoop* loop_;
   async::AutoResetEvent* changed_;
   RestartPolicy policy_;
@@ -232,10 +243,12 @@ class SeveralNodes final : public Coordination {
   int attempt_ = 0;
   std::optional<Cause> cause_;         ///< as node 0 told it
   std::optional<FailureRecord> told_;  ///< what a launcher told first
+  bool is_complete_ = false;           ///< all ranks have joined
   std::set<int> left_;
   std::vector<async::Spawned> leaving_;
   async::Spawned watching_stops_;  ///< the tasks come last: they are gone before what they use
   async::Spawned watching_cause_;
+  async::Spawned watching_joins_;
   async::Spawned watching_failure_;
 };
 

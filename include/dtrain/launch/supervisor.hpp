@@ -2,6 +2,7 @@
 /// @file
 /// Watches over the workers of one attempt from their start to the end of the last one.
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <optional>
@@ -25,14 +26,16 @@ class Supervisor {
  public:
   /// @param changed is set by the forwarder and the coordination
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
-             Coordination& job, StopPlan plan, std::string host)
+             Coordination& job, StopPlan plan, std::chrono::nanoseconds liveness, std::string host)
       : loop_(&loop),
         changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
         job_(&job),
         host_(std::move(host)),
-        plan_(std::move(plan)) {}
+        liveness_(liveness),
+        plan_(std::move(plan)),
+        stopped_(liveness) {}
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
@@ -47,6 +50,7 @@ class Supervisor {
         break;
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
+      note_stopped(now);
       take_news(now);
       act(plan_.due(now));
       if (killed_at_ && now - *killed_at_ > unkillable_patience) {
@@ -54,7 +58,8 @@ class Supervisor {
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
-      co_await changed_->wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
+      const auto next = std::min(plan_.next().value_or(longest), stopped_.next().value_or(longest));
+      co_await changed_->wait(Deadline::at(std::min(next, longest)));
     }
     co_await bury_orphans();
   }
@@ -94,6 +99,17 @@ class Supervisor {
     job_->failed(loss, end.is_secondary());
   }
 
+  /// A worker that is stopped before it has joined: nobody but its launcher can see it.
+  void note_stopped(Deadline::Clock::time_point now) {
+    std::vector<StoppedWorker> stopped = plan_.has_acted() ? std::vector<StoppedWorker>{} : workers_->stopped();
+    std::erase_if(stopped, [this](const StoppedWorker& each) { return job_->has_joined(each.rank); });
+    for (const StoppedWorker& each : stopped_.lost(stopped, now)) {
+      const Cause loss{CauseKind::lost, each.rank, host_, each.text(liveness_)};
+      job_->failed(loss, false);
+      plan_.failed(now);
+    }
+  }
+
   void take_news(Deadline::Clock::time_point now) {
     for (; stops_noted_ < forwarder_->stops_asked(); ++stops_noted_) {
       plan_.stop_asked(now);
@@ -118,7 +134,9 @@ class Supervisor {
   Workers* workers_;
   Coordination* job_;
   std::string host_;
+  std::chrono::nanoseconds liveness_;
   StopPlan plan_;
+  StoppedWorkers stopped_;
   int stops_noted_ = 0;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;

@@ -20,6 +20,7 @@
 #include "dtrain/launch/input_pump.hpp"
 #include "dtrain/launch/line_relay.hpp"
 #include "dtrain/launch/process_tree.hpp"
+#include "dtrain/launch/stopped_workers.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -128,6 +129,21 @@ class Workers {
       while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
       }
     }
+  }
+
+  /// The workers that are stopped now, and that no debugger holds; wrapped ones are their wrapper's. Blocking: no.
+  std::vector<StoppedWorker> stopped() const {
+    std::vector<StoppedWorker> found;
+    for (const Worker& worker : workers_) {
+      siginfo_t info{};
+      const auto process = static_cast<id_t>(worker.process);
+      const bool is_own = worker.process > 0 && !worker.is_wrapped;
+      const int result = is_own ? ::waitid(P_PID, process, &info, WSTOPPED | WNOHANG | WNOWAIT) : -1;
+      if (result == 0 && info.si_pid == worker.process) {
+        found.push_back({worker.rank, worker.process, info.si_status});
+      }
+    }
+    return found;
   }
 
   /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to

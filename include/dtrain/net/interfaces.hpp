@@ -3,8 +3,10 @@
 /// The addresses of this machine's network interfaces.
 
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +22,7 @@ namespace DTRAIN_NAMESPACE::net {
 struct InterfaceAddress {
   std::string interface;  ///< "eth0"
   Endpoint endpoint;      ///< port 0
+  bool is_up = true;
 };
 
 /// All that have an IPv4 or IPv6 address, in the system's order. @throws Error (posix)
@@ -37,10 +40,22 @@ inline std::vector<InterfaceAddress> interface_addresses() {
       continue;
     }
     if (const auto endpoint = Endpoint::from_system(each->ifa_addr, size)) {
-      all.push_back({each->ifa_name, endpoint->with_port(0)});
+      all.push_back({each->ifa_name, endpoint->with_port(0), (each->ifa_flags & IFF_UP) != 0});
     }
   }
   return all;
+}
+
+/// Whether an address is one of an interface that is down: what listens there hears nobody.
+inline bool is_down(const Endpoint& address) {
+  try {
+    const std::vector<InterfaceAddress> all = interface_addresses();
+    return std::any_of(all.begin(), all.end(), [&](const InterfaceAddress& each) {
+      return each.endpoint == address.with_port(0) && !each.is_up;
+    });
+  } catch (const Error&) {
+    return false;  // a system that does not list its interfaces
+  }
 }
 
 /// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.

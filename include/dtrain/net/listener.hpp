@@ -15,6 +15,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/open_files.hpp"
 #include "dtrain/net/connection.hpp"
+#include "dtrain/net/interfaces.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -33,12 +34,29 @@ class Listener {
     try {
       return open(loop, Endpoint::any_v6(port), backlog, true);
     } catch (const Error& error) {
-      const int reason = error.code().value();
-      if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL && reason != EPROTONOSUPPORT) {
+      if (!is_missing(error)) {
         throw;
       }
     }
     return open(loop, Endpoint::any_v4(port), backlog, false);
+  }
+
+  /// Listens at the loopback address: 127.0.0.1, or ::1 on a host that has only that.
+  /// @throws Error (posix) as bind; where there is neither, the sentence says what brings them up
+  static Listener bind_loopback(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
+    for (const Endpoint& endpoint : {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)}) {
+      try {
+        if (!is_down(endpoint)) {
+          return open(loop, endpoint, backlog, false);
+        }
+      } catch (const Error& error) {
+        if (!is_missing(error)) {
+          throw;
+        }
+      }
+    }
+    throw posix_error(EADDRNOTAVAIL, "listening at 127.0.0.1 or ::1",
+                      "this host's loopback interface is down or has no address; bring it up: ip link set lo up");
   }
 
   /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
@@ -111,6 +129,12 @@ class Listener {
                                  " files open: raise that (ulimit -n), or close some";
       log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
     }
+  }
+
+  /// Whether this machine, or its kernel, has no such address.
+  static bool is_missing(const Error& error) noexcept {
+    const int reason = error.code().value();
+    return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;
   }
 
   static const char* remedy(int error) noexcept {

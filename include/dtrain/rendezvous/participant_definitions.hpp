@@ -82,8 +82,13 @@ DTRAIN_DEFINED async::Task<void> Participant::join(async::EventLoop& loop, const
   address.generation = options.generation;
   address.secret = options.secret;
   if (options.host_store) {
-    const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
-    std::vector<net::Listener> listeners = co_await listen_or_ask(loop, address, rules, request, deadline);
+    const ListenRules rules{options.interface, options.secret.has_value()};
+    std::vector<net::Listener> listeners;
+    if (alone) {
+      listeners.push_back(net::Listener::bind_loopback(loop, 0));
+    } else {
+      listeners = co_await listen_or_ask(loop, address, rules, request, deadline);
+    }
     const net::Endpoint bound = listeners.front().local();
     address.host = bound.is_any() ? "localhost" : bound.host();
     address.port = bound.port();
