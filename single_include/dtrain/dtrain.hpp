@@ -25,9 +25,83 @@
 
 #pragma once
 
+#pragma push_macro("A")
+#undef A
+#pragma push_macro("B")
+#undef B
+#pragma push_macro("C")
+#undef C
+#pragma push_macro("D")
+#undef D
+#pragma push_macro("E")
+#undef E
+#pragma push_macro("F")
+#undef F
+#pragma push_macro("G")
+#undef G
+#pragma push_macro("H")
+#undef H
+#pragma push_macro("I")
+#undef I
+#pragma push_macro("J")
+#undef J
+#pragma push_macro("K")
+#undef K
+#pragma push_macro("L")
+#undef L
+#pragma push_macro("M")
+#undef M
+#pragma push_macro("N")
+#undef N
+#pragma push_macro("O")
+#undef O
+#pragma push_macro("P")
+#undef P
+#pragma push_macro("Q")
+#undef Q
+#pragma push_macro("R")
+#undef R
+#pragma push_macro("S")
+#undef S
+#pragma push_macro("T")
+#undef T
+#pragma push_macro("U")
+#undef U
+#pragma push_macro("V")
+#undef V
+#pragma push_macro("W")
+#undef W
+#pragma push_macro("X")
+#undef X
+#pragma push_macro("Y")
+#undef Y
+#pragma push_macro("Z")
+#undef Z
+#pragma push_macro("check")
+#undef check
+#pragma push_macro("emit")
+#undef emit
+#pragma push_macro("interface")
+#undef interface
+#pragma push_macro("max")
+#undef max
+#pragma push_macro("min")
+#undef min
+#pragma push_macro("signals")
+#undef signals
+#pragma push_macro("slots")
+#undef slots
+#pragma push_macro("small")
+#undef small
+#pragma push_macro("Status")
+#undef Status
+
 #include <arpa/inet.h>
+#include <dirent.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -40,9 +114,11 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/types.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -229,6 +305,50 @@ inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTR
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/blocked_write_signals.hpp
+
+/// @file
+/// A scope in which a write that fails is an error and not a signal.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Keeps SIGPIPE and SIGXFSZ, which would end the process, from this thread: writing to a pipe without a reader is
+/// EPIPE; writing, or sizing a memory, beyond RLIMIT_FSIZE is EFBIG. Allocates nothing.
+class BlockedWriteSignals {
+ public:
+  BlockedWriteSignals() noexcept {
+    sigset_t pending;
+    static_cast<void>(::sigemptyset(&pending));
+    static_cast<void>(::sigpending(&pending));
+    static_cast<void>(::sigemptyset(&added_));
+    for (const int signal : {SIGPIPE, SIGXFSZ}) {
+      if (::sigismember(&pending, signal) == 0) {  // a pending one belongs to the thread that blocked it before
+        static_cast<void>(::sigaddset(&added_, signal));
+      }
+    }
+    is_set_ = ::pthread_sigmask(SIG_BLOCK, &added_, &before_) == 0;
+  }
+  BlockedWriteSignals(const BlockedWriteSignals&) = delete;
+  BlockedWriteSignals& operator=(const BlockedWriteSignals&) = delete;
+  ~BlockedWriteSignals() {
+    if (is_set_) {
+      const int error = errno;  // of the call that the caller checks next
+      const timespec at_once{};
+      while (::sigtimedwait(&added_, nullptr, &at_once) > 0 || errno == EINTR) {
+      }
+      static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr));
+      errno = error;
+    }
+  }
+
+ private:
+  sigset_t added_{};
+  sigset_t before_{};
+  bool is_set_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/deadline.hpp
 
 /// @file
@@ -375,6 +495,14 @@ template <>
 struct dtype_of<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
 struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+
+namespace detail {
+/// `long` and `long long` are two types, of which std::int64_t is one.
+using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+}  // namespace detail
+template <>
+struct dtype_of<detail::OtherLong>
+    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
 
 /// A C++ type that dtrain knows the DType of.
 template <class T>
@@ -751,8 +879,51 @@ inline void log(LogLevel level, std::string_view text) {
   }
   std::string line = "dtrain: ";
   line.append(text).push_back('\n');
+  const BlockedWriteSignals no_signal;
   const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   static_cast<void>(written);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/owning_process.hpp
+
+/// @file
+/// Which process owns something: a process that it forks has a copy, and is not the rank.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Remembers the process that made it. Threads: any.
+class OwningProcess {
+ public:
+  OwningProcess() noexcept : process_(::getpid()) {}
+
+  /// False in a process that was forked since. One system call.
+  bool is_current() const noexcept { return ::getpid() == process_; }
+
+ private:
+  pid_t process_;
+};
+
+/// Deletes in the process that made it. In a process that was forked since the object stays: it has none of the
+/// object's threads, and shares its sockets, epoll sets and memory with the rank, which goes on using them.
+struct DeleteInOwningProcess {
+  template <class T>
+  void operator()(T* object) const noexcept {
+    if (process.is_current()) {
+      delete object;
+    }
+  }
+  OwningProcess process{};
+};
+
+/// A unique_ptr that ends what it owns only in the process that made it.
+template <class T>
+using ProcessOwned = std::unique_ptr<T, DeleteInOwningProcess>;
+
+template <class T, class... Arguments>
+ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
+  return ProcessOwned<T>(new T(std::forward<Arguments>(arguments)...));
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -841,10 +1012,67 @@ inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process_limits.hpp
+
+/// @file
+/// This process's own limits (ulimit): named where they may be what an error is due to.
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)", or nothing where it is not.
+template <class Resource>
+std::string limit_text(Resource resource, const char* what, const char* option) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  return std::string("; ") + what + " limited to " + std::to_string(limit.rlim_cur) + " bytes (ulimit " + option + ")";
+}
+
+}  // namespace detail
+
+/// What of this process's limits such an error of the system's may be due to, to be put behind it; empty where that is
+/// not limited.
+inline std::string limit_behind(int error) {
+  if (error == ENOMEM) {
+    return detail::limit_text(RLIMIT_AS, "the address space of this process is", "-v");
+  }
+  if (error == EFBIG) {
+    return detail::limit_text(RLIMIT_FSIZE, "files that this process writes are", "-f");
+  }
+  return "";
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/exception_text.hpp
+
+/// @file
+/// The sentence of the exception that is being handled.
+
+namespace DTRAIN_NAMESPACE {
+
+/// What it says; where memory ran out also the limit that may be the cause. @pre in a catch block
+inline std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::bad_alloc& error) {
+    return std::string("memory could not be had: ") + error.what() + limit_behind(ENOMEM);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/reduce_op.hpp
 
 /// @file
-/// The operations that a reduction combines ranks with.
+/// The operations that a reduction combines ranks with, and the type of their partial results.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -860,6 +1088,18 @@ constexpr const char* name(ReduceOp op) noexcept {
     case ReduceOp::product: return "product";
   }
   return "unknown reduction";
+}
+
+/// What partial results of 16-bit floats are where they travel from rank to rank, as round a ring: of the elements' own
+/// type, rounded at every rank that they pass, or f32, twice as many bytes, rounded once at the end.
+enum class Accumulate : std::uint8_t { element = 0, f32 };
+
+constexpr const char* name(Accumulate accumulate) noexcept {
+  switch (accumulate) {
+    case Accumulate::element: return "element";
+    case Accumulate::f32: return "f32";
+  }
+  return "unknown type";
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -958,30 +1198,35 @@ class Sha256 {
     pending_ += bytes.size();
   }
 
-  /// Section 6.2.2, one block of 64 bytes.
-  void compress(const std::byte* block) noexcept {
-    std::array<std::uint32_t, 64> w;
-    for (std::size_t t = 0; t < 16; ++t) {
-      w[t] = std::to_integer<std::uint32_t>(block[4 * t]) << 24 |
-             std::to_integer<std::uint32_t>(block[4 * t + 1]) << 16 |
-             std::to_integer<std::uint32_t>(block[4 * t + 2]) << 8 | std::to_integer<std::uint32_t>(block[4 * t + 3]);
+  DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
+    return value >> bits | value << (32 - bits);
+  }
+
+  /// Section 6.2.2, one block of 64 bytes. Without calls, which an unoptimised program would not inline.
+  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(block);
+    const std::uint32_t* constants = round_constants.data();
+    std::uint32_t* state = state_.data();
+    std::uint32_t w[64];
+    for (int t = 0; t < 16; ++t) {
+      w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
+             std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
     }
-    for (std::size_t t = 16; t < 64; ++t) {
-      const std::uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
-      const std::uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
+    for (int t = 16; t < 64; ++t) {
+      const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+      const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
       w[t] = w[t - 16] + s0 + w[t - 7] + s1;
     }
-    auto [a, b, c, d, e, f, g, h] = state_;
-    for (std::size_t t = 0; t < 64; ++t) {
-      const std::uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) +
-                               round_constants[t] + w[t];
-      const std::uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+    std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+    for (int t = 0; t < 64; ++t) {
+      const std::uint32_t t1 =
+          h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
+      const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
       h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
     }
-    const std::array<std::uint32_t, 8> added{a, b, c, d, e, f, g, h};
-    for (std::size_t i = 0; i < state_.size(); ++i) {
-      state_[i] += added[i];
-    }
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
   }
 
   /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
@@ -1100,7 +1345,7 @@ class Error : public std::system_error {
   /// Where in dtrain (or in the user's code, for a precondition) it was noticed.
   const SourceLocation& where() const noexcept { return where_; }
 
-  /// The rank of the process that threw, once it knew one.
+  /// The rank whose error it is, once that is known: of the process that threw, or of the one that does a work for all.
   std::optional<int> rank() const noexcept { return rank_; }
 
   /// Sets rank(). The sentence stays as it is.
@@ -1115,11 +1360,12 @@ class Error : public std::system_error {
   std::optional<int> rank_;
 };
 
-/// An Error of the posix category: "doing: strerror(number)", with what to do where the caller knows it.
+/// An Error of the posix category: "doing: strerror(number)", with the limit that it may be due to, and what to do
+/// where the caller knows it.
 [[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
                                        SourceLocation where = SourceLocation::current()) {
   const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + (remedy.empty() ? "" : "; " + remedy), where};
+  return {code, doing + ": " + code.message() + limit_behind(number) + (remedy.empty() ? "" : "; " + remedy), where};
 }
 
 /// posix_error of the present errno.
@@ -1142,7 +1388,7 @@ namespace DTRAIN_NAMESPACE {
 
 /// What made a job fail.
 enum class CauseKind : std::uint8_t {
-  lost = 1,      ///< a rank's connection closed without leave(ok): killed, crashed, or left before the end
+  lost = 1,      ///< a rank's connection closed before it left: killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank
   timeout,       ///< a deadline passed
   disagreement,  ///< ranks differ in what must be the same
@@ -1291,8 +1537,12 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return block_until(changed_, lock, deadline, [this] { return failed(); });
   }
 
-  /// Tells the job of a failure noticed on this rank. The job's first cause may be another one.
+  /// Tells the job of a failure noticed on this rank. The job's first cause may be another one. Nothing in a process
+  /// that this one forked: it is not the rank.
   void report(const Cause& cause) {
+    if (!process_.is_current()) {
+      return;
+    }
     Reporter reporter;
     {
       const std::lock_guard lock(mutex_);
@@ -1343,6 +1593,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   std::optional<Cause> cause_;
   std::list<Listener> listeners_;
   Reporter reporter_;
+  const OwningProcess process_;
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -1742,14 +1993,36 @@ DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity,
   words = (V)halves;
 }
 
+/// Whether any bit is set.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
 struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is multiplied by a weight of its own first
+  static constexpr bool averages = false;  ///< whether a sum beyond what is finite is no result
   template <class V>
   DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
     add(to, value);
   }
 };
 
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
 struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
   template <class V>
   DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
     multiply(to, value);
@@ -1901,6 +2174,7 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
 
 /// One reduction, checked: there are sources and targets, and `bytes` is a multiple of `granularity`.
 struct Work {
+  static constexpr std::size_t most_sources = 256;
   static constexpr std::size_t granularity = 256;  ///< a multiple of what any kernel takes at a time
 
   const std::byte* const* sources = nullptr;
@@ -1908,8 +2182,9 @@ struct Work {
   std::byte* const* targets = nullptr;
   std::size_t target_count = 0;
   std::size_t bytes = 0;
-  std::size_t divisor = 1;  ///< of an average
-  double factor = 1;        ///< what a floating-point result is multiplied by
+  std::size_t divisor = 1;          ///< of an average
+  double factor = 1;                ///< what a floating-point result is multiplied by
+  const double* weights = nullptr;  ///< what each source is multiplied by, where the kernel weighs them
   KeyBits key;
 };
 
@@ -1934,6 +2209,7 @@ class Extreme {
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Lane, Width>;
   using Result = Partial;
+  static constexpr bool averages = false;
 
   DTRAIN_ALWAYS_INLINE explicit Extreme(const Work& work) noexcept {
     fill<Lane, Width>(flip_, static_cast<Lane>(work.key.flip));
@@ -1942,15 +2218,15 @@ class Extreme {
     fill<Lane, Width>(greatest_, static_cast<Lane>(work.key.greatest));
     fill<Lane, Width>(greatest_key_, greatest_key);
   }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
     Partial value;
     load(value, from);
     partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
     replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
   }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Partial value;
-    start(value, from);
+    start(value, from, source);
     replace_where(partial, (Partial)(value > partial), value);
   }
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
@@ -1975,33 +2251,54 @@ class Extreme {
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// `Operation` is Add or Multiply. An average is the sum times the rounded reciprocal: a division for each element
-/// costs more than reading it. A sum is multiplied by one, which changes nothing but a NaN, and saves a loop.
+/// `Operation` is Add, AddWeighted, Average or Multiply. An average is the sum times the rounded reciprocal: a division
+/// for each element costs more than reading it. A sum is multiplied by one, which changes nothing but a NaN, and saves
+/// a loop.
 template <class Float, std::size_t Width, class Operation>
 class FloatArithmetic {
  public:
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Float, Width>;
   using Result = Partial;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, Width>;
+  using Careful = FloatArithmetic<Float, 16, AddWeighted>;
+  using Lane = typename BitsOf<Float>::Lane;
+  static constexpr Lane magnitude = BitsOf<Float>::magnitude;
+  static constexpr Lane infinity = BitsOf<Float>::infinity;
 
-  DTRAIN_ALWAYS_INLINE explicit FloatArithmetic(const Work& work) noexcept {
+  DTRAIN_ALWAYS_INLINE explicit FloatArithmetic(const Work& work) noexcept : weights_(work.weights) {
     fill<Float, Width>(factor_, static_cast<Float>(work.factor));
   }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    load(partial, from);
+    if constexpr (Operation::weighs) {
+      Partial weight;
+      fill<Float, Width>(weight, static_cast<Float>(weights_[source]));
+      multiply(partial, weight);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Partial value;
-    load(value, from);
+    start(value, from, source);
     Operation::apply(partial, value);
   }
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
     multiply(partial, factor_);
-    make_nan_canonical<Float, Width>(partial);
+    if constexpr (!averages) {
+      make_nan_canonical<Float, Width>(partial);
+    }
     result = partial;
+  }
+  /// Of an average, instead: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, Width>)result & magnitude) >= infinity);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
 
  private:
   Vector<Float, Width> factor_;
+  const double* weights_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -2012,6 +2309,9 @@ class FloatArithmetic {
 /// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
 
 namespace DTRAIN_NAMESPACE::kernels {
+
+template <std::size_t Width>
+struct Bf16Words;
 
 /// Elements of `Format::bytes` bytes as two vectors of f32. A `Format` has types Floats and Packed and
 ///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
@@ -2024,16 +2324,28 @@ class HalfArithmetic {
     Floats first, second;
   };
   using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
 
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept {
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const Work& work) noexcept : weights_(work.weights) {
     fill<float, sizeof(Floats)>(factor_, static_cast<float>(work.factor));
   }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+    }
   }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
     Partial value;
-    Format::widen(value.first, value.second, from);
+    start(value, from, source);
     Operation::apply(partial.first, value.first);
     Operation::apply(partial.second, value.second);
   }
@@ -2042,11 +2354,20 @@ class HalfArithmetic {
     multiply(partial.second, factor_);
     Format::narrow(result, partial.first, partial.second);
   }
+  /// Of an average of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & magnitude) >= infinity);
+  }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
 
  private:
   Floats factor_;
+  const double* weights_;
 };
+
+/// An f32 holds the sum of any number of ranks' f16.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
 
 /// The lower and the upper halves of 32-bit words. Not `vcvtneps2bf16`: it takes subnormals for zero.
 template <std::size_t Width>
@@ -2069,6 +2390,14 @@ struct Bf16Words {
     make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One in the lower half of each word, and back; there a NaN has no bits of its own below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
 
  private:
   /// To nearest even in the upper 16 bits; beyond the largest finite value the carry makes infinity.
@@ -2101,7 +2430,7 @@ struct F16Words {
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 
- private:
+  /// One in the lower half of each word, and back; there a NaN keeps its sign.
   DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
     const Packed magnitude = (halves & 0x7fffU) << 13U;
     const Packed exponent = magnitude & 0x0f800000U;
@@ -2131,6 +2460,98 @@ struct F16Words {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/conversion.hpp
+
+/// @file
+/// Elements as wider ones and back: 16-bit floats as f32, integers as i64.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// A `Format` of 16 bytes: Bf16Words, F16Words. Four elements at a time, the last ones padded.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto widen = [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    widen(to + 4 * i, from + 2 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    widen(rest, rest);
+    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+  }
+}
+
+/// To nearest even; every NaN becomes the one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto narrow = [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    narrow(to + 2 * i, from + 4 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    narrow(rest, rest);
+    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+  }
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// `count` elements of `from_type` as `to_type`, either at any alignment: f16 and bf16 as f32, i32 and u8 as i64,
+/// exactly; from f32 rounded to nearest even, from i64 modulo 2^bits; any other pair is of equal types and copied. `to`
+/// and `from` are disjoint. The floating-point environment is the default one.
+inline void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept {
+  if (from_type == to_type) {
+    copy_bytes(to, from, count * size_bytes(to_type));
+  } else if (from_type == DType::f16) {
+    widen_halves<F16Words<16>>(to, from, count);
+  } else if (from_type == DType::bf16) {
+    widen_halves<Bf16Words<16>>(to, from, count);
+  } else if (from_type == DType::i32) {
+    convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u8) {
+    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
+  } else if (to_type == DType::f16) {
+    narrow_floats<F16Words<16>>(to, from, count);
+  } else if (to_type == DType::bf16) {
+    narrow_floats<Bf16Words<16>>(to, from, count);
+  } else if (to_type == DType::i32) {
+    convert_integers<std::int32_t, std::int64_t>(to, from, count);
+  } else {
+    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/integer_arithmetic.hpp
 
 /// @file
@@ -2144,10 +2565,13 @@ struct IntegerSum {
   static constexpr std::size_t bytes = Width;
   using Partial = Vector<Lane, Width>;
   using Result = Partial;
+  static constexpr bool averages = false;
 
   DTRAIN_ALWAYS_INLINE explicit IntegerSum(const Work& /*nothing varies*/) noexcept {}
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept { load(partial, from); }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    load(partial, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
     Partial value;
     load(value, from);
     partial = partial + value;
@@ -2206,11 +2630,13 @@ __extension__ typedef __int128 WideInteger;  // -Wpedantic calls it no standard 
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// An `Arithmetic` has types Partial and Result, `bytes` of elements that one of them stands for, and
-///   start(Partial&, from)            the first source's elements
-///   combine(Partial&, from)          and another's
+///   start(Partial&, from, 0)         the first source's elements
+///   combine(Partial&, from, k)       and those of source k
 ///   finish(Result&, Partial&)        what is stored
 ///   put(to, Result const&)
-/// Twice is one for twice the bytes. Named members and no array: g++ 12 leaves an array of vectors in memory.
+/// and says whether it averages: then Beyond is a vector, in which note_beyond(Beyond&, Result const&) sets bits where
+/// a result is not finite, and Careful the arithmetic for those. Twice is one for twice the bytes. Named members and no
+/// array: g++ 12 leaves an array of vectors in memory.
 template <class Arithmetic>
 class Twice {
  public:
@@ -2221,19 +2647,25 @@ class Twice {
   struct Result {
     typename Arithmetic::Result first, second;
   };
+  static constexpr bool averages = Arithmetic::averages;
 
   DTRAIN_ALWAYS_INLINE explicit Twice(const Work& work) noexcept : arithmetic_(work) {}
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from) const noexcept {
-    arithmetic_.start(partial.first, from);
-    arithmetic_.start(partial.second, from + Arithmetic::bytes);
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    arithmetic_.start(partial.first, from, source);
+    arithmetic_.start(partial.second, from + Arithmetic::bytes, source);
   }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from) const noexcept {
-    arithmetic_.combine(partial.first, from);
-    arithmetic_.combine(partial.second, from + Arithmetic::bytes);
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    arithmetic_.combine(partial.first, from, source);
+    arithmetic_.combine(partial.second, from + Arithmetic::bytes, source);
   }
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
     arithmetic_.finish(result.first, partial.first);
     arithmetic_.finish(result.second, partial.second);
+  }
+  template <class Beyond>
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    arithmetic_.note_beyond(beyond, result.first);
+    arithmetic_.note_beyond(beyond, result.second);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept {
     arithmetic_.put(to, result.first);
@@ -2249,26 +2681,69 @@ template <class Arithmetic>
 using Strip = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                  Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
-/// Reduces whole strips. Everything of one is read before anything of it is written, so that a target may be a source.
-template <class Arithmetic>
+template <class Careful>
+void average_beyond_sum(const Work& work, std::size_t offset, std::byte* strip, std::size_t bytes) noexcept;
+
+/// Reduces whole strips of an `Inner` arithmetic. Everything of one is read before anything of it is written, so that a
+/// target may be a source.
+template <class Inner>
 DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
+  using Arithmetic = Strip<Inner>;
   static_assert(Work::granularity % Arithmetic::bytes == 0);
   const Arithmetic arithmetic(work);
   const std::byte* const* const sources = work.sources;
-  const std::byte* const* const sources_end = sources + work.source_count;
+  const std::size_t source_count = work.source_count;
   std::byte* const* const targets = work.targets;
   std::byte* const* const targets_end = targets + work.target_count;
   for (std::size_t i = 0; i < work.bytes; i += Arithmetic::bytes) {
     typename Arithmetic::Partial partial;
-    arithmetic.start(partial, *sources + i);
-    for (const std::byte* const* source = sources + 1; source != sources_end; ++source) {
-      arithmetic.combine(partial, *source + i);
+    arithmetic.start(partial, sources[0] + i, 0);
+    for (std::size_t source = 1; source != source_count; ++source) {
+      arithmetic.combine(partial, sources[source] + i, source);
     }
     typename Arithmetic::Result result;
     arithmetic.finish(result, partial);
+    if constexpr (Arithmetic::averages) {
+      typename Inner::Beyond beyond{};
+      arithmetic.note_beyond(beyond, result);
+      if (__builtin_expect(any<sizeof(beyond)>(beyond), 0)) {
+        std::byte strip[Arithmetic::bytes];
+        arithmetic.put(strip, result);
+        average_beyond_sum<typename Inner::Careful>(work, i, strip, Arithmetic::bytes);
+        continue;
+      }
+    }
     for (std::byte* const* target = targets; target != targets_end; ++target) {
       arithmetic.put(*target + i, result);
     }
+  }
+}
+
+/// Finishes a strip of averages some of which are not finite, because their sums, a source or an average is not: these
+/// become the sum of the sources each times the factor, which is finite where all sources are. Rare: a function of its
+/// own, for any processor.
+template <class Careful>
+DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const Work& work, std::size_t offset,
+                                                                   std::byte* strip, std::size_t bytes) noexcept {
+  using Lane = typename Careful::Lane;
+  const std::byte* sources[Work::most_sources];
+  double weights[Work::most_sources];
+  for (std::size_t source = 0; source < work.source_count; ++source) {
+    sources[source] = work.sources[source] + offset;
+    weights[source] = work.factor;
+  }
+  std::byte careful[Work::granularity];
+  std::byte* const target = careful;
+  reduce_strips<Careful>(Work{sources, work.source_count, &target, 1, bytes, 1, 1, weights, work.key});
+  for (std::size_t i = 0; i < bytes; i += sizeof(Lane)) {
+    Lane bits = 0;
+    std::memcpy(&bits, strip + i, sizeof(Lane));
+    if ((bits & Careful::magnitude) >= Careful::infinity) {
+      std::memcpy(strip + i, careful + i, sizeof(Lane));
+    }
+  }
+  for (std::size_t k = 0; k < work.target_count; ++k) {
+    std::memcpy(work.targets[k] + offset, strip, bytes);
   }
 }
 
@@ -2285,22 +2760,28 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// A function of its own with an explicit target: inlined into nothing that is compiled for less.
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const Work& work) noexcept {
-  reduce_strips<Strip<Arithmetic>>(work);
+  reduce_strips<Arithmetic>(work);
+}
+
+/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
+template <class Operation>
+Kernel avx2_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Operation>>;
+    case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Operation>>;
+    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, OfF16<Operation>>>;
+    case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Operation>>;
+    default: return nullptr;
+  }
 }
 
 /// Null where the baseline's is as good.
 inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
-  if (op == ReduceOp::sum || op == ReduceOp::average) {
-    switch (dtype) {
-      case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Add>>;
-      case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Add>>;
-      case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, Add>>;
-      case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Add>>;
-      default: return nullptr;
-    }
-  }
-  if (op == ReduceOp::product) {
-    return nullptr;
+  switch (op) {
+    case ReduceOp::sum: return avx2_float_kernel<Add>(dtype);
+    case ReduceOp::average: return avx2_float_kernel<Average>(dtype);
+    case ReduceOp::product: return nullptr;
+    default: break;
   }
   switch (size_bytes(dtype)) {
     case 8: return &avx2_kernel<Extreme<std::int64_t, 32>>;
@@ -2310,6 +2791,10 @@ inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
   }
 }
 #else
+template <class Operation>
+Kernel avx2_float_kernel(DType /*dtype*/) noexcept {
+  return nullptr;
+}
 inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
   return nullptr;
 }
@@ -2329,22 +2814,28 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
     const Work& work) noexcept {
-  reduce_strips<Strip<Arithmetic>>(work);
+  reduce_strips<Arithmetic>(work);
+}
+
+/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
+template <class Operation>
+Kernel avx512_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Operation>>;
+    case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Operation>>;
+    case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, OfF16<Operation>>>;
+    case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Operation>>;
+    default: return nullptr;
+  }
 }
 
 /// Null where the baseline's is as good.
 inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
-  if (op == ReduceOp::sum || op == ReduceOp::average) {
-    switch (dtype) {
-      case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Add>>;
-      case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Add>>;
-      case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, Add>>;
-      case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Add>>;
-      default: return nullptr;
-    }
-  }
-  if (op == ReduceOp::product) {
-    return nullptr;
+  switch (op) {
+    case ReduceOp::sum: return avx512_float_kernel<Add>(dtype);
+    case ReduceOp::average: return avx512_float_kernel<Average>(dtype);
+    case ReduceOp::product: return nullptr;
+    default: break;
   }
   switch (size_bytes(dtype)) {
     case 8: return &avx512_kernel<Extreme<std::int64_t, 64>>;
@@ -2354,6 +2845,10 @@ inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
   }
 }
 #else
+template <class Operation>
+Kernel avx512_float_kernel(DType /*dtype*/) noexcept {
+  return nullptr;
+}
 inline Kernel avx512_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
   return nullptr;
 }
@@ -2370,16 +2865,17 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 template <class Arithmetic>
 DTRAIN_OPTIMIZED void baseline_kernel(const Work& work) noexcept {
-  reduce_strips<Strip<Arithmetic>>(work);
+  reduce_strips<Arithmetic>(work);
 }
 
-/// Sum and average of a floating-point type (Add), or the product (Multiply); null for integers.
+/// Sum (Add), average (Average), weighted sum (AddWeighted) or product (Multiply) of a floating-point type; null for
+/// integers.
 template <class Operation>
 Kernel baseline_float_kernel(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return &baseline_kernel<FloatArithmetic<double, 16, Operation>>;
     case DType::f32: return &baseline_kernel<FloatArithmetic<float, 16, Operation>>;
-    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, Operation>>;
+    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, OfF16<Operation>>>;
     case DType::bf16: return &baseline_kernel<HalfArithmetic<Bf16Words<16>, Operation>>;
     default: return nullptr;
   }
@@ -2423,7 +2919,9 @@ inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
   if (!is_float(dtype)) {
     return baseline_integer_kernel(dtype, op);
   }
-  return op == ReduceOp::product ? baseline_float_kernel<Multiply>(dtype) : baseline_float_kernel<Add>(dtype);
+  return op == ReduceOp::product   ? baseline_float_kernel<Multiply>(dtype)
+         : op == ReduceOp::average ? baseline_float_kernel<Average>(dtype)
+                                   : baseline_float_kernel<Add>(dtype);
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -2438,7 +2936,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type
 /// but the 8-bit floats, which backends refuse, has every operation:
 ///
-/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources.
+/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources, or where that is not
+///   finite the sum of the elements each times it: so an average of finite elements is finite.
 /// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
@@ -2449,7 +2948,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// flushed subnormals or another rounding, which are set to the default meanwhile.
 class Reduction {
  public:
-  static constexpr std::size_t max_sources = 256;
+  static constexpr std::size_t max_sources = Work::most_sources;
 
   /// `dtype` is no float of 8 bits; `isa` is one that runs on this machine.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
@@ -2472,16 +2971,29 @@ class Reduction {
     return divided;
   }
 
+  /// The sum of the sources, each times a weight of its own, which the call gives: of f64 and f32 one rounding for each
+  /// product and each sum; of f16 and bf16 the same in f32, then rounded once. For averages whose partial sums are no
+  /// larger than what is averaged. `dtype` is a float of 16 bits or more.
+  static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept {
+    Kernel kernel = nullptr;
+    if (isa == Isa::avx512) {
+      kernel = avx512_float_kernel<AddWeighted>(dtype);
+    } else if (isa == Isa::avx2) {
+      kernel = avx2_float_kernel<AddWeighted>(dtype);
+    }
+    return Reduction(dtype, ReduceOp::sum, kernel != nullptr ? kernel : baseline_float_kernel<AddWeighted>(dtype));
+  }
+
   /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
   /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
-  /// a value without state.
-  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
-                  std::size_t count) const noexcept {
+  /// a value without state. @param weights of a weighted sum: one for each source, rounded to f32 but for f64
+  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t count,
+                  const double* weights = nullptr) const noexcept {
     const std::size_t bytes = count * size_bytes(dtype_);
     if (sources.empty() || targets.empty() || bytes == 0) {
       return;
     }
-    if (sources.size() == 1 && divisor_ == 0) {
+    if (sources.size() == 1 && divisor_ == 0 && weights == nullptr) {
       for (std::byte* const target : targets) {
         if (target != sources[0]) {
           copy_bytes(target, sources[0], bytes);
@@ -2491,7 +3003,7 @@ class Reduction {
     }
     const DefaultFloatEnvironment environment;
     const std::size_t whole = bytes - bytes % Work::granularity;
-    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, key_};
+    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, weights, key_};
     if (op_ == ReduceOp::average) {
       work.divisor = divisor_ != 0 ? divisor_ : sources.size();
       work.factor = reciprocal(work.divisor);
@@ -2537,6 +3049,175 @@ class Reduction {
   DType dtype_;
   ReduceOp op_;
   std::size_t divisor_ = 0;  ///< 0: the number of sources
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/partial_reduction.hpp
+
+/// @file
+/// Partial reduction: what a reduction that goes from rank to rank does on each of them.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// What partial results travel as.
+constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
+  const bool half = dtype == DType::f16 || dtype == DType::bf16;
+  if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
+    return DType::f32;
+  }
+  return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
+}
+
+/// A rank combines contributions, which are ranks' elements as they are, and partial results of other ranks, of
+/// type(), to a partial result, or at the end to the result, of the elements' type again.
+///
+/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is combined for the first
+/// time,
+///   so that no partial result is larger than the largest contribution. Every combination has one rounding for each
+///   product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
+/// - Average of i32 and u8: partial results are 64-bit sums; the end is the exact sum divided, truncated toward zero.
+///   Of i64: the partial results are taken modulo 2^64, and the last combination's exact sum is divided.
+/// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
+///
+/// Threads: any; a value without state.
+class PartialReduction {
+ public:
+  /// What one rank has, or what was combined of several.
+  struct Source {
+    const std::byte* data;
+    bool is_partial;
+  };
+
+  /// @param ranks that contribute
+  PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept
+      : dtype_(dtype),
+        op_(op),
+        type_(partial_type(dtype, op, accumulate)),
+        weighs_(op == ReduceOp::average && is_float(dtype)),
+        combine_(weighs_ ? Reduction::weighted_sum(type_)
+                         : Reduction::of(type_, op == ReduceOp::average ? ReduceOp::sum : op)),
+        last_(weighs_ ? combine_ : Reduction::of(type_, op).over(static_cast<std::size_t>(ranks))),
+        weight_(reciprocal_of(ranks)) {}
+
+  /// Of partial results.
+  DType type() const noexcept { return type_; }
+  bool widens() const noexcept { return type_ != dtype_; }
+
+  /// Where in memory for `count` partial results as many contributions lie that are to be combined in it.
+  std::byte* contributions_in(std::byte* memory, std::size_t count) const noexcept {
+    return memory + count * (size_bytes(type_) - size_bytes(dtype_));
+  }
+
+  /// Combines two or more sources, from the left, to a partial result, or where it is the `last` combination to the
+  /// result. `target` is one of the sources, contributions where contributions_in() says, or disjoint from all.
+  void operator()(std::span<const Source> sources, std::byte* target, std::size_t count, bool last) const noexcept {
+    if (widens() || sources.size() > most_at_once) {
+      combine_in_blocks(
+          sources.size(), [&](std::size_t k) { return sources[k]; }, target, count, last);
+      return;
+    }
+    std::array<const std::byte*, most_at_once> data{};
+    std::array<double, most_at_once> weights{};
+    for (std::size_t k = 0; k < sources.size(); ++k) {
+      data[k] = sources[k].data;
+      weights[k] = weight_of(sources[k]);
+    }
+    (last ? last_ : combine_)(std::span(data).first(sources.size()), std::span(&target, 1), count,
+                              weighs_ ? weights.data() : nullptr);
+  }
+
+  /// Combines the contributions of all ranks, in their order, to the result: in one pass, as Reduction does, where they
+  /// are no more than it takes.
+  void all(std::span<const std::byte* const> contributions, std::byte* target, std::size_t count) const noexcept {
+    if (contributions.size() <= Reduction::max_sources) {
+      Reduction::of(dtype_, op_)(contributions, std::span(&target, 1), count);
+      return;
+    }
+    combine_in_blocks(
+        contributions.size(),
+        [&](std::size_t k) {
+          return Source{contributions[k], false};
+        },
+        target, count, true);
+  }
+
+  /// One contribution as a partial result, for whoever combines them by plain sums (or by the operation, if it is no
+  /// average). `to` is `from`, if widens() is false, or disjoint.
+  void begin(const std::byte* from, std::byte* to, std::size_t count) const noexcept {
+    const DefaultFloatEnvironment environment;
+    if (widens() || (to != from && !weighs_)) {
+      convert(dtype_, from, type_, to, count);
+    }
+    if (weighs_) {
+      const std::byte* const contribution = widens() ? to : from;
+      combine_(std::span(&contribution, 1), std::span(&to, 1), count, &weight_);
+    }
+  }
+
+  /// The result from the last partial result. `to` is `from`, if widens() is false, or disjoint.
+  void end(std::byte* from, std::byte* to, std::size_t count) const noexcept {
+    const DefaultFloatEnvironment environment;
+    if (!weighs_) {
+      const std::byte* const sum = from;
+      last_(std::span(&sum, 1), std::span(&from, 1), count);  // an average of integers is divided, all else kept
+    }
+    if (widens() || to != from) {
+      convert(type_, from, dtype_, to, count);
+    }
+  }
+
+ private:
+  static constexpr std::size_t most_at_once = 3;
+  static constexpr std::size_t block = 512;  ///< elements, which lie in the cache while they are converted
+
+  static double reciprocal_of(int ranks) noexcept {
+    const DefaultFloatEnvironment environment;
+    return reciprocal(static_cast<std::size_t>(ranks));
+  }
+
+  double weight_of(const Source& source) const noexcept { return source.is_partial ? 1 : weight_; }
+
+  /// Block after block in type(): all of one is read before it is written, and what is written reaches no later one.
+  template <class SourceAt>
+  void combine_in_blocks(std::size_t sources, SourceAt source_at, std::byte* target, std::size_t count,
+                         bool last) const noexcept {
+    const DefaultFloatEnvironment environment;
+    alignas(64) std::byte sum[block * 8];
+    alignas(64) std::byte widened[block * 8];
+    const std::size_t target_width = size_bytes(last ? dtype_ : type_);
+    for (std::size_t begin = 0; begin < count; begin += block) {
+      const std::size_t length = std::min(block, count - begin);
+      const auto elements = [&](const Source& source, std::byte* memory) {
+        const std::byte* const from = source.data + begin * size_bytes(source.is_partial ? type_ : dtype_);
+        if (source.is_partial || !widens()) {
+          return from;
+        }
+        convert(dtype_, from, type_, memory, length);
+        return static_cast<const std::byte*>(memory);
+      };
+      std::array<const std::byte*, 2> data{elements(source_at(0), sum), nullptr};
+      std::array<double, 2> weights{weight_of(source_at(0)), 1};
+      for (std::size_t k = 1; k < sources; ++k) {
+        data[1] = elements(source_at(k), widened);
+        weights[1] = weight_of(source_at(k));
+        std::byte* const partial = sum;
+        (last && k + 1 == sources ? last_ : combine_)(data, std::span(&partial, 1), length,
+                                                      weighs_ ? weights.data() : nullptr);
+        data[0] = sum;
+        weights[0] = 1;
+      }
+      convert(type_, sum, last ? dtype_ : type_, target + begin * target_width, length);
+    }
+  }
+
+  DType dtype_;
+  ReduceOp op_;
+  DType type_;
+  bool weighs_;
+  Reduction combine_;
+  Reduction last_;
+  double weight_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -2816,6 +3497,28 @@ namespace DTRAIN_NAMESPACE::async {
 
 /// `ready` wins where both hold.
 enum class Ready : std::uint8_t { ready = 1, timed_out };
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/start_thread.hpp
+
+/// @file
+/// Starting a thread of the library's own: without signals, and with a sentence where there is none to be had.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Runs `main()` on a new thread, which takes no signals: the program's handlers run in the program's threads.
+/// @param what names the thread in the sentence: "a channel's thread"
+/// @throws Error (posix) where the system gives no more threads
+template <class Main>
+std::jthread start_thread(const std::string& what, Main main) {
+  const BlockedSignals blocked;
+  try {
+    return std::jthread(std::move(main));
+  } catch (const std::system_error& failure) {
+    throw Error(failure.code(), "starting " + what + ": " + failure.what() + limit_behind(ENOMEM));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -3965,9 +4668,9 @@ namespace DTRAIN_NAMESPACE::async {
 /// outside).
 class LoopThread {
  public:
+  /// @throws Error where the system gives no more threads
   LoopThread() {
-    const BlockedSignals blocked;
-    thread_ = std::jthread([this] { serve(); });
+    thread_ = start_thread("the thread of an event loop", [this] { serve(); });
   }
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
@@ -4169,20 +4872,12 @@ namespace DTRAIN_NAMESPACE::async {
 class Worker {
  public:
   /// @throws Error where the system gives no more threads
-  Worker() {
-    const BlockedSignals blocked;
-    try {
-      thread_ = std::thread([this] { main(); });
-    } catch (const std::system_error& failure) {
-      throw Error(failure.code(), std::string("starting a channel's thread: ") + failure.what());
-    }
-  }
+  Worker() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() {
     work_ = nullptr;
     post();
-    thread_.join();
   }
 
   /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
@@ -4232,7 +4927,7 @@ class Worker {
   void* object_ = nullptr;
   std::atomic<std::uint32_t> started_{0};
   std::atomic<std::uint32_t> done_{0};
-  std::thread thread_;
+  std::jthread thread_;  ///< last: joined before what it uses goes
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -4562,6 +5257,7 @@ namespace DTRAIN_NAMESPACE::net {
 struct InterfaceAddress {
   std::string interface;  ///< "eth0"
   Endpoint endpoint;      ///< port 0
+  bool is_up = true;
 };
 
 /// All that have an IPv4 or IPv6 address, in the system's order. @throws Error (posix)
@@ -4579,10 +5275,22 @@ inline std::vector<InterfaceAddress> interface_addresses() {
       continue;
     }
     if (const auto endpoint = Endpoint::from_system(each->ifa_addr, size)) {
-      all.push_back({each->ifa_name, endpoint->with_port(0)});
+      all.push_back({each->ifa_name, endpoint->with_port(0), (each->ifa_flags & IFF_UP) != 0});
     }
   }
   return all;
+}
+
+/// Whether an address is one of an interface that is down: what listens there hears nobody.
+inline bool is_down(const Endpoint& address) {
+  try {
+    const std::vector<InterfaceAddress> all = interface_addresses();
+    return std::any_of(all.begin(), all.end(), [&](const InterfaceAddress& each) {
+      return each.endpoint == address.with_port(0) && !each.is_up;
+    });
+  } catch (const Error&) {
+    return false;  // a system that does not list its interfaces
+  }
 }
 
 /// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.
@@ -4621,6 +5329,8 @@ inline std::optional<Endpoint> address_of_default_route() {
 #if DTRAIN_WITH_CUDA
 
 #include <cuda_runtime_api.h>
+
+static_assert(CUDART_VERSION >= 12000, "dtrain: compile with the toolkit of CUDA 12 or newer");
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -4864,7 +5574,7 @@ inline driver::WaitValue32 find_wait_value() noexcept {
 /// @returns false where the driver or the device cannot do that; nothing is enqueued then
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
-  const driver::WaitValue32 wait = detail::find_wait_value();
+  static const driver::WaitValue32 wait = detail::find_wait_value();
   if (wait == nullptr) {
     return false;
   }
@@ -5451,7 +6161,11 @@ class StreamRef {
   /// Whether what is enqueued now becomes part of a graph instead of running.
   bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+    const cudaError_t code = cudaStreamIsCapturing(stream_, &status);
+    if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, while one that it orders is captured
+      return !quiet(code);
+    }
+    check(code, "cudaStreamIsCapturing");
     return status != cudaStreamCaptureStatusNone;
   }
 
@@ -5523,8 +6237,9 @@ class CopyBatch {
   /// @returns false where that cannot be, with nothing enqueued
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
-    // The default stream takes no batches, and graphs take none from every driver.
-    if (!has_batches_ || stream.native() == nullptr || stream.is_capturing()) {
+    // The default stream takes no batches, under either of its names, and graphs take none from every driver.
+    const bool is_default = stream.native() == nullptr || stream.native() == cudaStreamLegacy;
+    if (!has_batches_ || is_default || stream.is_capturing()) {
       return false;
     }
     cudaMemcpyAttributes attributes{};
@@ -5800,7 +6515,10 @@ class Queue {
   /// The ticket of the latest work.
   std::uint64_t published() const noexcept { return published_.load(std::memory_order_acquire); }
 
-  bool is_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
+  /// The ticket of the latest work that is done.
+  std::uint64_t completed() const noexcept { return completed_.load(std::memory_order_acquire); }
+
+  bool is_complete(std::uint64_t ticket) const noexcept { return completed() >= ticket; }
 
   /// Whether there is work that no thread runs and no HelperThread will.
   bool is_left_alone() const noexcept {
@@ -5947,6 +6665,9 @@ class Event {
  public:
   bool is_complete() const noexcept { return queue_ == nullptr || queue_->is_complete(ticket_); }
 
+  /// How much work of its stream is done: of two equal values none ended in between.
+  std::uint64_t progress() const noexcept { return queue_ == nullptr ? 0 : queue_->completed(); }
+
   /// Blocking: see Queue::block_until_complete. Each piece of work ends by a deadline of its own.
   WaitResult block_until_complete(Deadline deadline) const {
     return queue_ == nullptr ? WaitResult::complete : queue_->block_until_complete(ticket_, deadline);
@@ -5975,14 +6696,12 @@ class HelperThread {
  public:
   /// @throws Error where the system gives no more threads.
   explicit HelperThread(Queue& queue) : queue_(queue) {
-    const async::BlockedSignals blocked;  // the user's handlers run in the user's threads
     queue_.has_helper_.store(true);
     try {
-      thread_ = std::jthread([this] { main(); });
-    } catch (const std::system_error& failure) {
+      thread_ = async::start_thread("the communication helper thread", [this] { main(); });
+    } catch (const Error& failure) {
       queue_.has_helper_.store(false);
-      throw Error(failure.code(), std::string("starting the communication helper thread: ") + failure.what() +
-                                      "; progress = inline needs no thread");
+      throw Error(failure.code(), std::string(failure.what()) + "; progress = inline needs no thread");
     }
   }
   HelperThread(const HelperThread&) = delete;
@@ -6309,6 +7028,7 @@ enum class IdentityErrc : std::uint8_t {
   sm_host,
   elastic_range,
   unknown_launcher,
+  half_identity,
 };
 
 constexpr std::string_view name(IdentityErrc code) noexcept {
@@ -6334,6 +7054,7 @@ constexpr std::string_view name(IdentityErrc code) noexcept {
     case IdentityErrc::sm_host: return "sm-host";
     case IdentityErrc::elastic_range: return "elastic-range";
     case IdentityErrc::unknown_launcher: return "unknown-launcher";
+    case IdentityErrc::half_identity: return "half-identity";
   }
   return "unknown";
 }
@@ -6372,12 +7093,22 @@ struct ProcessIdentity {
   std::optional<int> node_count;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
-  int attempt = 0;                       ///< how often the launcher has started the job again
-  std::optional<std::string> job;        ///< the job's name, where the launcher gives it one
+  int attempt = 0;  ///< how often the launcher has started the job again
+  /// @name What tells the job from others (job_name.hpp)
+  /// @{
+  std::optional<std::string> job;  ///< its name: "DTRAIN_JOB_ID=monday", "SLURM_JOB_ID.SLURM_STEP_ID=17.0", a run id
+  bool is_exact_job = false;       ///< no other job has that name
+  bool one_starter = false;        ///< one process on each node starts all of its ranks
+  std::string rank_variable;       ///< differs between the ranks; empty where there is one process only
+  /// @}
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
+  bool elastic = false;                  ///< torchrun itself set RANK and WORLD_SIZE, not a script or a person
   std::vector<std::string> provisional;  ///< names of fields
   std::vector<std::string> warnings;     ///< sentences
   std::vector<std::string> ignored;      ///< other launchers, and variables, that are set but say something else
+
+  /// The source, for sentences.
+  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
 
   bool is_provisional(std::string_view field) const {
     return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
@@ -6608,27 +7339,33 @@ inline Deadline a_moment_after(Deadline deadline) {
 }
 
 /// Shared by those who may outlive the loop's owner: after close(), they are told so instead of reaching a loop that is
-/// gone. Threads: all members from any thread; close from none that is inside run_blocking.
+/// gone. So are processes that were forked since, which have no such thread. Threads: all members from any thread;
+/// close from none that is inside run_blocking.
 class Control {
  public:
   explicit Control(async::LoopThread& thread) noexcept : thread_(&thread) {}
 
-  /// LoopThread::run_blocking. @throws also Error (closed) after close()
+  /// LoopThread::run_blocking. @throws also Error (closed) after close(), and in a process that was forked since
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing) {
     const Visit visit(*this);
     if (visit.thread == nullptr) {
-      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+      throw Error(Errc::closed,
+                  std::string(doing) + (process_.is_current() ? ": this rank's process group has been destroyed"
+                                                              : ": this process was forked from a rank, and is none"));
     }
     return visit.thread->run_blocking(std::forward<Make>(make), deadline, doing);
   }
 
-  /// EventLoop::post; false after close().
+  /// EventLoop::post; false after close(), and in a process that was forked since.
   template <class F>
   bool post(F function) {
     const Visit visit(*this);
     return visit.thread != nullptr && visit.thread->loop().post(std::move(function));
   }
+
+  /// False in a process that was forked since.
+  bool is_of_this_process() const noexcept { return process_.is_current(); }
 
   /// Whether the caller is on the loop's thread, where nothing may block; false after close().
   bool on_loop_thread() {
@@ -6639,6 +7376,9 @@ class Control {
   /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
   /// wait for.
   void close() {
+    if (!process_.is_current()) {
+      return;
+    }
     std::unique_lock lock(mutex_);
     thread_ = nullptr;
     changed_.wait(lock, [this] { return visitors_ == 0; });
@@ -6647,6 +7387,9 @@ class Control {
  private:
   struct Visit {
     explicit Visit(Control& home) : control(home) {
+      if (!control.process_.is_current()) {
+        return;  // nor is the mutex: another thread may have held it at the fork
+      }
       const std::lock_guard lock(control.mutex_);
       thread = control.thread_;
       ++control.visitors_;
@@ -6654,6 +7397,9 @@ class Control {
     Visit(const Visit&) = delete;
     Visit& operator=(const Visit&) = delete;
     ~Visit() {
+      if (!control.process_.is_current()) {
+        return;
+      }
       const std::lock_guard lock(control.mutex_);
       if (--control.visitors_ == 0) {
         control.changed_.notify_all();
@@ -6667,6 +7413,7 @@ class Control {
   std::condition_variable changed_;
   async::LoopThread* thread_;  ///< guarded by mutex_; null once closed
   int visitors_ = 0;           ///< guarded by mutex_
+  const OwningProcess process_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -6747,7 +7494,7 @@ class [[nodiscard]] BackgroundTask {
   void cancel() noexcept {
     const std::shared_ptr<detail::BackgroundState<T>> state = std::exchange(state_, nullptr);
     const std::shared_ptr<Control> control = std::exchange(control_, nullptr);
-    if (!state || state->gone()) {
+    if (!state || !control->is_of_this_process() || state->gone()) {
       return;
     }
     const auto end = [state] {
@@ -7023,11 +7770,14 @@ class ControlTasks {
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Deletes in the thread that asks for it, except on the control thread: a coroutine there may hold the last handle,
-/// and the owner waits for that thread to end. Then a thread of its own does it. @pre the owner has a ControlTasks
-/// `tasks`
+/// and the owner waits for that thread to end. Then a thread of its own does it. In a process that was forked since the
+/// owner stays, as with DeleteInOwningProcess. @pre the owner has a ControlTasks `tasks`
 struct DeleteOffLoop {
   template <class Owner>
   void operator()(Owner* owner) const noexcept {
+    if (!process.is_current()) {
+      return;
+    }
     if (owner->tasks.on_loop_thread()) {
       try {
         std::thread([owner] { delete owner; }).detach();
@@ -7038,6 +7788,7 @@ struct DeleteOffLoop {
       delete owner;
     }
   }
+  OwningProcess process{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -7058,8 +7809,12 @@ inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes an
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
 inline constexpr std::size_t max_agreed_bytes = 1024;    ///< what the ranks compare when they join (agreed_terms.hpp)
 inline constexpr int max_world_size = 1 << 20;
+inline constexpr std::size_t max_party_runs = 16384;  ///< of the ranks of one barrier (rank_set.hpp)
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
+/// What either side sends at most before the other has acknowledged it, in frames of a session: so much is kept for one
+/// whose connection breaks. An acknowledgement follows at once on more than a quarter of it.
+inline constexpr std::size_t max_unacknowledged_bytes = std::size_t{4} << 20;
 /// The largest frame that is read from a connection that has not shown that it may join.
 inline constexpr std::size_t max_door_bytes = std::size_t{4} << 10;
 /// @}
@@ -7070,12 +7825,13 @@ struct Limits {
   std::size_t store_bytes = std::size_t{256} << 20;    ///< of all keys and values
   std::size_t pending_requests = 1024;                 ///< of one session, not yet answered
   std::size_t waited_keys = 4096;                      ///< of one session, in all its waits
+  std::size_t party_runs = 4 * max_party_runs;         ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< of one session that does not read its answers
-  std::size_t unjoined_connections = 1024;             ///< beyond it the oldest one is closed (unjoined_bound.hpp)
-  std::chrono::milliseconds handshake{5000};           ///< from accepting a connection to its whole Join
-  std::chrono::milliseconds send{60000};               ///< for one frame that a session does not take
-  std::chrono::milliseconds liveness{5000};            ///< how long a session that says nothing counts as alive
-  std::chrono::milliseconds grace{500};                ///< how long a session without a connection may come back
+  std::size_t unjoined_connections = 2048;    ///< beyond it old ones are closed (unjoined_bound.hpp, server.hpp)
+  std::chrono::milliseconds handshake{5000};  ///< from accepting a connection to its whole Join
+  std::chrono::milliseconds send{60000};      ///< for one frame that a session does not take
+  std::chrono::milliseconds liveness{5000};   ///< how long a session that says nothing counts as alive
+  std::chrono::milliseconds grace{500};       ///< how long a session without a connection may come back
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -7101,18 +7857,159 @@ struct Membership {
   /// The first rank that is on another host than this one, and that host's name; -1 where all share this host.
   int other_host_rank = -1;
   std::string other_host;
-  /// In a group that was split off: this rank's number in the job. `rank` and `world_size` are the group's then, all
-  /// else is the job's.
-  std::optional<int> job_rank{};
+  /// In a group that was split off: its ranks' numbers in the job. `rank` and `world_size` are the group's then, all
+  /// else is the job's. Null in the whole job.
+  std::shared_ptr<const std::vector<int>> job_ranks{};
   /// Numeric addresses of this rank's host, known to this rank alone; empty where there is none.
   /// @{
   std::string named_address{};  ///< what DTRAIN_INTERFACE names, where that is of this host
   std::string route_address{};  ///< this end of the connection with the store, unless that is loopback
   /// @}
 
+  /// other_host for a sentence. Two hosts of one name may be one, of which two containers have two host ids.
+  std::string other_host_text() const {
+    return other_host != host ? other_host
+                              : other_host +
+                                    " (of the same name but with another host id: where both are one host, set "
+                                    "DTRAIN_HOST_ID to one value for all of its ranks)";
+  }
+
   /// What causes name, and what the job's failure is compared with.
-  int rank_in_job() const noexcept { return job_rank.value_or(rank); }
+  int rank_in_job() const noexcept { return rank_in_job(rank); }
+
+  /// The same of another rank of the group.
+  int rank_in_job(int other) const noexcept {
+    return job_ranks ? (*job_ranks)[static_cast<std::size_t>(other)] : other;
+  }
+
+  /// The ranks of the group, as the job numbers them.
+  std::vector<int> ranks_in_job() const {
+    std::vector<int> ranks;
+    for (int other = 0; other < world_size; ++other) {
+      ranks.push_back(rank_in_job(other));
+    }
+    return ranks;
+  }
+
+  /// This rank in a group of some of this one's. @param ranks of this group, in their new order, this one among them
+  Membership in_part_of(const std::vector<int>& ranks) const {
+    std::vector<int> in_job;
+    for (const int other : ranks) {
+      in_job.push_back(rank_in_job(other));
+    }
+    Membership made = *this;
+    made.job_ranks = std::make_shared<const std::vector<int>>(std::move(in_job));
+    made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    made.world_size = static_cast<int>(ranks.size());
+    return made;
+  }
 };
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/origin.hpp
+
+/// @file
+/// Which job a process belongs to, as its name, the process that started it and its program tell. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a process says of itself beside its job's name. What one of two processes does not say is not compared.
+struct Origin {
+  bool is_exact_job = false;        ///< the name is no other job's: nothing else need be the same
+  bool one_starter = false;         ///< the launcher starts all ranks of a host from one process
+  std::uint64_t process_space = 0;  ///< the inode of its PID namespace: process ids of another one are not compared
+  std::int64_t starter = 0;         ///< the process that started it; 0: not known
+  std::uint64_t starter_began = 0;  ///< when that began, in clock ticks since the machine's start
+  std::string starter_name{};       ///< for sentences
+  std::string program{};            ///< the executable's name, for sentences
+  std::string build{};              ///< "build id 5f3a...", or a digest of the executable
+
+  friend bool operator==(const Origin&, const Origin&) = default;
+};
+
+/// A process and the job that it belongs to.
+struct JobMember {
+  std::string who;  ///< "rank 1 on host a (process 12)"
+  std::string job;  ///< empty: its launcher gives none
+  std::string host_id;
+  Origin origin;
+};
+
+/// How two processes compare.
+struct JobComparison {
+  enum class Result : std::uint8_t { same = 1, doubtful, other };
+  Result result = Result::same;
+  std::string sentence{};  ///< both values and the remedy, unless they are the same
+};
+
+namespace detail {
+
+inline const char* own_name_remedy() noexcept {
+  return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
+}
+
+inline std::string starter_text(const JobMember& member) {
+  return "process " + std::to_string(member.origin.starter) + " (" + member.origin.starter_name + ")";
+}
+
+inline std::string program_text(const Origin& origin) {
+  return "'" + origin.program + "' (" + origin.build + ")";
+}
+
+inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
+  const char* const one_name = "; start all ranks of one job with the same name, or ";
+  if (!a.job.empty() && !b.job.empty()) {
+    return {JobComparison::Result::other, a.who + " belongs to the job '" + a.job + "', and this is the store of '" +
+                                              b.job + "', which " + b.who + " opened; " + own_name_remedy()};
+  }
+  const bool a_named = !a.job.empty();
+  return {JobComparison::Result::other,
+          a.who +
+              (a_named ? " belongs to the job '" + a.job + "', and this is the store of a job without a name"
+                       : " belongs to a job without a name, and this is the store of '" + b.job + "'") +
+              ", which " + b.who + " opened" + one_name + own_name_remedy()};
+}
+
+}  // namespace detail
+
+/// Whether `a`, which wants to join, belongs to the job of `b`: one that opened its store, or has joined from the same
+/// host. The name decides where it is no other job's. Else the processes that started the two decide, where both run on
+/// one host: in doubt only, where a launcher may have several. Else the program has to be the same one.
+inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
+  using Result = JobComparison::Result;
+  const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();
+  const bool both_named = !a.job.empty() && !b.job.empty();
+  const bool exact = a.origin.is_exact_job || b.origin.is_exact_job;
+  if (both_named ? a.job != b.job : both_say && exact) {
+    return detail::compare_names(a, b);
+  }
+  if (!both_say || exact) {
+    return {};
+  }
+  const bool comparable = a.host_id == b.host_id && a.origin.process_space == b.origin.process_space &&
+                          a.origin.starter != 0 && b.origin.starter != 0;
+  const bool one_process = a.origin.starter == b.origin.starter && a.origin.starter_began == b.origin.starter_began;
+  if (comparable && one_process) {
+    return {};
+  }
+  const std::string started =
+      a.who + " was started by " + detail::starter_text(a) + ", and " + b.who + " by " + detail::starter_text(b);
+  if (comparable && a.origin.one_starter && b.origin.one_starter) {
+    return {Result::other, started + ", so they are of two jobs; " + detail::own_name_remedy()};
+  }
+  if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
+    return {Result::other, a.who + " runs " + detail::program_text(a.origin) + ", and " + b.who + " runs " +
+                               detail::program_text(b.origin) +
+                               "; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else " +
+                               detail::own_name_remedy()};
+  }
+  if (!comparable) {
+    return {};
+  }
+  return {Result::doubtful, started + "; where they are of two jobs, " + detail::own_name_remedy() +
+                                "; where they are one job, the same DTRAIN_JOB_ID on all of its ranks says so"};
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -7145,6 +8042,82 @@ inline std::string random_job_id() {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/rank_set.hpp
+
+/// @file
+/// RankSet: some ranks of a job, in few bytes.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Ascending runs of equal steps: the usual parts of a job (a node's ranks, every eighth rank) are one run each.
+struct RankSet {
+  /// first, first + step, and so on: `more` ranks after the first.
+  struct Run {
+    int first = 0;
+    int step = 1;
+    int more = 0;
+
+    int last() const noexcept { return first + step * more; }
+    bool contains(int rank) const noexcept { return rank >= first && rank <= last() && (rank - first) % step == 0; }
+
+    friend bool operator==(const Run&, const Run&) = default;
+  };
+
+  std::vector<Run> runs;  ///< each begins behind the end of the one before
+
+  /// @param ranks in any order, each once
+  static RankSet of(std::vector<int> ranks) {
+    std::sort(ranks.begin(), ranks.end());
+    RankSet set;
+    for (const int rank : ranks) {
+      if (!set.runs.empty()) {
+        Run& run = set.runs.back();
+        if (run.more == 0) {
+          run.step = rank - run.first;
+        }
+        if (rank == run.last() + run.step) {
+          ++run.more;
+          continue;
+        }
+      }
+      set.runs.push_back({rank, 1, 0});
+    }
+    return set;
+  }
+
+  static RankSet first_of(int count) { return {{{0, 1, count - 1}}}; }
+
+  std::size_t size() const noexcept {
+    std::size_t sum = 0;
+    for (const Run& run : runs) {
+      sum += static_cast<std::size_t>(run.more) + 1;
+    }
+    return sum;
+  }
+
+  bool contains(int rank) const noexcept {
+    return std::any_of(runs.begin(), runs.end(), [rank](const Run& run) { return run.contains(rank); });
+  }
+
+  /// The largest; -1 where there is none.
+  int last() const noexcept { return runs.empty() ? -1 : runs.back().last(); }
+
+  /// All of them, ascending.
+  std::vector<int> ranks() const {
+    std::vector<int> all;
+    for (const Run& run : runs) {
+      for (int i = 0; i <= run.more; ++i) {
+        all.push_back(run.first + i * run.step);
+      }
+    }
+    return all;
+  }
+
+  friend bool operator==(const RankSet&, const RankSet&) = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/request.hpp
 
 /// @file
@@ -7161,12 +8134,13 @@ enum class Operation : std::uint8_t {
   try_get,      ///< keys[0]
   add,          ///< keys[0], number
   wait,         ///< keys: waits until all exist at once
-  barrier,      ///< keys[0]: its name
+  barrier,      ///< keys[0]: its name; parties
   compare_set,  ///< keys[0], expected, value: sets it where the key has the expected value, or is missing as expected
   erase,        ///< keys[0]
   append,       ///< keys[0], value: to the end of what the key has; a missing key counts as empty
   set_many,     ///< keys, and as many values: all or nothing
   get_many,     ///< keys: waits until all exist at once
+  take,         ///< keys[0], number: as get; the key is erased once it was taken so often
 };
 
 /// Whether an operation is about several keys.
@@ -7182,6 +8156,7 @@ struct Request {
   std::int64_t number = 0;
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
+  RankSet parties{};  ///< of a barrier; none: all ranks of the job
 };
 
 struct Cancel {
@@ -7300,10 +8275,10 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
-  /// The same store, whose barriers are of so many ranks that know each other by the prefix, not of the whole job.
-  Store with_parties(int parties) const {
+  /// The same store, whose barriers are of these ranks of the job, not of all.
+  Store with_parties(std::shared_ptr<const RankSet> ranks) const {
     Store store = *this;
-    store.parties_ = parties;
+    store.parties_ = std::move(ranks);
     return store;
   }
 
@@ -7325,6 +8300,11 @@ class Store {
   /// The value; waits until some rank has set it.
   Task<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
   std::string get_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
+
+  /// As get; the key is erased once it was taken `readers` times: what each of so many ranks reads once leaves nothing
+  /// behind. Each call counts once; one that timed out may have counted.
+  Task<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
+  std::string take_blocking(const std::string& key, std::int64_t readers, OptionalDeadline deadline = {}) const;
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_of_a_wait keys.
   Task<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
@@ -7371,7 +8351,7 @@ class Store {
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
   std::string prefix_;
-  int parties_ = 0;  ///< 0: all ranks of the job
+  std::shared_ptr<const RankSet> parties_;  ///< null: all ranks of the job
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 
@@ -7413,7 +8393,8 @@ struct ParticipantOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where this rank, and a store of its, is to be reached
   std::optional<Secret> secret{};           ///< of the job, where it has one
   std::uint64_t generation = 0;             ///< the attempt
-  std::string job{};                        ///< what the launcher calls it
+  std::string job{};                        ///< its name; empty where it has none
+  Origin origin{};                          ///< what else tells it from others
   std::string agreed{};                     ///< what must be the same on all ranks (agreed_terms.hpp)
   Limits limits{};
 };
@@ -7672,10 +8653,11 @@ concept CanSendRecv =
     };
 
 /// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank. Every rank
-/// gives a color >= 0; a negative one is an invalid_argument.
+/// gives a color >= 0; a negative one is an invalid_argument. `members()` are the channel's, with their ranks in the job.
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
+  { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
 };
 
 /// Collective, blocking. Memory that the backend reduces without a copy: the same size on every rank, zeroed. The
@@ -7765,6 +8747,16 @@ class Exchange {
     get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
       return shared->get_blocking(key, deadline);
     };
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take_blocking(key, 1, deadline); }) {
+      take_ = [shared](const std::string& key, std::int64_t readers, Deadline deadline) -> std::string {
+        return shared->take_blocking(key, readers, deadline);
+      };
+    }
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add_blocking(key, 1, deadline); }) {
+      add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
+        return shared->add_blocking(key, delta, deadline);
+      };
+    }
     if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase_blocking(key, deadline); }) {
       erase_ = [shared](const std::string& key, Deadline deadline) {
         static_cast<void>(shared->erase_blocking(key, deadline));
@@ -7780,6 +8772,16 @@ class Exchange {
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
   std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
 
+  /// Blocking: as get_blocking; the key is gone once it was taken `readers` times. A store that cannot take keeps it.
+  std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
+    return take_ ? take_(key, readers, deadline) : get_(key, deadline);
+  }
+
+  /// Blocking: adds to the integer under the key and gives the sum; 0 from a store that cannot.
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
+    return add_ ? add_(key, delta, deadline) : 0;
+  }
+
   /// Blocking: until the key is gone, where it was there. A store that cannot erase keeps it.
   /// @throws Error (timeout), JobFailed
   void erase_blocking(const std::string& key, Deadline deadline) const {
@@ -7791,253 +8793,12 @@ class Exchange {
  private:
   std::function<void(const std::string&, const std::string&, Deadline)> set_;
   std::function<std::string(const std::string&, Deadline)> get_;
+  std::function<std::string(const std::string&, std::int64_t, Deadline)> take_;
+  std::function<std::int64_t(const std::string&, std::int64_t, Deadline)> add_;
   std::function<void(const std::string&, Deadline)> erase_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/channel_context.hpp
-
-/// @file
-/// What a group tells a backend about the channel to open.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// One channel of one group. Every rank opens the same channels in the same order, so `name` is the same on all.
-struct ChannelContext {
-  rendezvous::Membership members;         ///< who and where this rank is, among whom
-  std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
-  Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
-  std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
-  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
-  /// Called by the thread that runs an operation once it has waited for a peer for about a millisecond, and again
-  /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
-  /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
-  std::function<void()> on_stall{};
-
-  /// This rank's number in the job, which failures are reported under.
-  int reporting_rank() const noexcept { return members.rank_in_job(); }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/backend.hpp
-
-/// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group.
-
-namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
-// clang-format off
-
-/// A name for messages and summaries.
-template <class B>
-concept HasName = requires {
-  { B::name() } noexcept -> std::convertible_to<std::string_view>;
-};
-
-/// Whether buffers on that kind of device can be handed to its communicators.
-template <class B>
-concept SaysDevices = requires(DeviceKind kind) {
-  { B::supports(kind) } noexcept -> std::same_as<bool>;
-};
-
-/// Whether its communicators reduce elements of that type.
-template <class B>
-concept SaysDTypes = requires(DType dtype) {
-  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
-};
-
-/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
-template <class B>
-concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
-  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
-};
-
-/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
-/// @throws Error (unsupported) on every rank where the ranks cannot reach each other by this backend.
-template <class B>
-concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
-                  requires(const ChannelContext& context, Deadline deadline) {
-                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
-                  };
-
-// clang-format on
-
-/// What a backend promises of the bits that a reduction of the same values on the same ranks gives.
-enum class Determinism {
-  none,        ///< nothing
-  for_a_plan,  ///< the same on every rank and in every run with the same buckets, node layout and number of ranks
-  always,      ///< the same whatever the buckets, threads and timing besides
-};
-
-/// `B::determinism`; none for a backend that does not say.
-template <class B>
-inline constexpr Determinism determinism_of = Determinism::none;
-template <class B>
-requires requires {
-  { B::determinism } -> std::convertible_to<Determinism>;
-}
-inline constexpr Determinism determinism_of<B> = B::determinism;
-
-/// `B::averages(dtype)`: whether a reduction by ReduceOp::average gives the average of such elements; yes for a backend
-/// that does not say.
-template <class B>
-constexpr bool averages(DType dtype) noexcept {
-  if constexpr (requires { B::averages(dtype); }) {
-    return B::averages(dtype);
-  } else {
-    return true;
-  }
-}
-
-// clang-format off
-/// Has no state of its own: everything lives in the communicators it opens.
-template <class B>
-concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;
-// clang-format on
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/cuda/devices.hpp
-
-/// @file
-/// The CUDA device of each rank: chosen before the ranks meet, compared within a node when they have.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::cuda {
-
-/// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
-inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
-  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
-  if (value != "0" && value != "1") {
-    throw Error(Errc::usage,
-                identity::quoted("DTRAIN_SHARE_DEVICES", value) + " is neither 0 nor 1; 1 lets ranks share a device");
-  }
-  return value == "1";
-}
-
-/// How many devices this process sees; 0 where there is no driver. @throws Error (cuda) for what else goes wrong
-inline int visible_devices() {
-  int count = 0;
-  const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
-    static_cast<void>(stream::cuda::quiet(code));
-    return 0;
-  }
-  stream::cuda::check(code, "cudaGetDeviceCount");
-  return count;
-}
-
-/// Makes the rank's device the calling thread's current one: see identity::choose_device. Before anything else of CUDA.
-/// @param may_share whether the backend can compute with several ranks on one device, and was asked to
-/// @throws Error (unsupported: there is no device for this rank; usage, cuda)
-inline void take_device(const Newcomer& newcomer, bool may_share) {
-  const identity::DeviceChoice choice =
-      identity::choose_device({newcomer.local_rank, newcomer.local_world_size, visible_devices(), may_share});
-  if (!choice.refusal.empty()) {
-    throw Error(Errc::unsupported, choice.refusal).with_rank(newcomer.rank);
-  }
-  stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
-}
-
-/// What tells a device from all others of the machine, whatever each process calls it: its UUID, or its place on the
-/// bus where it has none.
-inline std::string device_name(int device) {
-  cudaDeviceProp properties{};
-  stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  constexpr char digits[] = "0123456789abcdef";
-  std::string uuid = "GPU-";
-  bool is_set = false;
-  for (const char byte : properties.uuid.bytes) {
-    const auto value = static_cast<unsigned char>(byte);
-    is_set = is_set || value != 0;
-    uuid += digits[value / 16];
-    uuid += digits[value % 16];
-  }
-  if (is_set) {
-    return uuid;
-  }
-  std::array<char, 32> place{};
-  stream::cuda::check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), device),
-                      "cudaDeviceGetPCIBusId");
-  return place.data();
-}
-
-namespace detail {
-
-/// What a rank says of its device: "0 GPU-12ab rank".
-struct DeviceClaim {
-  bool may_share = false;
-  std::string device;
-  std::string rank;
-};
-
-inline std::string to_text(const DeviceClaim& claim) {
-  return std::string(claim.may_share ? "1 " : "0 ") + claim.device + " " + claim.rank;
-}
-
-inline DeviceClaim device_claim_from(const std::string& text) {
-  const std::size_t end = text.find(' ', 2);
-  if (text.size() > 256 || end == std::string::npos) {
-    throw Error(Errc::protocol, "a rank said of its device '" + printable(text.substr(0, 64)) +
-                                    "'; do all ranks run the same program?");
-  }
-  return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
-}
-
-/// The first device that is claimed twice, unless both claims allow that; nothing where there is none.
-inline std::string first_conflict(std::vector<DeviceClaim> claims, const std::string& host) {
-  std::stable_sort(claims.begin(), claims.end(),
-                   [](const DeviceClaim& a, const DeviceClaim& b) { return a.device < b.device; });
-  const auto found = std::adjacent_find(claims.begin(), claims.end(), [](const DeviceClaim& a, const DeviceClaim& b) {
-    return a.device == b.device && !(a.may_share && b.may_share);
-  });
-  if (found == claims.end()) {
-    return {};
-  }
-  return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
-         found->device +
-         "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
-}
-
-}  // namespace detail
-
-/// The name of the channel at whose opening devices are compared: a job's first.
-inline constexpr std::string_view first_channel = "group";
-
-/// Collective over the ranks of a node, blocking: refuses a device that two of them have taken. The node's rank 0 reads
-/// all claims, so that every rank reads one value. Does nothing for later channels than the job's first.
-/// @throws Error (unsupported) on every rank of the node, which names both ranks; (timeout, protocol, cuda), JobFailed
-inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
-  const rendezvous::Membership& members = context.members;
-  if (context.name != first_channel || members.local_world_size == 1) {
-    return;
-  }
-  const std::string no_refusal = "none";
-  const std::string node = "devices/" + std::to_string(members.node_rank) + "/";
-  const std::string device = device_name(stream::cuda::current_device());
-  context.store.set_blocking(node + std::to_string(members.local_rank),
-                             to_text(detail::DeviceClaim{may_share, device, std::to_string(members.rank_in_job())}),
-                             deadline);
-  if (members.local_rank == 0) {
-    std::vector<detail::DeviceClaim> claims;
-    for (int rank = 0; rank < members.local_world_size; ++rank) {
-      claims.push_back(detail::device_claim_from(context.store.get_blocking(node + std::to_string(rank), deadline)));
-    }
-    const std::string conflict = detail::first_conflict(std::move(claims), members.host);
-    context.store.set_blocking(node + "refusal", conflict.empty() ? no_refusal : conflict, deadline);
-  }
-  const std::string refusal = context.store.get_blocking(node + "refusal", deadline);
-  if (refusal != no_refusal) {
-    throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::cuda
-
-#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/backend/first_cause.hpp
 
@@ -8101,6 +8862,37 @@ class FirstCause {
   mutable std::mutex mutex_;
   std::optional<Cause> cause_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/gather.hpp
+
+/// @file
+/// What every rank says, made into one text that every rank gets.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collective, blocking: rank 0 makes one text of all ranks' words, which every rank gets. Nothing of it stays in the
+/// store. @param name of the keys, used once; `combine(words)` runs on rank 0, with the words in the order of ranks
+/// @throws Error (timeout), JobFailed; what `combine` throws, on rank 0
+template <class Combine>
+std::string gather_blocking(const Exchange& store, const std::string& name, int rank, int ranks, std::string own,
+                            Combine combine, Deadline deadline) {
+  const auto key_of = [&](int other) { return name + "/" + std::to_string(other); };
+  if (rank != 0) {
+    store.set_blocking(key_of(rank), own, deadline);
+    return store.take_blocking(name + "/all", ranks - 1, deadline);
+  }
+  std::vector<std::string> words{std::move(own)};
+  for (int other = 1; other < ranks; ++other) {
+    words.push_back(store.take_blocking(key_of(other), 1, deadline));
+  }
+  const std::string text = combine(words);
+  if (ranks > 1) {
+    store.set_blocking(name + "/all", text, deadline);
+  }
+  return text;
+}
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -8244,147 +9036,6 @@ inline PeerCard peer_card_from(const std::string& text) {
 
 }  // namespace DTRAIN_NAMESPACE::backend::gloo
 
-// ---- dtrain/backend/gloo/mesh.hpp
-
-/// @file
-/// gloo::Mesh: the connections of one channel, from each rank to each other.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// A Gloo device, with its thread, and a Gloo context for this channel alone: what ends one ends no other. It is what
-/// gloo::rendezvous::Context does with a store, in steps that a failure of the job can interrupt.
-/// Threads: connect and close one at a time, interrupt from any.
-class Mesh {
- public:
-  /// Listens for each peer. @throws Error (unsupported, closed)
-  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
-    const int size = context.members.world_size;
-    const std::string address = device_address(context.members);
-    const async::BlockedSignals blocked;  // for the device's thread
-    const auto open = [&] {
-      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
-      transport_ = device_->createContext(rank_, size);
-      // Gloo waits five times as long for a connection.
-      transport_->setTimeout(std::max(std::chrono::milliseconds(1),
-                                      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
-      for (int peer = 0; peer < size; ++peer) {
-        if (peer != rank_) {
-          transport_->createPair(peer);
-        }
-      }
-    };
-    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
-    own_.job_rank = context.reporting_rank();
-    own_.host = context.members.host;
-    own_.device = address;
-  }
-
-  /// Collective, blocking: tells the others where this rank listens, and learns where they do. @throws Error (timeout,
-  /// protocol), JobFailed
-  void exchange(const Exchange& store, Deadline deadline) {
-    const int size = transport_->size;
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank_) {
-        const std::vector<char> address = transport_->getPair(peer)->address().bytes();
-        own_.address_bytes = address.size();
-        own_.addresses.append(address.begin(), address.end());
-      }
-    }
-    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
-    store.set_blocking(key_of(rank_), to_text(own_), deadline);
-    for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.get_blocking(key_of(peer), deadline)));
-    }
-  }
-
-  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
-  void connect() {
-    for (int peer = 0; peer < transport_->size && !interrupted_.load(); ++peer) {
-      if (peer != rank_) {
-        const auto connect = [&] { transport_->getPair(peer)->connect(address_of(peer)); };
-        calling_gloo(
-            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
-            connect);
-      }
-    }
-  }
-
-  /// Collective, blocking: until every rank is connected with every other. Who leaves the channel before breaks
-  /// connections that others still wait for. @throws Error (timeout), JobFailed
-  void await_all(const Exchange& store, Deadline deadline) const {
-    const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
-    if (rank_ != 0) {
-      store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      store.get_blocking(key_of("all"), rendezvous::a_moment_after(deadline));  // rank 0 knows who is missing
-      return;
-    }
-    for (int peer = 1; peer < transport_->size; ++peer) {
-      const std::string key = key_of(std::to_string(peer));
-      try {
-        store.get_blocking(key, deadline);
-        store.erase_blocking(key, deadline);
-      } catch (const Error& error) {
-        if (error.code() != make_error_code(Errc::timeout)) throw;
-        throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
-                                       " is not connected with all others by the deadline; can every host of the job "
-                                       "reach every other one?");
-      }
-    }
-    store.set_blocking(key_of("all"), "", deadline);
-  }
-
-  /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
-  /// up to 10 ms for each, which is how often Gloo's thread looks up.
-  void interrupt() noexcept {
-    interrupted_.store(true);
-    for (int peer = 0; peer < transport_->size; ++peer) {
-      try {
-        if (peer != rank_) {
-          transport_->getPair(peer)->close();
-        }
-      } catch (...) {  // Gloo's bookkeeping, which the end of the context ends
-      }
-    }
-  }
-
-  ::gloo::transport::Context& transport() const noexcept { return *transport_; }
-
-  /// "rank 3 on host b".
-  std::string to_string(int peer) const {
-    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
-    return "rank " + std::to_string(card.job_rank) + " on host " + card.host;
-  }
-
- private:
-  /// Where `peer` listens for this rank: it has no place for itself in its list.
-  std::vector<char> address_of(int peer) const {
-    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
-    const std::size_t ranks = peers_.size();
-    if (card.address_bytes != own_.address_bytes || card.addresses.size() != (ranks - 1) * card.address_bytes) {
-      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
-                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
-                                          "; use one version of Gloo on all hosts");
-    }
-    const auto place = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * card.address_bytes;
-    const auto begin = card.addresses.begin() + static_cast<std::ptrdiff_t>(place);
-    return {begin, begin + static_cast<std::ptrdiff_t>(card.address_bytes)};
-  }
-
-  const int rank_;
-  const std::string name_;
-  PeerCard own_;
-  std::vector<PeerCard> peers_;
-  std::atomic<bool> interrupted_{false};
-  std::shared_ptr<::gloo::transport::Device> device_;
-  std::shared_ptr<::gloo::transport::Context> transport_;  ///< goes before its device
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
 // ---- dtrain/backend/message_passing/allocation.hpp
 
 /// @file
@@ -8402,7 +9053,8 @@ class Allocation {
     try {
       memory_.reset(static_cast<std::byte*>(::operator new(bytes == 0 ? 1 : bytes, alignment)));
     } catch (const std::bad_alloc&) {
-      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory could be had");
+      throw Error(Errc::out_of_memory,
+                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_behind(ENOMEM));
     }
     std::memset(memory_.get(), 0, bytes);
   }
@@ -8491,50 +9143,6 @@ class FramePool {
 
   std::array<Block*, lists> free_{};
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/members.hpp
-
-/// @file
-/// Which ranks of the job a channel's are.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Collective, blocking for a channel of a part of the job: rank 0 gathers what all say. @throws Error (timeout,
-/// protocol), JobFailed
-inline std::vector<int> job_ranks_of(const ChannelContext& context, Deadline deadline) {
-  const int size = context.members.world_size;
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  if (!context.members.job_rank) {
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  const auto key_of = [&](int rank) { return context.name + "/member-" + std::to_string(rank); };
-  const std::string all = context.name + "/members";
-  if (context.members.rank != 0) {
-    context.store.set_blocking(key_of(context.members.rank), std::to_string(context.reporting_rank()), deadline);
-  } else {
-    std::string text = std::to_string(context.reporting_rank());
-    for (int rank = 1; rank < size; ++rank) {
-      text += ' ' + context.store.get_blocking(key_of(rank), deadline);
-    }
-    context.store.set_blocking(all, text, deadline);
-  }
-  const std::string text = context.store.get_blocking(all, deadline);
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (int& rank : ranks) {
-    at += at != end && *at == ' ' ? 1 : 0;
-    const auto [after, error] = std::from_chars(at, end, rank);
-    if (error != std::errc() || rank < 0) {
-      throw Error(Errc::protocol, "the ranks of channel '" + context.name + "' came as '" +
-                                      printable(text.substr(0, 64)) + "'; do all ranks run the same program?");
-    }
-    at = after;
-  }
-  return ranks;
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -8772,256 +9380,6 @@ concept Wire = HasPlace<W> && CanStartMessages<W> && CanFinishMessages<W>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/gloo/wire.hpp
-
-/// @file
-/// gloo::Wire: point-to-point messages over Gloo's unbound buffers.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-using message_passing::FramePool;
-using message_passing::Lane;
-
-/// A message_passing::Wire whose `done` blocks. Every message has a number among those of its lane between its two
-/// ranks, and the two ends meet by it. Gloo never says how long a received message was, and ends the process where it
-/// is longer than its memory; hence a short one travels in a frame with its length, and a long one also meets by its
-/// length: those beyond 16 KiB have memory of exactly their length, and one of another length is not received.
-///
-/// Gloo allocates for every message; what dtrain needs is kept for the next one.
-/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
-class Wire {
- public:
-  struct Ticket {
-    std::uint32_t index = 0;
-  };
-
-  explicit Wire(Mesh& mesh)
-      : mesh_(mesh),
-        rank_(mesh.transport().rank),
-        size_(mesh.transport().size),
-        numbers_(static_cast<std::size_t>(size_)) {}
-  Wire(const Wire&) = delete;
-  Wire& operator=(const Wire&) = delete;
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  FramePool& frames() noexcept { return frames_; }
-
-  /// @throws Error (closed) where the peer is gone
-  Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
-    Message& message = start(peer, false);
-    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, lane, input.size());
-    message.bytes = input.size();
-    if (input.size() <= longest_framed) {
-      const std::uint64_t length = input.size();
-      std::memcpy(message.frame(), &length, sizeof length);
-      if (!input.empty()) {
-        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
-      }
-      input = {message.frame(), sizeof length + input.size()};
-    }
-    const auto call = [&] { message.buffer->send(peer, slot, place_of(input.data()), input.size()); };
-    calling_gloo([&] { return doing(message); }, call);
-    return {message.index};
-  }
-
-  /// As send.
-  Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
-    Message& message = start(peer, true);
-    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, lane, output.size());
-    message.bytes = output.size();
-    message.target = nullptr;
-    if (output.size() <= longest_framed) {
-      message.target = output.data();
-      message.framed = true;
-      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
-    }
-    const auto call = [&] { message.buffer->recv(peer, slot, place_of(output.data()), output.size()); };
-    calling_gloo([&] { return doing(message); }, call);
-    return {message.index};
-  }
-
-  struct Done {
-    Wire& wire;
-    Ticket ticket;
-
-    bool await_ready() const { return wire.block_until_done(ticket); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return wire.take(ticket); }
-  };
-
-  /// Blocking, in await_ready, whose routine is suspended only where the wait was interrupted, and then for good.
-  /// @throws Error (closed) where the peer is gone; (disagreement) where a message was longer than its memory
-  Done done(Ticket ticket) noexcept { return {*this, ticket}; }
-
-  /// The wait under way ends, and later ones do not begin. Threads: any.
-  void interrupt() noexcept {
-    const std::lock_guard lock(mutex_);
-    interrupted_ = true;
-    if (awaited_ != nullptr) {
-      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
-    }
-  }
-
-  /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
-  void abandon() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      interrupted_ = true;
-      awaited_ = nullptr;
-    }
-    messages_.clear();
-    free_.clear();
-  }
-
-  /// Whether every message that was started is complete.
-  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
-
-  /// After a wait that was interrupted: whose message it waited for, and whether it was to send.
-  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
-
- private:
-  static constexpr std::size_t longest_framed = 16 * 1024;
-  static constexpr unsigned length_bits = 40;
-  static constexpr unsigned number_bits = 23;
-
-  /// A message under way, or the place for one. It stays at its address.
-  struct Message {
-    std::uint32_t index = 0;
-    int peer = -1;
-    bool receives = false;
-    bool framed = false;
-    std::size_t bytes = 0;
-    std::byte* target = nullptr;
-    std::unique_ptr<std::byte[]> memory;
-    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< goes first: then nobody touches the memory
-
-    std::byte* frame() {
-      if (!memory) {
-        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
-      }
-      return memory.get();
-    }
-  };
-
-  struct Numbers {
-    std::array<std::uint32_t, message_passing::lane_count> sent{};
-    std::array<std::uint32_t, message_passing::lane_count> received{};
-  };
-
-  /// One buffer is all of memory, so that it serves for messages anywhere: a place in it is an address.
-  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
-    return mesh_.transport().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
-  }
-  static std::size_t place_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
-
-  Message& start(int peer, bool receives) {
-    if (free_.empty()) {
-      free_.reserve(messages_.size() + 1);  // for the giving back, which does not throw
-      auto made = std::make_unique<Message>();
-      made->index = static_cast<std::uint32_t>(messages_.size());
-      made->buffer = all_of_memory();
-      messages_.push_back(std::move(made));
-      free_.push_back(messages_.back()->index);
-    }
-    Message& message = *messages_[free_.back()];
-    free_.pop_back();
-    message.peer = peer;
-    message.receives = receives;
-    message.framed = false;
-    return message;
-  }
-
-  std::string doing(const Message& message) const {
-    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
-           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
-  }
-
-  /// Lane, number and, where the message is long, its length.
-  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::lane_count>& numbers, Lane lane,
-                                 std::size_t bytes) {
-    if (bytes >> length_bits != 0) {
-      throw Error(Errc::limit,
-                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
-    }
-    const std::uint64_t number = numbers[static_cast<std::size_t>(lane)]++ % (1U << number_bits);
-    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
-    return static_cast<std::uint64_t>(lane) << (length_bits + number_bits) | number << length_bits | length;
-  }
-
-  /// @returns false where it was interrupted
-  bool block_until_done(Ticket ticket) {
-    Message& message = *messages_[ticket.index];
-    awaited_end_ = {message.peer, message.receives};
-    if (!announce(&message)) {
-      return false;
-    }
-    struct NoLonger {
-      Wire& wire;
-      ~NoLonger() { wire.announce(nullptr); }
-    };
-    const auto wait = [&] {
-      const NoLonger when_done{*this};
-      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
-                              : message.buffer->waitSend(nullptr, longest_wait);
-    };
-    return calling_gloo([&] { return doing(message); }, wait);
-  }
-
-  /// Whom interrupt() is to interrupt. @returns false where it was called before
-  bool announce(Message* message) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (interrupted_ && message != nullptr) {
-      return false;
-    }
-    awaited_ = message;
-    return true;
-  }
-
-  std::size_t take(Ticket ticket) {
-    Message& message = *messages_[ticket.index];
-    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
-    free_.push_back(message.index);
-    return bytes;
-  }
-
-  std::size_t unpack(Message& message) const {
-    std::uint64_t length = 0;
-    std::memcpy(&length, message.frame(), sizeof length);
-    if (length > message.bytes) {
-      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
-                                          " bytes where " + std::to_string(message.bytes) + " are received");
-    }
-    if (length > 0) {
-      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
-    }
-    return static_cast<std::size_t>(length);
-  }
-
-  /// Whoever has a deadline interrupts: where Gloo's own passes, it closes all connections.
-  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
-
-  Mesh& mesh_;
-  const int rank_;
-  const int size_;
-  FramePool frames_;
-  std::vector<Numbers> numbers_;  ///< by peer
-  std::vector<std::unique_ptr<Message>> messages_;
-  std::vector<std::uint32_t> free_;
-  std::pair<int, bool> awaited_end_{-1, true};
-  std::mutex mutex_;
-  bool interrupted_ = false;
-  Message* awaited_ = nullptr;
-};
-
-static_assert(message_passing::Wire<Wire>);
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
 // ---- dtrain/backend/mpi/calls.hpp
 
 /// @file
@@ -9166,7 +9524,7 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
   return MPI_UINT8_T;
 }
 
-/// The operators of one channel. An average is summed, and divided by whoever asked for it. MPI says neither how it
+/// The operators of one channel. An average is a sum of what kernels::PartialReduction begins. MPI says neither how it
 /// orders a sum nor what a minimum with a NaN is: the latter is dtrain's here.
 /// Threads: the one that owns MPI.
 class Operators {
@@ -10169,94 +10527,72 @@ class Engine {
 
 #endif  // DTRAIN_WITH_MPI
 
-// ---- dtrain/backend/nccl/fate.hpp
+// ---- dtrain/backend/nccl/environment.hpp
 
 /// @file
-/// Whether a channel still serves, why not, and waking the thread that watches it.
+/// What NCCL reads from the environment, before its first call.
 
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// The first cause stays. Threads: any.
-class Fate {
+/// What is wrong with the variables; null where nothing is.
+inline const char* warning_about(const identity::Environment& environment) {
+  return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
+             ? nullptr
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, or set it only "
+               "to measure";
+}
+
+/// Makes the order of the program's calls the order on the device, for all communicators of it (from NCCL 2.26 on),
+/// unless the user has set NCCL_LAUNCH_ORDER_IMPLICIT. Says so where a variable takes away what dtrain promises.
+/// Threads: none reads the environment meanwhile. @throws Error where the environment takes no more
+inline void prepare_environment() {
+  if (::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0) != 0) {
+    throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");
+  }
+  if (const char* const warning = warning_about(identity::snapshot_environment())) {
+    log(LogLevel::warning, warning);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/left_behind.hpp
+
+/// @file
+/// Threads that nobody waits for any longer, because they wait in NCCL for other ranks.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Counts them. Where one is left when the process ends, the process ends as by _exit, with its streams of <cstdio>
+/// flushed: what else runs at the end would take CUDA away from under NCCL. Threads: any.
+class LeftBehind {
  public:
-  explicit Fate(const ChannelContext& context)
-      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
-  Fate(const Fate&) = delete;
-  Fate& operator=(const Fate&) = delete;
+  static int count() noexcept { return count_.load(); }
 
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
-
-  /// The channel is out of service; whoever watches it is woken. Blocking: no.
-  void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause)) {
-      const std::lock_guard lock(mutex_);  // else it could fall between the watcher's look and its sleep
-      changed_.notify_all();
+  static void add() noexcept {
+    if (!is_registered_.exchange(true)) {
+      static_cast<void>(::on_exit(end_process, nullptr));  // where it cannot be, the process ends as others do
     }
+    count_.fetch_add(1);
   }
-
-  /// Aborts, and tells the job.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*job_, cause);
-  }
-
-  /// fail() with a cause that this rank is the origin of.
-  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
-
-  /// Where another rank may have gone the job knows better: gives it half a second to say so. Blocking.
-  bool block_for_job() const { return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500))); }
-
-  /// @throws the job's first cause, or this channel's; Error where it is this rank's own
-  void check() const {
-    if (!aborted() && !job_->failed()) {
-      return;
-    }
-    block_for_job();
-    job_->throw_if_failed(job_rank_);
-    throw_cause(*failure());
-  }
-
-  /// @name The watching thread
-  /// @{
-  void stop_watching() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-  }
-  void say_ended() noexcept {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();  // with the lock: nothing of this is touched afterwards
-  }
-  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
-  bool block_while_watching(Deadline deadline) {
-    std::unique_lock lock(mutex_);
-    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
-  }
-  /// Blocking. @returns whether the thread has ended
-  bool block_until_ended(Deadline deadline) {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return ended_; });
-  }
-  /// @}
-
-  int job_rank() const noexcept { return job_rank_; }
+  static void remove() noexcept { count_.fetch_sub(1); }
 
  private:
-  const int job_rank_;
-  const std::string host_;
-  const std::shared_ptr<FailureLatch> job_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  FirstCause cause_;
-  bool stopping_ = false;
-  bool ended_ = false;
+  static void end_process(int status, void*) noexcept {
+    if (count() != 0) {
+      std::fflush(nullptr);
+      ::_exit(status);
+    }
+  }
+
+  static inline std::atomic<int> count_{0};
+  static inline std::atomic<bool> is_registered_{false};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -10587,14 +10923,14 @@ inline Error nccl_error(ncclResult_t code, const std::string& call, Caller calle
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Owns a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
-/// Its end leaves a communicator that was neither aborted nor destroyed to the end of the process.
+/// Holds a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
+/// Its end leaves a communicator that nobody took to the end of the process.
 class Gate {
  public:
   /// A turn at the gate.
   class Turn {
    public:
-    /// Null before there is one, and once it was aborted or destroyed.
+    /// Null before there is one, and once it was taken.
     ncclComm_t communicator() const noexcept { return gate_->communicator_; }
     bool is_granted() const noexcept { return lock_.owns_lock(); }
 
@@ -10622,20 +10958,9 @@ class Gate {
 
   void adopt(const Turn& /*turn*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
 
-  /// Ends what runs, also in NCCL's own threads; the streams drain. Blocking: until the device has let go, milliseconds
-  /// as a rule; a graph with captured operations that still exists holds it up.
-  void abort(const Turn& /*turn*/) noexcept {
-    if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
-      static_cast<void>(ncclCommAbort(communicator));
-    }
-  }
-
-  /// After ncclCommFinalize has ended well: does not wait.
-  void destroy(const Turn& /*turn*/) noexcept {
-    if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
-      static_cast<void>(ncclCommDestroy(communicator));
-    }
-  }
+  /// For whoever ends it, which may wait for other ranks and so is done without a turn: nobody else finds it any more.
+  /// @returns null where there is none
+  [[nodiscard]] ncclComm_t take(const Turn& /*turn*/) noexcept { return std::exchange(communicator_, nullptr); }
 
  private:
   std::mutex mutex_;
@@ -10668,15 +10993,20 @@ inline ncclResult_t state_of(const Gate::Turn& turn) {
   return code != ncclSuccess ? code : state;
 }
 
-/// After a call that returned `code`. Before it has settled no other call may be made, and no CUDA work enqueued on the
-/// stream concerned. Blocking: to launch an operation takes tens of microseconds, in which the turn is kept; then
-/// others, who may abort, get theirs in between. @param give_up is asked with the turn left
+/// After a call that returned `code`; the communicator is asked where that is ncclSuccess, too, because ncclCommSplit
+/// and, from 2.28 on, ncclCommWindowRegister say so while they still run (src/init.cc, src/dev_runtime.cc). Before it
+/// has settled no other call may be made, and no CUDA work enqueued on the stream concerned. Blocking: to launch an
+/// operation takes tens of microseconds, in which the turn is kept; then others, who may abort, get theirs in between.
+/// @param give_up is asked with the turn left
 template <class GiveUp>
 Settled settle_blocking(Gate::Turn& turn, ncclResult_t code, Deadline deadline, GiveUp give_up) {
   constexpr std::chrono::microseconds longest_sleep{2000};
   constexpr std::chrono::microseconds kept{300};
   const auto began = Deadline::Clock::now();
   std::chrono::microseconds sleep{20};
+  if (code == ncclSuccess && turn.communicator() != nullptr) {
+    code = state_of(turn);
+  }
   for (; code == ncclInProgress; code = state_of(turn)) {
     if (Deadline::Clock::now() - began < kept) {
       std::this_thread::yield();
@@ -10703,55 +11033,6 @@ Settled settle_blocking(Gate::Turn& turn, ncclResult_t code, Deadline deadline, 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
 #endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/on_host_streams.hpp
-
-/// @file
-/// The concept OnHostStreams: backends that topologies and staging can be laid over.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A backend whose operations go to host queues.
-template <class B>
-concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/open_and_tell.hpp
-
-/// @file
-/// Opens a channel, and tells the job what goes wrong meanwhile on this rank.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// The others would wait for this rank until their deadline.
-inline void tell_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
-}
-
-/// What `make()` gives. @throws what that throws, once the job is told
-template <class Make>
-auto telling_failure(const ChannelContext& context, Make make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    tell_failed_opening(context, error);
-    throw;
-  }
-}
-
-/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
-/// told
-template <class Communicator>
-Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
-  context.failure->throw_if_failed(context.reporting_rank());
-  return telling_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/operation.hpp
 
@@ -10810,6 +11091,13 @@ inline std::string to_string(const Operation& operation) {
   return "no operation";
 }
 
+/// How a channel's user wants its operations named in sentences; to_string where it is empty. Threads: any.
+using DescribeOperation = std::function<std::string(const Operation&)>;
+
+inline std::string described(const Operation& operation, const DescribeOperation& describe) {
+  return describe ? describe(operation) : to_string(operation);
+}
+
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
 inline std::string place_of(const Operation& operation, const std::string& channel) {
   return (operation.sequence == 0 ? "on channel '"
@@ -10818,6 +11106,645 @@ inline std::string place_of(const Operation& operation, const std::string& chann
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_context.hpp
+
+/// @file
+/// What a group tells a backend about the channel to open.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// One channel of one group. Every rank opens the same channels in the same order, so `name` is the same on all.
+struct ChannelContext {
+  rendezvous::Membership members;         ///< who and where this rank is, among whom
+  std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
+  Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
+  std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
+  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
+  /// Called by the thread that runs an operation once it has waited for a peer for about a millisecond, and again
+  /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
+  /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
+  std::function<void()> on_stall{};
+  DescribeOperation describe{};  ///< may be empty
+  Accumulate accumulate{};       ///< the same on every rank; a backend that cannot refuses f32 when it opens
+
+  /// This rank's number in the job, which failures are reported under.
+  int reporting_rank() const noexcept { return members.rank_in_job(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/backend.hpp
+
+/// @file
+/// The concept Backend: the type a Policy names, which opens the channels of a group.
+
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A name for messages and summaries.
+template <class B>
+concept HasName = requires {
+  { B::name() } noexcept -> std::convertible_to<std::string_view>;
+};
+
+/// Whether buffers on that kind of device can be handed to its communicators.
+template <class B>
+concept SaysDevices = requires(DeviceKind kind) {
+  { B::supports(kind) } noexcept -> std::same_as<bool>;
+};
+
+/// Whether its communicators reduce elements of that type.
+template <class B>
+concept SaysDTypes = requires(DType dtype) {
+  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
+};
+
+/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+template <class B>
+concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
+  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
+};
+
+/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// @throws Error (unsupported) on every rank where the ranks cannot reach each other by this backend.
+template <class B>
+concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
+                  requires(const ChannelContext& context, Deadline deadline) {
+                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
+                  };
+
+// clang-format on
+
+/// What a backend promises of the bits that a reduction of the same values on the same ranks gives.
+enum class Determinism {
+  none,        ///< nothing
+  for_a_plan,  ///< the same on every rank and in every run with the same buckets, node layout and number of ranks
+  always,      ///< the same whatever the buckets, threads and timing besides
+};
+
+/// `B::determinism`; none for a backend that does not say.
+template <class B>
+inline constexpr Determinism determinism_of = Determinism::none;
+template <class B>
+requires requires {
+  { B::determinism } -> std::convertible_to<Determinism>;
+}
+inline constexpr Determinism determinism_of<B> = B::determinism;
+
+/// `B::averages(dtype)`: whether a reduction by ReduceOp::average gives the average of such elements; yes for a backend
+/// that does not say.
+template <class B>
+constexpr bool averages(DType dtype) noexcept {
+  if constexpr (requires { B::averages(dtype); }) {
+    return B::averages(dtype);
+  } else {
+    return true;
+  }
+}
+
+// clang-format off
+/// Has no state of its own: everything lives in the communicators it opens.
+template <class B>
+concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/cuda/devices.hpp
+
+/// @file
+/// The CUDA device of each rank: chosen before the ranks meet, compared within a node when they have.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::cuda {
+
+/// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
+inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
+  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
+  if (value != "0" && value != "1") {
+    throw Error(Errc::usage,
+                identity::quoted("DTRAIN_SHARE_DEVICES", value) + " is neither 0 nor 1; 1 lets ranks share a device");
+  }
+  return value == "1";
+}
+
+/// How many devices this process sees; 0 where there is no driver. @throws Error (cuda) for what else goes wrong
+inline int visible_devices() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    static_cast<void>(stream::cuda::quiet(code));
+    return 0;
+  }
+  stream::cuda::check(code, "cudaGetDeviceCount");
+  return count;
+}
+
+/// Makes the rank's device the calling thread's current one: see identity::choose_device. Before anything else of CUDA.
+/// @param may_share whether the backend can compute with several ranks on one device, and was asked to
+/// @throws Error (unsupported: there is no device for this rank; usage, cuda)
+inline void take_device(const Newcomer& newcomer, bool may_share) {
+  const identity::DeviceChoice choice =
+      identity::choose_device({newcomer.local_rank, newcomer.local_world_size, visible_devices(), may_share});
+  if (!choice.refusal.empty()) {
+    throw Error(Errc::unsupported, choice.refusal).with_rank(newcomer.rank);
+  }
+  stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
+}
+
+/// What tells a device from all others of the machine, whatever each process calls it: its UUID, or its place on the
+/// bus where it has none.
+inline std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  constexpr char digits[] = "0123456789abcdef";
+  std::string uuid = "GPU-";
+  bool is_set = false;
+  for (const char byte : properties.uuid.bytes) {
+    const auto value = static_cast<unsigned char>(byte);
+    is_set = is_set || value != 0;
+    uuid += digits[value / 16];
+    uuid += digits[value % 16];
+  }
+  if (is_set) {
+    return uuid;
+  }
+  std::array<char, 32> place{};
+  stream::cuda::check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), device),
+                      "cudaDeviceGetPCIBusId");
+  return place.data();
+}
+
+namespace detail {
+
+/// What a rank says of its device: "0 GPU-12ab rank".
+struct DeviceClaim {
+  bool may_share = false;
+  std::string device;
+  std::string rank;
+};
+
+inline std::string to_text(const DeviceClaim& claim) {
+  return std::string(claim.may_share ? "1 " : "0 ") + claim.device + " " + claim.rank;
+}
+
+inline DeviceClaim device_claim_from(const std::string& text) {
+  const std::size_t end = text.find(' ', 2);
+  if (text.size() > 256 || end == std::string::npos) {
+    throw Error(Errc::protocol, "a rank said of its device '" + printable(text.substr(0, 64)) +
+                                    "'; do all ranks run the same program?");
+  }
+  return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
+}
+
+/// The first device that is claimed twice, unless both claims allow that; nothing where there is none.
+inline std::string first_conflict(std::vector<DeviceClaim> claims, const std::string& host) {
+  std::stable_sort(claims.begin(), claims.end(),
+                   [](const DeviceClaim& a, const DeviceClaim& b) { return a.device < b.device; });
+  const auto found = std::adjacent_find(claims.begin(), claims.end(), [](const DeviceClaim& a, const DeviceClaim& b) {
+    return a.device == b.device && !(a.may_share && b.may_share);
+  });
+  if (found == claims.end()) {
+    return {};
+  }
+  return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
+         found->device +
+         "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
+}
+
+}  // namespace detail
+
+/// The name of the channel at whose opening devices are compared: a job's first.
+inline constexpr std::string_view first_channel = "group";
+
+/// Collective over the ranks of a node, blocking: refuses a device that two of them have taken. The node's rank 0 reads
+/// all claims, so that every rank reads one value. Does nothing for later channels than the job's first.
+/// @throws Error (unsupported) on every rank of the node, which names both ranks; (timeout, protocol, cuda), JobFailed
+inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
+  const rendezvous::Membership& members = context.members;
+  if (context.name != first_channel || members.local_world_size == 1) {
+    return;
+  }
+  const std::string no_refusal = "none";
+  const std::string node = "devices/" + std::to_string(members.node_rank);
+  const std::string device = device_name(stream::cuda::current_device());
+  const auto refusal_of = [&](const std::vector<std::string>& words) {
+    std::vector<detail::DeviceClaim> claims;
+    for (const std::string& word : words) {
+      claims.push_back(detail::device_claim_from(word));
+    }
+    const std::string conflict = detail::first_conflict(std::move(claims), members.host);
+    return conflict.empty() ? no_refusal : conflict;
+  };
+  const detail::DeviceClaim own{may_share, device, std::to_string(members.rank_in_job())};
+  const std::string refusal = gather_blocking(context.store, node, members.local_rank, members.local_world_size,
+                                              to_text(own), refusal_of, deadline);
+  if (refusal != no_refusal) {
+    throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/gloo/mesh.hpp
+
+/// @file
+/// gloo::Mesh: the connections of one channel, from each rank to each other.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// A Gloo device, with its thread, and a Gloo context for this channel alone: what ends one ends no other. It is what
+/// gloo::rendezvous::Context does with a store, in steps that a failure of the job can interrupt.
+/// Threads: connect and close one at a time, interrupt from any.
+class Mesh {
+ public:
+  /// Listens for each peer. @throws Error (unsupported, closed)
+  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
+    const int size = context.members.world_size;
+    const std::string address = device_address(context.members);
+    const async::BlockedSignals blocked;  // for the device's thread
+    const auto open = [&] {
+      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
+      transport_ = device_->createContext(rank_, size);
+      // Gloo waits five times as long for a connection.
+      transport_->setTimeout(std::max(std::chrono::milliseconds(1),
+                                      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank_) {
+          transport_->createPair(peer);
+        }
+      }
+    };
+    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
+    own_.job_rank = context.reporting_rank();
+    own_.host = context.members.host;
+    own_.device = address;
+  }
+
+  /// Collective, blocking: tells the others where this rank listens, and learns where they do. @throws Error (timeout,
+  /// protocol), JobFailed
+  void exchange(const Exchange& store, Deadline deadline) {
+    const int size = transport_->size;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank_) {
+        const std::vector<char> address = transport_->getPair(peer)->address().bytes();
+        own_.address_bytes = address.size();
+        own_.addresses.append(address.begin(), address.end());
+      }
+    }
+    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
+    if (size > 1) {
+      store.set_blocking(key_of(rank_), to_text(own_), deadline);
+    }
+    for (int peer = 0; peer < size; ++peer) {
+      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.take_blocking(key_of(peer), size - 1, deadline)));
+    }
+  }
+
+  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
+  void connect() {
+    for (int peer = 0; peer < transport_->size && !interrupted_.load(); ++peer) {
+      if (peer != rank_) {
+        const auto connect = [&] { transport_->getPair(peer)->connect(address_of(peer)); };
+        calling_gloo(
+            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
+            connect);
+      }
+    }
+  }
+
+  /// Collective, blocking: until every rank is connected with every other. Who leaves the channel before breaks
+  /// connections that others still wait for. @throws Error (timeout), JobFailed
+  void await_all(const Exchange& store, Deadline deadline) const {
+    const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
+    if (rank_ != 0) {
+      store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
+      const Deadline later = rendezvous::a_moment_after(deadline);  // rank 0 knows who is missing
+      store.take_blocking(key_of("all"), transport_->size - 1, later);
+      return;
+    }
+    for (int peer = 1; peer < transport_->size; ++peer) {
+      const std::string key = key_of(std::to_string(peer));
+      try {
+        store.take_blocking(key, 1, deadline);
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) throw;
+        throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
+                                       " is not connected with all others by the deadline; can every host of the job "
+                                       "reach every other one?");
+      }
+    }
+    if (transport_->size > 1) {
+      store.set_blocking(key_of("all"), "", deadline);
+    }
+  }
+
+  /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
+  /// up to 10 ms for each, which is how often Gloo's thread looks up.
+  void interrupt() noexcept {
+    interrupted_.store(true);
+    for (int peer = 0; peer < transport_->size; ++peer) {
+      try {
+        if (peer != rank_) {
+          transport_->getPair(peer)->close();
+        }
+      } catch (...) {  // Gloo's bookkeeping, which the end of the context ends
+      }
+    }
+  }
+
+  ::gloo::transport::Context& transport() const noexcept { return *transport_; }
+
+  /// "rank 3 on host b".
+  std::string to_string(int peer) const {
+    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    return "rank " + std::to_string(card.job_rank) + " on host " + card.host;
+  }
+
+ private:
+  /// Where `peer` listens for this rank: it has no place for itself in its list.
+  std::vector<char> address_of(int peer) const {
+    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    const std::size_t ranks = peers_.size();
+    if (card.address_bytes != own_.address_bytes || card.addresses.size() != (ranks - 1) * card.address_bytes) {
+      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
+                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
+                                          "; use one version of Gloo on all hosts");
+    }
+    const auto place = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * card.address_bytes;
+    const auto begin = card.addresses.begin() + static_cast<std::ptrdiff_t>(place);
+    return {begin, begin + static_cast<std::ptrdiff_t>(card.address_bytes)};
+  }
+
+  const int rank_;
+  const std::string name_;
+  PeerCard own_;
+  std::vector<PeerCard> peers_;
+  std::atomic<bool> interrupted_{false};
+  std::shared_ptr<::gloo::transport::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> transport_;  ///< goes before its device
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/gloo/wire.hpp
+
+/// @file
+/// gloo::Wire: point-to-point messages over Gloo's unbound buffers.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+using message_passing::FramePool;
+using message_passing::Lane;
+
+/// A message_passing::Wire whose `done` blocks. Every message has a number among those of its lane between its two
+/// ranks, and the two ends meet by it. Gloo never says how long a received message was, and ends the process where it
+/// is longer than its memory; hence a short one travels in a frame with its length, and a long one also meets by its
+/// length: those beyond 16 KiB have memory of exactly their length, and one of another length is not received.
+///
+/// Gloo allocates for every message; what dtrain needs is kept for the next one.
+/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
+class Wire {
+ public:
+  struct Ticket {
+    std::uint32_t index = 0;
+  };
+
+  explicit Wire(Mesh& mesh)
+      : mesh_(mesh),
+        rank_(mesh.transport().rank),
+        size_(mesh.transport().size),
+        numbers_(static_cast<std::size_t>(size_)) {}
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// @throws Error (closed) where the peer is gone
+  Ticket send(std::span<const std::byte> input, int peer, Lane lane) {
+    Message& message = start(peer, false);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, lane, input.size());
+    message.bytes = input.size();
+    if (input.size() <= longest_framed) {
+      const std::uint64_t length = input.size();
+      std::memcpy(message.frame(), &length, sizeof length);
+      if (!input.empty()) {
+        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
+      }
+      input = {message.frame(), sizeof length + input.size()};
+    }
+    const auto call = [&] { message.buffer->send(peer, slot, place_of(input.data()), input.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  /// As send.
+  Ticket recv(std::span<std::byte> output, int peer, Lane lane) {
+    Message& message = start(peer, true);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, lane, output.size());
+    message.bytes = output.size();
+    message.target = nullptr;
+    if (output.size() <= longest_framed) {
+      message.target = output.data();
+      message.framed = true;
+      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
+    }
+    const auto call = [&] { message.buffer->recv(peer, slot, place_of(output.data()), output.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  struct Done {
+    Wire& wire;
+    Ticket ticket;
+
+    bool await_ready() const { return wire.block_until_done(ticket); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return wire.take(ticket); }
+  };
+
+  /// Blocking, in await_ready, whose routine is suspended only where the wait was interrupted, and then for good.
+  /// @throws Error (closed) where the peer is gone; (disagreement) where a message was longer than its memory
+  Done done(Ticket ticket) noexcept { return {*this, ticket}; }
+
+  /// The wait under way ends, and later ones do not begin. Threads: any.
+  void interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (awaited_ != nullptr) {
+      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
+    }
+  }
+
+  /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
+  void abandon() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+      awaited_ = nullptr;
+    }
+    messages_.clear();
+    free_.clear();
+  }
+
+  /// Whether every message that was started is complete.
+  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
+
+  /// After a wait that was interrupted: whose message it waited for, and whether it was to send.
+  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
+
+ private:
+  static constexpr std::size_t longest_framed = 16 * 1024;
+  static constexpr unsigned length_bits = 40;
+  static constexpr unsigned number_bits = 23;
+
+  /// A message under way, or the place for one. It stays at its address.
+  struct Message {
+    std::uint32_t index = 0;
+    int peer = -1;
+    bool receives = false;
+    bool framed = false;
+    std::size_t bytes = 0;
+    std::byte* target = nullptr;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< goes first: then nobody touches the memory
+
+    std::byte* frame() {
+      if (!memory) {
+        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
+      }
+      return memory.get();
+    }
+  };
+
+  struct Numbers {
+    std::array<std::uint32_t, message_passing::lane_count> sent{};
+    std::array<std::uint32_t, message_passing::lane_count> received{};
+  };
+
+  /// One buffer is all of memory, so that it serves for messages anywhere: a place in it is an address.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
+    return mesh_.transport().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
+  }
+  static std::size_t place_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
+
+  Message& start(int peer, bool receives) {
+    if (free_.empty()) {
+      free_.reserve(messages_.size() + 1);  // for the giving back, which does not throw
+      auto made = std::make_unique<Message>();
+      made->index = static_cast<std::uint32_t>(messages_.size());
+      made->buffer = all_of_memory();
+      messages_.push_back(std::move(made));
+      free_.push_back(messages_.back()->index);
+    }
+    Message& message = *messages_[free_.back()];
+    free_.pop_back();
+    message.peer = peer;
+    message.receives = receives;
+    message.framed = false;
+    return message;
+  }
+
+  std::string doing(const Message& message) const {
+    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
+           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
+  }
+
+  /// Lane, number and, where the message is long, its length.
+  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::lane_count>& numbers, Lane lane,
+                                 std::size_t bytes) {
+    if (bytes >> length_bits != 0) {
+      throw Error(Errc::limit,
+                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+    }
+    const std::uint64_t number = numbers[static_cast<std::size_t>(lane)]++ % (1U << number_bits);
+    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
+    return static_cast<std::uint64_t>(lane) << (length_bits + number_bits) | number << length_bits | length;
+  }
+
+  /// @returns false where it was interrupted
+  bool block_until_done(Ticket ticket) {
+    Message& message = *messages_[ticket.index];
+    awaited_end_ = {message.peer, message.receives};
+    if (!announce(&message)) {
+      return false;
+    }
+    struct NoLonger {
+      Wire& wire;
+      ~NoLonger() { wire.announce(nullptr); }
+    };
+    const auto wait = [&] {
+      const NoLonger when_done{*this};
+      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
+                              : message.buffer->waitSend(nullptr, longest_wait);
+    };
+    return calling_gloo([&] { return doing(message); }, wait);
+  }
+
+  /// Whom interrupt() is to interrupt. @returns false where it was called before
+  bool announce(Message* message) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_ && message != nullptr) {
+      return false;
+    }
+    awaited_ = message;
+    return true;
+  }
+
+  std::size_t take(Ticket ticket) {
+    Message& message = *messages_[ticket.index];
+    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
+    free_.push_back(message.index);
+    return bytes;
+  }
+
+  std::size_t unpack(Message& message) const {
+    std::uint64_t length = 0;
+    std::memcpy(&length, message.frame(), sizeof length);
+    if (length > message.bytes) {
+      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
+                                          " bytes where " + std::to_string(message.bytes) + " are received");
+    }
+    if (length > 0) {
+      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
+    }
+    return static_cast<std::size_t>(length);
+  }
+
+  /// Whoever has a deadline interrupts: where Gloo's own passes, it closes all connections.
+  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
+
+  Mesh& mesh_;
+  const int rank_;
+  const int size_;
+  FramePool frames_;
+  std::vector<Numbers> numbers_;  ///< by peer
+  std::vector<std::unique_ptr<Message>> messages_;
+  std::vector<std::uint32_t> free_;
+  std::pair<int, bool> awaited_end_{-1, true};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  Message* awaited_ = nullptr;
+};
+
+static_assert(message_passing::Wire<Wire>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
 
 // ---- dtrain/backend/message_passing/call.hpp
 
@@ -10841,6 +11768,8 @@ struct Place {
   std::string channel;
   std::vector<int> job_ranks;  ///< of the channel's ranks
   Tuning tuning;
+  DescribeOperation describe{};
+  Accumulate accumulate{};
 };
 
 /// One operation on one rank. Lifetime: as its Routine.
@@ -10858,26 +11787,12 @@ struct Call {
   /// The rank that is `distance` away, round the circle; 0 <= distance < size.
   int after(int distance) const noexcept { return (rank() + distance) % size(); }
   int before(int distance) const noexcept { return (rank() - distance + size()) % size(); }
-};
 
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/averages.hpp
-
-/// @file
-/// The reduction of two partial results on their way through the ranks.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// An average is a sum whose last combination of each element also divides by the number of ranks.
-template <Wire W>
-kernels::Reduction reduction_of(const Call<W>& call, bool last) noexcept {
-  const Operation& operation = call.operation;
-  if (operation.op == ReduceOp::average && !last) {
-    return kernels::Reduction::of(operation.dtype, ReduceOp::sum);
+  /// Of a reduction that goes from rank to rank.
+  kernels::PartialReduction partial_reduction() const noexcept {
+    return {operation.dtype, operation.op, size(), place.accumulate};
   }
-  return kernels::Reduction::of(operation.dtype, operation.op).over(static_cast<std::size_t>(call.size()));
-}
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -10891,7 +11806,7 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// The most that Tuning::chunks_in_flight may be.
 inline constexpr std::size_t most_lanes = 8;
 
-/// A run of elements, in bytes from the beginning of the whole.
+/// A run of elements, in bytes from the beginning of the whole buffer.
 struct Extent {
   std::size_t offset;
   std::size_t bytes;
@@ -10904,10 +11819,14 @@ class Blocks {
  public:
   /// `count` elements in all, in `blocks` blocks.
   Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning) noexcept
-      : count_(count), element_(size_bytes(dtype)), lanes_(tuning.chunks_in_flight) {
+      : Blocks(count, dtype, blocks, tuning, dtype) {}
+
+  /// @param carried what a chunk travels as at its widest
+  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning, DType carried) noexcept
+      : count_(count), element_(size_bytes(dtype)), carried_(size_bytes(carried)), lanes_(tuning.chunks_in_flight) {
     const std::size_t number = static_cast<std::size_t>(blocks);
     block_ = (count + number - 1) / number;
-    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / element_);
+    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / carried_);
     rounds_ = std::max<std::size_t>(1, (block_ + lanes_ * longest - 1) / (lanes_ * longest));
     const std::size_t chunks = rounds_ * lanes_;
     const std::size_t line = std::max<std::size_t>(1, 64 / element_);
@@ -10917,7 +11836,7 @@ class Blocks {
 
   std::size_t lanes() const noexcept { return lanes_; }
   std::size_t rounds() const noexcept { return rounds_; }
-  std::size_t chunk_bytes() const noexcept { return chunk_ * element_; }
+  std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one, at its widest
   std::size_t block_bytes() const noexcept { return block_ * element_; }
 
   Extent chunk(int block, std::size_t round, std::size_t lane) const noexcept {
@@ -10931,6 +11850,7 @@ class Blocks {
  private:
   std::size_t count_;
   std::size_t element_;
+  std::size_t carried_;
   std::size_t lanes_;
   std::size_t rounds_;
   std::size_t block_;
@@ -11170,7 +12090,7 @@ class Channel {
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
         on_stall_(context.on_stall),
-        place_{context.name, std::move(job_ranks), H::tuning(context)},
+        place_{context.name, std::move(job_ranks), H::tuning(context), context.describe, context.accumulate},
         host_(context, place_.job_ranks, deadline) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -11215,7 +12135,7 @@ class Channel {
 
   /// Ends running and later work of this rank. The first cause stays.
   void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause)) {
+    if (cause_.set(cause) && process_.is_current()) {  // a forked process has no such thread to interrupt
       host_.interrupt();
     }
   }
@@ -11323,9 +12243,10 @@ class Channel {
   }
 
   std::string present(const Operation& operation) const {
-    return to_string(operation) + ", " + place_of(operation, place_.channel);
+    return described(operation, place_.describe) + ", " + place_of(operation, place_.channel);
   }
 
+  const OwningProcess process_;
   const int job_rank_;
   const std::string host_name_;
   const std::chrono::nanoseconds timeout_;
@@ -11397,9 +12318,9 @@ template <Wire W>
 [[noreturn]] void disagree(const Call<W>& call, int peer, const std::string& peer_did) {
   const auto job_rank = [&](int rank) { return std::to_string(call.place.job_ranks[static_cast<std::size_t>(rank)]); };
   throw Error(Errc::disagreement, "as " + place_of(call.operation, call.place.channel) + ", rank " +
-                                      job_rank(call.rank()) + " called " + to_string(call.operation) + " and rank " +
-                                      job_rank(peer) + " " + peer_did +
-                                      "; every rank calls the same collectives in the same order");
+                                      job_rank(call.rank()) + " called " +
+                                      described(call.operation, call.place.describe) + " and rank " + job_rank(peer) +
+                                      " " + peer_did + "; every rank calls the same collectives in the same order");
 }
 
 template <Wire W>
@@ -11613,7 +12534,7 @@ Routine broadcast_large(Call<W>& call, std::span<std::byte> buffer) {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// `bytes` of `count` elements.
+/// `bytes` of `count` elements. As partial results, too, they fit behind an opening.
 struct DoublingWork {
   const std::byte* input;
   std::byte* output;
@@ -11623,14 +12544,21 @@ struct DoublingWork {
 
 namespace detail {
 
-/// Sends what is in `own` (behind the room for an opening) and receives the peer's into `other`.
+/// What a rank has so far, behind the room for an opening.
+struct Part {
+  std::byte* memory;
+  std::size_t bytes;
+};
+
+/// Sends `own` and receives the peer's into `other`.
 template <Wire W>
-Routine swap_parts(Call<W>& call, int peer, std::byte* own, std::byte* other, std::size_t bytes) {
+Routine swap_parts(Call<W>& call, int peer, Part own, Part other) {
   using Ticket = typename W::Ticket;
-  const Ticket received = call.wire.recv(opening_memory(call, other), peer, Lane::collective);
-  const Ticket sent = call.wire.send(write_opening(call, own, {behind_opening(own), bytes}), peer, Lane::collective);
+  const Ticket received = call.wire.recv(opening_memory(call, other.memory), peer, Lane::collective);
+  const std::span<const std::byte> message = write_opening(call, own.memory, {behind_opening(own.memory), own.bytes});
+  const Ticket sent = call.wire.send(message, peer, Lane::collective);
   const std::size_t length = co_await call.wire.done(received);
-  check_opening(call, peer, other, length, bytes);
+  check_opening(call, peer, other.memory, length, other.bytes);
   co_await call.wire.done(sent);
 }
 
@@ -11658,14 +12586,20 @@ Routine doubling(Call<W>& call, const DoublingWork& work) {
   const int self = call.rank();
   const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(call.size())));
   const int rest = call.size() - whole;
-  std::byte* own = call.scratch.at_least(2 * opening_bytes(call));
+  const kernels::PartialReduction reduction = call.partial_reduction();
+  const std::size_t partial_bytes = work.count * size_bytes(reduction.type());
+  std::byte* own = call.scratch.at_least(3 * opening_bytes(call));
   std::byte* const other = own + opening_bytes(call);
+  std::byte* spare = other + opening_bytes(call);
   kernels::copy_bytes(behind_opening(own), work.input, work.bytes);
-  const auto combine = [&](bool peer_first, bool last) {
-    const std::array<const std::byte*, 2> sources{behind_opening(peer_first ? other : own),
-                                                  behind_opening(peer_first ? own : other)};
-    const std::array<std::byte*, 1> targets{behind_opening(own)};
-    reduction_of(call, last)(sources, targets, work.count);
+  const auto combine = [&](bool own_is_partial, bool other_is_partial, bool peer_first, bool last) {
+    std::array<kernels::PartialReduction::Source, 2> sources{
+        {{behind_opening(own), own_is_partial}, {behind_opening(other), other_is_partial}}};
+    if (peer_first) {
+      std::swap(sources[0], sources[1]);
+    }
+    reduction(sources, behind_opening(spare), work.count, last);
+    std::swap(own, spare);
   };
   if (self >= whole) {
     Routine given = detail::send_part(call, self - whole, own, work.bytes);
@@ -11678,13 +12612,17 @@ Routine doubling(Call<W>& call, const DoublingWork& work) {
   if (self < rest) {
     Routine got = detail::receive_part(call, self + whole, other, work.bytes);
     co_await got;
-    combine(false, false);
+    combine(false, false, false, false);
   }
   for (int distance = 1; distance < whole; distance *= 2) {
     const int peer = self ^ distance;
-    Routine swap = detail::swap_parts(call, peer, own, other, work.bytes);
+    const bool own_is_partial = distance > 1 || self < rest;
+    const bool other_is_partial = distance > 1 || peer < rest;
+    const detail::Part mine{own, own_is_partial ? partial_bytes : work.bytes};
+    const detail::Part theirs{other, other_is_partial ? partial_bytes : work.bytes};
+    Routine swap = detail::swap_parts(call, peer, mine, theirs);
     co_await swap;
-    combine(peer < self, distance * 2 == whole);
+    combine(own_is_partial, other_is_partial, peer < self, distance * 2 == whole);
   }
   if (self < rest) {
     Routine given = detail::send_part(call, self + whole, own, work.bytes);
@@ -11803,6 +12741,7 @@ class RingRun {
       : call_(call),
         work_(work),
         slots_(slots),
+        combine_(call.partial_reduction()),
         lanes_(work.blocks.lanes()),
         reductions_(work.reduces ? static_cast<std::size_t>(call.size()) - 1 : 0),
         steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(call.size()) - 1 : 0)) {}
@@ -11814,19 +12753,25 @@ class RingRun {
     const std::size_t step = step_of(m);
     if (step < reductions_) {
       const Extent extent = extent_of(m, call_.before(static_cast<int>(step) + 1));
-      return {step == 0 ? work_.input + extent.offset : slot(m - lanes_), extent.bytes};
+      return step == 0 ? std::span(work_.input + extent.offset, extent.bytes)
+                       : std::span<const std::byte>(slot(m - lanes_), partial_bytes(extent));
     }
     const Extent extent = extent_of(m, call_.before(static_cast<int>(step - reductions_)));
     return {gathered(extent), extent.bytes};
   }
 
-  /// Where message `m` from the rank before goes.
+  /// Where message `m` from the rank before goes: first its contribution, then partial results, then results.
   std::span<std::byte> incoming(std::size_t m) const noexcept {
     const Extent extent = received(m);
-    return {step_of(m) < reductions_ ? slot(m) : gathered(extent), extent.bytes};
+    const std::size_t step = step_of(m);
+    if (step >= reductions_) {
+      return {gathered(extent), extent.bytes};
+    }
+    return step == 0 ? std::span(combine_.contributions_in(slot(m), extent.count), extent.bytes)
+                     : std::span(slot(m), partial_bytes(extent));
   }
 
-  /// Message `m` is here: what was reduced so far gets this rank's part, the last of them the division of an average.
+  /// Message `m` is here: this rank's contribution is combined with it.
   void arrived(std::size_t m) const noexcept {
     const std::size_t step = step_of(m);
     if (step >= reductions_) {
@@ -11834,9 +12779,9 @@ class RingRun {
     }
     const Extent extent = received(m);
     const bool last = step + 1 == reductions_;
-    const std::array<const std::byte*, 2> sources{slot(m), work_.input + extent.offset};
-    const std::array<std::byte*, 1> targets{last ? reduced(extent) : slot(m)};
-    reduction_of(call_, last)(sources, targets, extent.count);
+    const std::array<kernels::PartialReduction::Source, 2> sources{
+        {{incoming(m).data(), step > 0}, {work_.input + extent.offset, false}}};
+    combine_(sources, last ? reduced(extent) : slot(m), extent.count, last);
   }
 
  private:
@@ -11852,6 +12797,8 @@ class RingRun {
     return extent_of(m, call_.before(static_cast<int>(distance) % call_.size()));
   }
 
+  std::size_t partial_bytes(const Extent& extent) const noexcept { return extent.count * size_bytes(combine_.type()); }
+
   std::byte* gathered(const Extent& extent) const noexcept { return work_.output + extent.offset; }
   std::byte* reduced(const Extent& extent) const noexcept {
     const std::size_t own = static_cast<std::size_t>(call_.rank()) * work_.blocks.block_bytes();
@@ -11864,6 +12811,7 @@ class RingRun {
   Call<W>& call_;
   const RingWork& work_;
   std::byte* slots_;
+  kernels::PartialReduction combine_;
   std::size_t lanes_;
   std::size_t reductions_;  ///< steps in which something is reduced
   std::size_t steps_;
@@ -12150,31 +13098,33 @@ bool is_exchanged(const Call<W>& call, std::size_t bytes) noexcept {
   return call.size() <= call.place.tuning.exchange_ranks && bytes <= call.place.tuning.small_bytes;
 }
 
-/// Long buffers: every block straight to its rank, or round the ring.
+/// Long buffers are reduced: every block goes straight to its rank, or round the ring as partial results. Of `count`
+/// elements in all blocks.
 template <Wire W>
-Routine pass_blocks(Call<W>& call, const RingWork& work) {
+Routine pass_blocks(Call<W>& call, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = call.place.tuning;
+  const DType dtype = call.operation.dtype;
   const bool direct = tuning.all_to_all && call.size() <= tuning.exchange_ranks;
-  return direct ? all_to_all(call, work) : ring(call, work);
+  const DType carried = direct ? dtype : call.partial_reduction().type();
+  const RingWork work{buffers.input, buffers.output, Blocks(count, dtype, call.size(), tuning, carried), true, gathers};
+  Routine part = direct ? all_to_all(call, work) : ring(call, work);
+  co_await part;
 }
 
 template <Wire W>
 Routine all_reduce(Call<W>& call, const Buffers& buffers) {
   const Operation& operation = call.operation;
-  const Tuning& tuning = call.place.tuning;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (is_exchanged(call, bytes)) {
     const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, false, true};
     Routine part = exchange(call, work);
     co_await part;
-  } else if (bytes <= tuning.small_bytes) {
+  } else if (operation.count * size_bytes(call.partial_reduction().type()) <= call.place.tuning.small_bytes) {
     const DoublingWork work{buffers.input, buffers.output, bytes, operation.count};
     Routine part = doubling(call, work);
     co_await part;
   } else {
-    const Blocks blocks(operation.count, operation.dtype, call.size(), tuning);
-    const RingWork work{buffers.input, buffers.output, blocks, true, true};
-    Routine part = pass_blocks(call, work);
+    Routine part = pass_blocks(call, buffers, operation.count, true);
     co_await part;
   }
 }
@@ -12182,16 +13132,13 @@ Routine all_reduce(Call<W>& call, const Buffers& buffers) {
 template <Wire W>
 Routine reduce_scatter(Call<W>& call, const Buffers& buffers) {
   const Operation& operation = call.operation;
-  const Tuning& tuning = call.place.tuning;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (is_exchanged(call, bytes)) {
     const ExchangeWork work{buffers.input, buffers.output, bytes, operation.count, true, true};
     Routine part = exchange(call, work);
     co_await part;
   } else {
-    const Blocks blocks(operation.count * static_cast<std::size_t>(call.size()), operation.dtype, call.size(), tuning);
-    const RingWork work{buffers.input, buffers.output, blocks, true, false};
-    Routine part = pass_blocks(call, work);
+    Routine part = pass_blocks(call, buffers, operation.count * static_cast<std::size_t>(call.size()), false);
     co_await part;
   }
 }
@@ -12390,35 +13337,49 @@ class CollectiveEndpoint : public Endpoint {
 
   /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
   bool carries(const Operation& operation) const noexcept {
-    return operation.count * size_bytes(operation.dtype) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
+    const DType widest = kernels::partial_type(operation.dtype, operation.op, Accumulate::f32);
+    return operation.count * size_bytes(widest) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
   /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations"; in place means the same on every rank there, so that
-  /// inputs apart are copied. Lifetime: as message_passing::collective
+  /// inputs apart are copied. What MPI sums up are partial results. Lifetime: as message_passing::collective
   template <message_passing::Wire W>
   message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
     const Operation& operation = call.operation;
     const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-    std::byte* result = buffers.output;
-    if (operation.kind == OperationKind::all_reduce) {
-      copy(result, buffers.input, bytes);
-    } else if (operation.kind == OperationKind::all_gather) {
-      copy(result + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
-    } else if (operation.kind == OperationKind::reduce_scatter) {
-      const std::byte* const own = buffers.input + static_cast<std::size_t>(rank()) * bytes;
-      result = buffers.output == own ? call.scratch.at_least(bytes) : buffers.output;
+    const bool scatters = operation.kind == OperationKind::reduce_scatter;
+    if (scatters || operation.kind == OperationKind::all_reduce) {
+      const kernels::PartialReduction reduction = call.partial_reduction();
+      Operation carried = operation;
+      carried.dtype = reduction.type();
+      const std::size_t partial_bytes = operation.count * size_bytes(reduction.type());
+      const std::size_t given = scatters ? operation.count * static_cast<std::size_t>(size()) : operation.count;
+      const bool prepares = reduction.widens() || operation.op == ReduceOp::average;
+      const bool in_place = buffers.output == buffers.input + static_cast<std::size_t>(rank()) * bytes;
+      const std::byte* input = buffers.input;
+      std::byte* result = buffers.output;
+      if (scatters) {
+        std::byte* const memory =
+            call.scratch.at_least(partial_bytes + (prepares ? given * size_bytes(reduction.type()) : 0));
+        result = reduction.widens() || (in_place && !prepares) ? memory : result;
+        if (prepares) {
+          reduction.begin(input, memory + partial_bytes, given);
+          input = memory + partial_bytes;
+        }
+      } else {
+        result = reduction.widens() ? call.scratch.at_least(partial_bytes) : result;
+        reduction.begin(input, result, given);
+      }
+      const Ticket started = start(carried, input, result);
+      co_await done(started);
+      reduction.end(result, buffers.output, operation.count);
+      co_return;
     }
-    const Ticket started = start(operation, buffers.input, result);
+    if (operation.kind == OperationKind::all_gather) {
+      copy(buffers.output + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
+    }
+    const Ticket started = start(operation, buffers.input, buffers.output);
     co_await done(started);
-    if (operation.kind == OperationKind::reduce_scatter) {
-      copy(buffers.output, result, bytes);
-    }
-    const bool reduces = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce_scatter;
-    if (reduces && operation.op == ReduceOp::average) {
-      const std::byte* const sources[] = {buffers.output};
-      std::byte* const targets[] = {buffers.output};
-      message_passing::reduction_of(call, true)(sources, targets, operation.count);
-    }
   }
 
  private:
@@ -12593,10 +13554,12 @@ class HostOver {
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }
       const int tag = (engine_->rank() * own + number) * message_passing::lane_count;
-      context.store.set_blocking(key, std::to_string(tag), deadline);
+      if (context.members.world_size > 1) {
+        context.store.set_blocking(key, std::to_string(tag), deadline);
+      }
       return tag;
     }
-    const std::string text = context.store.get_blocking(key, deadline);
+    const std::string text = context.store.take_blocking(key, context.members.world_size - 1, deadline);
     int tag = -1;
     const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
     if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
@@ -12608,16 +13571,9 @@ class HostOver {
 
   /// Every rank is about to make the channel's communicator.
   static void meet_ranks(const ChannelContext& context, Deadline deadline) {
-    const auto key_of = [&](int rank) { return context.name + "/mpi-" + std::to_string(rank); };
-    if (context.members.rank != 0) {
-      context.store.set_blocking(key_of(context.members.rank), "here", deadline);
-    } else {
-      for (int rank = 1; rank < context.members.world_size; ++rank) {
-        context.store.get_blocking(key_of(rank), deadline);
-      }
-      context.store.set_blocking(key_of(0), "all here", deadline);
-    }
-    context.store.get_blocking(key_of(0), deadline);
+    const auto all = [](const std::vector<std::string>&) { return std::string("all here"); };
+    gather_blocking(context.store, context.name + "/mpi-ranks", context.members.rank, context.members.world_size,
+                    "here", all, deadline);
   }
 
   /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
@@ -12641,6 +13597,121 @@ using Host = HostOver<Endpoint>;
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 #endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/nccl/fate.hpp
+
+/// @file
+/// Whether a channel still serves, why not, and waking the thread that watches it.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The first cause stays. Threads: any.
+class Fate {
+ public:
+  explicit Fate(const ChannelContext& context)
+      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
+  Fate(const Fate&) = delete;
+  Fate& operator=(const Fate&) = delete;
+
+  bool aborted() const noexcept { return cause_.is_set(); }
+
+  std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// The channel is out of service; whoever watches it is woken. Blocking: no.
+  void abort(const Cause& cause) noexcept {
+    if (cause_.set(cause)) {
+      const std::lock_guard lock(mutex_);  // else it could fall between the watcher's look and its sleep
+      begin_ending();
+    }
+  }
+
+  /// Aborts, and tells the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    report_quietly(*job_, cause);
+  }
+
+  /// fail() with a cause that this rank is the origin of.
+  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
+
+  /// Where another rank may have gone the job knows better: gives it half a second to say so. Blocking.
+  bool block_for_job() const { return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500))); }
+
+  /// @throws the job's first cause, or this channel's; Error where it is this rank's own
+  void check() const {
+    if (!aborted() && !job_->failed()) {
+      return;
+    }
+    block_for_job();
+    job_->throw_if_failed(job_rank_);
+    throw_cause(*failure());
+  }
+
+  /// @name The watching thread
+  /// @{
+  void stop_watching() noexcept {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    begin_ending();
+  }
+  void say_ended() noexcept {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (left_behind_) {
+      LeftBehind::remove();
+    }
+    changed_.notify_all();  // with the lock: nothing of this is touched afterwards
+  }
+  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
+  bool block_while_watching(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
+  }
+  /// Blocking: ten seconds at most since the abort or stop_watching(), and one where the process has left threads
+  /// behind already. @returns whether the thread has ended
+  bool block_until_ended() {
+    std::unique_lock lock(mutex_);
+    const auto patience = LeftBehind::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
+    const auto since = ending_since_.value_or(Deadline::Clock::now());
+    return block_until(changed_, lock, Deadline::at(since + patience), [this] { return ended_; });
+  }
+  /// Nobody waits for the thread any longer. @returns false where it has ended meanwhile
+  bool leave_behind() noexcept {
+    const std::lock_guard lock(mutex_);
+    left_behind_ = !ended_;
+    if (left_behind_) {
+      LeftBehind::add();
+    }
+    return left_behind_;
+  }
+  /// @}
+
+  int job_rank() const noexcept { return job_rank_; }
+
+ private:
+  /// With the mutex.
+  void begin_ending() noexcept {
+    ending_since_ = ending_since_.value_or(Deadline::Clock::now());
+    changed_.notify_all();
+  }
+
+  const int job_rank_;
+  const std::string host_;
+  const std::shared_ptr<FailureLatch> job_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  FirstCause cause_;
+  bool stopping_ = false;
+  bool ended_ = false;
+  bool left_behind_ = false;
+  std::optional<Deadline::Clock::time_point> ending_since_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
 
 // ---- dtrain/backend/nccl/late_ranks.hpp
 
@@ -12711,13 +13782,25 @@ inline void say_no_longer_late(const ChannelContext& context) noexcept {
   }
 }
 
+/// Who leaves last takes what all have written: nobody will read it.
+inline void erase_behind_the_last(const ChannelContext& context, Deadline deadline) {
+  const std::string left = context.name + "/late/left";
+  if (context.store.add_blocking(left, 1, deadline) == context.members.world_size) {
+    for (int rank = 0; rank < context.members.world_size; ++rank) {
+      context.store.erase_blocking(late_key(context, rank), deadline);
+    }
+    context.store.erase_blocking(left, deadline);
+  }
+}
+
 /// A rank that waits for this one in vain will read it. Blocking: a second at most.
 inline void say_left(const ChannelContext& context) noexcept {
   try {
     if (context.members.world_size > 1 && !context.failure->failed()) {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(1));
       context.store.set_blocking(late_key(context, context.members.rank),
-                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left,
-                                 Deadline::after(std::chrono::seconds(1)));
+                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
+      erase_behind_the_last(context, deadline);
     }
   } catch (...) {
     // The others find out without it, later.
@@ -12785,6 +13868,9 @@ class WatchRing {
   /// Instead of end(), where it could not be enqueued.
   void give_up() noexcept { at(count_ - 1).enqueued = true; }
 
+  /// How many places were found complete. Threads: any.
+  std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
+
   /// Forgets what is complete. Not in a thread that captures a stream.
   View look() {
     View view;
@@ -12793,6 +13879,7 @@ class WatchRing {
       if (view.failure != cudaSuccess) {
         break;
       }
+      progress_.fetch_add(1, std::memory_order_relaxed);
     }
     if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
       view.failure = cudaSuccess;
@@ -12822,6 +13909,7 @@ class WatchRing {
   std::array<Place, 64> places_;
   std::size_t front_ = 0;
   std::size_t count_ = 0;
+  std::atomic<std::uint64_t> progress_{0};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -12846,13 +13934,6 @@ class Channel {
       : context(limited(of)), options(with), fate(context), device_(device), ring_(device) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
-  ~Channel() {
-    for (const ncclComm_t nobodys : split_off_) {
-      if (nobodys != nullptr) {
-        static_cast<void>(ncclCommAbort(nobodys));
-      }
-    }
-  }
 
   const ChannelContext context;
   const NcclOptions options;
@@ -12924,6 +14005,9 @@ class Channel {
     return sight;
   }
 
+  /// How many operations were seen to be complete; the watching thread looks every 50 ms.
+  std::uint64_t progress() const noexcept { return ring_.progress(); }
+
   /// Whether all operations that are watched are complete. Blocking: while another thread is at the gate.
   bool idle() {
     const Gate::Turn turn = gate.enter();
@@ -12932,7 +14016,17 @@ class Channel {
 
   /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
   /// channel's communicator is aborted.
-  ncclComm_t& room_for_split() { return split_off_.emplace_back(nullptr); }
+  ncclComm_t& room_for_split() {
+    const Gate::Turn turn = gate.enter();
+    return split_off_.emplace_back(nullptr);
+  }
+
+  /// What splits gave that were given up. Blocking, as ncclCommAbort is; once the communicator has ended.
+  void abort_split_off() noexcept {
+    while (const ncclComm_t nobodys = take_split_off()) {
+      static_cast<void>(ncclCommAbort(nobodys));
+    }
+  }
 
   /// @name Registered memory
   /// @{
@@ -12944,28 +14038,17 @@ class Channel {
       const Gate::Turn turn = gate.enter();
       return known_.emplace(known_.end());
     }();
-    try {
-      manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
-        return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
-      });
-    } catch (...) {
-      const Gate::Turn turn = gate.enter();
-      if (turn.communicator() != nullptr && !fate.aborted()) {  // else NCCL may still be writing there
-        known_.erase(place);
-      }
-      throw;
-    }
+    // Where that fails the place stays as long as the channel, because NCCL may still be writing there.
+    manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
+      return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
+    });
     return place;
   }
 
-  /// Blocking: where the channel was aborted, until that is done, ten seconds at most.
+  /// Once the device has let go of it.
   void strike(Place place) noexcept {
-    if (fate.aborted()) {
-      fate.block_until_ended(Deadline::after(std::chrono::seconds(10)));
-      return;  // it went with the communicator
-    }
     const Gate::Turn turn = gate.enter();
-    if (turn.communicator() != nullptr) {
+    if (turn.communicator() != nullptr && !fate.aborted()) {  // else it goes with the communicator
       static_cast<void>(nccl::strike(turn.communicator(), *place));
       known_.erase(place);
     }
@@ -12982,6 +14065,16 @@ class Channel {
   static ChannelContext limited(ChannelContext context) {
     context.timeout = std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365));
     return context;
+  }
+
+  /// @returns null where there is no more
+  ncclComm_t take_split_off() noexcept {
+    const Gate::Turn turn = gate.enter();
+    ncclComm_t found = nullptr;
+    for (auto each = split_off_.begin(); found == nullptr && each != split_off_.end(); ++each) {
+      found = std::atomic_ref<ncclComm_t>(*each).exchange(nullptr, std::memory_order_acquire);
+    }
+    return found;
   }
 
   Gate::Turn enter_or_throw() {
@@ -13089,22 +14182,22 @@ class Allocation {
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     ~Memory() {
-      if (enlisted) {
-        channel->strike(place);
+      if (data == nullptr) {
+        return;
       }
-      if (data != nullptr) {
-        wait_for_device();
-        static_cast<void>(release(data));
-      }
-    }
-
-    /// As cudaFree does: the program's own streams may still read it, and NCCL's memory is unmapped at once.
-    void wait_for_device() const noexcept {
       try {
         const stream::cuda::DeviceGuard guard(channel->device());
+        if (channel->fate.aborted()) {
+          channel->fate.block_until_ended();  // the streams drain with it
+        }
+        // As cudaFree does: streams may still use it, and NCCL unbinds and unmaps it at once.
         static_cast<void>(stream::cuda::quiet(cudaDeviceSynchronize()));
+        if (enlisted) {
+          channel->strike(place);
+        }
+        static_cast<void>(release(data));
       } catch (...) {
-        // A device that cannot be made the current one runs nothing any more.
+        // A device that cannot be made the current one has no memory any more.
       }
     }
 
@@ -13115,7 +14208,7 @@ class Allocation {
     bool enlisted = false;
   };
 
-  std::unique_ptr<Memory> memory_;
+  ProcessOwned<Memory> memory_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -13131,42 +14224,38 @@ class Allocation {
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// While the channel is watched. Blocking: until its work has run or failed, its timeout at most.
-inline void block_until_idle(Channel& channel) {
-  const Deadline deadline = Deadline::after(channel.context.timeout);
+/// While the channel is watched. Blocking. @returns whether its work has run by the deadline; true where it was aborted
+inline bool block_until_idle(Channel& channel, Deadline deadline) {
+  const stream::cuda::RelaxedCapture relaxed;
   while (!channel.fate.aborted() && !channel.idle()) {
     if (deadline.passed()) {
-      channel.fate.fail(CauseKind::exception,
-                        "its communicator '" + channel.context.name + "' was destroyed before all of its work had run");
+      return false;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+  return true;
 }
 
-/// Once it is to be watched no longer. Blocking: ten seconds at most. A communicator that does not end by then stays:
-/// an abort would wait for the same graph, and in it for ever.
-inline void finalize_blocking(Channel& channel) {
-  if (!channel.fate.block_until_ended(Deadline::after({}))) {
-    return;  // the watching thread hangs in an abort, and with it the gate
-  }
+/// Ends the communicator; all work that still runs where the channel was aborted. Blocking, and without a deadline:
+/// NCCL waits for graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have
+/// called one of the two (src/proxy.cc, ncclProxyService). Hence nobody does this but the thread that watches, which
+/// can be left behind.
+inline void end_blocking(Channel& channel) noexcept {
   Gate::Turn turn = channel.gate.enter();
-  if (turn.communicator() == nullptr) {
-    return;
+  bool finalized = false;
+  if (turn.communicator() != nullptr && !channel.fate.aborted()) {
+    channel.strike_all(turn);
+    const Settled settled =
+        settle_blocking(turn, ncclCommFinalize(turn.communicator()), Deadline::after(std::chrono::hours(24)),
+                        [&] { return channel.fate.aborted(); });
+    finalized = settled.code == ncclSuccess;
   }
-  channel.strike_all(turn);
-  const Settled settled =
-      settle_blocking(turn, ncclCommFinalize(turn.communicator()), Deadline::after(std::chrono::seconds(10)),
-                      [&] { return channel.fate.aborted(); });
-  if (settled.code == ncclSuccess && turn.communicator() != nullptr) {
-    channel.gate.destroy(turn);
-  } else if (settled.given_up || settled.code != ncclInProgress) {
-    channel.gate.abort(turn);
-  } else {
-    channel.gate.adopt(turn, nullptr);
-    log(LogLevel::warning, "NCCL's communicator of channel '" + channel.context.name +
-                               "' had not ended after 10 s and is left to the end of the process; destroy CUDA graphs "
-                               "with its operations before it");
+  const ncclComm_t communicator = channel.gate.take(turn);
+  turn.leave();
+  if (communicator != nullptr) {
+    static_cast<void>(finalized ? ncclCommDestroy(communicator) : ncclCommAbort(communicator));
   }
+  channel.abort_split_off();
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -13215,7 +14304,7 @@ inline ncclUniqueId agreed_id_blocking(const Channel& channel, Deadline deadline
   const ChannelContext& context = channel.context;
   const std::string key = context.name + "/nccl-id";
   if (context.members.rank != 0) {
-    return unique_id_from(context.store.get_blocking(key, deadline));
+    return unique_id_from(context.store.take_blocking(key, context.members.world_size - 1, deadline));
   }
   ncclUniqueId id{};
   const ncclResult_t code = ncclGetUniqueId(&id);
@@ -13223,7 +14312,9 @@ inline ncclUniqueId agreed_id_blocking(const Channel& channel, Deadline deadline
     throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_words(nullptr),
                      "NCCL_SOCKET_IFNAME names the network interface to use");
   }
-  context.store.set_blocking(key, to_hexadecimal(id), deadline);
+  if (context.members.world_size > 1) {
+    context.store.set_blocking(key, to_hexadecimal(id), deadline);
+  }
   return id;
 }
 
@@ -13237,7 +14328,8 @@ inline std::string advice(const Channel& channel) {
                           "makes NCCL say what it waits for";
 }
 
-/// Waits for the communicator at the channel's gate; aborts it where that is in vain.
+/// Waits for the communicator at the channel's gate. Where that is in vain it stays there: an abort may wait for other
+/// ranks, who are to be told first.
 /// @throws the job's first cause; Error (timeout, nccl)
 inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t code, const char* call,
                             Deadline deadline) {
@@ -13248,7 +14340,6 @@ inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t cod
     return;
   }
   const std::string words = turn.communicator() != nullptr ? last_words(turn.communicator()) : last_words(nullptr);
-  channel.gate.abort(turn);
   turn.leave();
   job->throw_if_failed(channel.context.reporting_rank());
   const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
@@ -13262,7 +14353,7 @@ inline void settle_or_throw(Channel& channel, Gate::Turn& turn, ncclResult_t cod
 }
 
 /// Collective, blocking: gives the channel its communicator. @throws the job's first cause; Error (timeout, nccl,
-/// protocol)
+/// protocol), once the job is told
 inline void connect_blocking(Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const ncclUniqueId id = agreed_id_blocking(channel, deadline);
@@ -13277,15 +14368,20 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 }
 
 /// Collective, blocking: gives `part` a communicator of those ranks of `whole` that give the same color.
-/// @throws the job's first cause; Error (timeout, nccl)
+/// @throws the job's first cause; Error (timeout, nccl), once the job is told
 inline void split_blocking(Channel& whole, Channel& part, int color, int key, Deadline deadline) {
   ncclConfig_t config = config_of(part.options);
   ncclComm_t& made = whole.room_for_split();
   whole.manage("splitting", deadline,
                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !whole.fate.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: a moment behind the parent's state
+  }
   Gate::Turn turn = part.gate.enter();
-  part.gate.adopt(turn, std::atomic_ref<ncclComm_t>(made).exchange(nullptr, std::memory_order_acquire));
-  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : state_of(turn), "ncclCommSplit",
+  part.gate.adopt(turn, written.exchange(nullptr, std::memory_order_acquire));
+  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : ncclSuccess, "ncclCommSplit",
                   deadline);
 }
 
@@ -13302,8 +14398,9 @@ inline void split_blocking(Channel& whole, Channel& part, int color, int key, De
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread calls ncclCommAbort, so
-/// that whoever aborts does not block. It shares the channel: one that hangs in NCCL is left behind.
+/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
+/// so that whoever aborts or closes does not block in NCCL. It shares the channel: one that hangs in NCCL is left
+/// behind.
 class Watcher {
  public:
   /// @throws Error where the system gives no more threads
@@ -13324,13 +14421,22 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// Blocking: until the thread has ended, which an abort that runs may hold up; ten seconds at most.
+  /// Blocking: until the thread has ended, and the communicator with it; ten seconds at most.
   ~Watcher() {
     channel_->fate.stop_watching();
-    if (channel_->fate.block_until_ended(Deadline::after(std::chrono::seconds(10)))) {
+    if (channel_->fate.block_until_ended() || !channel_->fate.leave_behind()) {
       thread_.join();
-    } else {
-      thread_.detach();
+      return;
+    }
+    thread_.detach();
+    try {
+      log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
+                                 "' after 10 s and is left behind with it, in a thread; NCCL waits until all ranks of "
+                                 "a node close theirs: "
+                                 "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their "
+                                 "operations before them");
+    } catch (...) {
+      // No memory for the sentence.
     }
   }
 
@@ -13347,10 +14453,10 @@ class Watcher {
     } catch (...) {
       channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
-    if (channel.fate.aborted()) {
-      Gate::Turn turn = channel.gate.enter();
-      channel.gate.abort(turn);
+    if (!channel.fate.aborted()) {
+      say_left(channel.context);  // again: an operation that was late meanwhile was written over it
     }
+    end_blocking(channel);
     channel.fate.say_ended();
   }
 
@@ -13387,6 +14493,55 @@ class Watcher {
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
 #endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/on_host_streams.hpp
+
+/// @file
+/// The concept OnHostStreams: backends that topologies and staging can be laid over.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A backend whose operations go to host queues.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/open_and_tell.hpp
+
+/// @file
+/// Opens a channel, and tells the job what goes wrong meanwhile on this rank.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The others would wait for this rank until their deadline.
+inline void tell_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+}
+
+/// What `make()` gives. @throws what that throws, once the job is told
+template <class Make>
+auto telling_failure(const ChannelContext& context, Make make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    tell_failed_opening(context, error);
+    throw;
+  }
+}
+
+/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
+/// told
+template <class Communicator>
+Communicator open_and_tell_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return telling_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/shared_memory/allocation.hpp
 
@@ -13430,6 +14585,96 @@ class Allocation {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/available_memory.hpp
+
+/// @file
+/// How much memory this process may still take.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The beginning of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_start(const char* path) {
+  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> text{};
+  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+/// The number that follows `label` in `text`; `otherwise` where there is none.
+inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
+/// kernel gives back. No bound where the folder has no limit, or does not exist.
+/// @param files what the group's statistics call its files' pages, those of groups below included
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
+  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
+/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
+inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
+    if (!first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    // In a container the path may be the host's; the container's own root is looked at in any case.
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return available;
+}
+
+/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
+/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
+/// is unknown.
+inline std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
 /// @file
@@ -13456,6 +14701,7 @@ class Communicator {
 
   int rank() const noexcept;
   int size() const noexcept;
+  const rendezvous::Membership& members() const noexcept;
 
   /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
   /// the call, as do the others.
@@ -13495,9 +14741,9 @@ class Communicator {
  private:
   struct End;
 
-  explicit Communicator(std::unique_ptr<End> end) noexcept;
+  explicit Communicator(ProcessOwned<End> end) noexcept;
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 static_assert(backend::Communicator<Communicator>);
@@ -13516,6 +14762,8 @@ struct SharedMemory {
   using Communicator = shared_memory::Communicator;
   using StreamOwner = stream::host::CommunicationStream;
   static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
+
+  static constexpr int most_ranks = 256;  ///< on its one host
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
@@ -13587,21 +14835,20 @@ inline std::vector<int> ranks_of_color(const std::vector<SplitChoice>& choices, 
   return ranks;
 }
 
-/// Collective, blocking: what every rank of the context says under `purpose`. Rank 0 gathers it, so that every rank
-/// reads one value. @throws Error (timeout), JobFailed
+/// Collective, blocking: what every rank of the context says under `purpose`. @throws Error (timeout), JobFailed
 inline std::vector<SplitChoice> gather_choices(const ChannelContext& context, const std::string& purpose,
                                                SplitChoice own, Deadline deadline) {
-  const auto key_of = [&](int rank) { return purpose + "/" + std::to_string(rank); };
   const int ranks = context.members.world_size;
-  context.store.set_blocking(key_of(context.members.rank), to_text({own}), deadline);
-  if (context.members.rank == 0) {
+  const auto joined = [](const std::vector<std::string>& words) {
     std::vector<SplitChoice> gathered;
-    for (int rank = 0; rank < ranks; ++rank) {
-      gathered.push_back(split_choices_from(context.store.get_blocking(key_of(rank), deadline), 1)[0]);
+    for (const std::string& word : words) {
+      gathered.push_back(split_choices_from(word, 1)[0]);
     }
-    context.store.set_blocking(purpose + "/all", to_text(gathered), deadline);
-  }
-  return split_choices_from(context.store.get_blocking(purpose + "/all", deadline), ranks);
+    return to_text(gathered);
+  };
+  const std::string all =
+      gather_blocking(context.store, purpose, context.members.rank, ranks, to_text({own}), joined, deadline);
+  return split_choices_from(all, ranks);
 }
 
 /// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank.
@@ -13616,13 +14863,9 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
   }
   const std::string split = context.name + "/split-" + std::to_string(number);
   const auto choices = gather_choices(context, split, {color, key}, deadline);
-  const std::vector<int> members = ranks_of_color(choices, context.members.rank);
   ChannelContext made = context;
-  made.members.job_rank = context.reporting_rank();
+  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
   made.name = split + "-color-" + std::to_string(color);
-  made.members.rank =
-      static_cast<int>(std::find(members.begin(), members.end(), context.members.rank) - members.begin());
-  made.members.world_size = static_cast<int>(members.size());
   return made;
 }
 
@@ -13652,6 +14895,7 @@ class Communicator {
 
   int rank() const noexcept { return channel().rank(); }
   int size() const noexcept { return channel().size(); }
+  const rendezvous::Membership& members() const noexcept { return end_->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
@@ -13729,12 +14973,12 @@ class Communicator {
   std::optional<Cause> failure() const { return channel().failure(); }
 
  private:
-  Communicator(const ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+  Communicator(const ChannelContext& context, Deadline deadline) : end_(make_process_owned<End>(context, deadline)) {}
 
   /// What stays at its address when the communicator moves.
   struct End {
     End(const ChannelContext& of, Deadline deadline)
-        : context(of), channel(new Channel<H>(context, job_ranks_of(context, deadline), deadline)) {
+        : context(of), channel(new Channel<H>(context, context.members.ranks_in_job(), deadline)) {
       try {
         subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
       } catch (...) {
@@ -13813,7 +15057,7 @@ class Communicator {
     ++end_->enqueued;
   }
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -13959,7 +15203,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// it was opened. Operations run on the stream; the host waits only until NCCL has launched them. Once the channel has
 /// failed they are refused with its cause. They can be captured in CUDA graphs, alike on all ranks; how long a graph
 /// runs is not watched, and the graph goes before the communicator. Threads: one at a time, abort() and failure() from
-/// any. Destruction, blocking: until the work enqueued has run or failed.
+/// any. Destruction, blocking: until the work enqueued has run or failed, then until all ranks of the node close
+/// theirs, ten seconds at most: beyond, a sentence is logged, and NCCL is left behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -13968,14 +15213,15 @@ class Communicator {
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
-    auto end = std::make_unique<End>(context, options, stream::cuda::current_device(), deadline);
-    connect_blocking(*end->channel, deadline);
+    auto end = make_process_owned<End>(context, options, stream::cuda::current_device(), deadline);
+    telling_failure(context, [&] { connect_blocking(*end->channel, deadline); });
     end->serve();
     return Communicator(std::move(end));
   }
 
   int rank() const noexcept { return end_->channel->context.members.rank; }
   int size() const noexcept { return end_->channel->context.members.world_size; }
+  const rendezvous::Membership& members() const noexcept { return end_->channel->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
@@ -14061,8 +15307,15 @@ class Communicator {
     const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
     ++end_->splits;
     auto end =
-        telling_failure(part, [&] { return std::make_unique<End>(part, whole.options, whole.device(), deadline); });
-    nccl::split_blocking(whole, *end->channel, color, key, deadline);
+        telling_failure(part, [&] { return make_process_owned<End>(part, whole.options, whole.device(), deadline); });
+    telling_failure(part, [&] {
+      if (!block_until_idle(whole, deadline)) {  // else NCCL might deadlock
+        throw Error(Errc::timeout, "splitting channel '" + whole.context.name +
+                                       "': the work enqueued on it had not run in time; does every rank enqueue it?")
+            .with_rank(part.reporting_rank());
+      }
+      nccl::split_blocking(whole, *end->channel, color, key, deadline);
+    });
     end->serve();
     return Communicator(std::move(end));
   }
@@ -14076,6 +15329,9 @@ class Communicator {
   /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
   void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }
   std::optional<Cause> failure() const { return end_->channel->fate.failure(); }
+
+  /// A number that grows while operations complete. Threads: any.
+  std::uint64_t progress() const noexcept { return end_->channel->progress(); }
 
  private:
   /// What stays at its address when the communicator moves.
@@ -14098,14 +15354,16 @@ class Communicator {
         const stream::cuda::DeviceGuard guard(channel->device());
         if (watcher) {
           say_left(channel->context);
-          block_until_idle(*channel);
-          watcher.reset();
-          say_left(channel->context);  // again: an operation that was late meanwhile was written over it
-          finalize_blocking(*channel);
-        } else {
-          Gate::Turn turn = channel->gate.enter();
-          channel->gate.abort(turn);
+          if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
+            channel->fate.fail(CauseKind::exception, "its communicator '" + channel->context.name +
+                                                         "' was destroyed before all of its work had run");
+          }
+        } else if (channel->gate.enter().communicator() != nullptr) {
+          channel->fate.abort({CauseKind::exception, channel->context.reporting_rank(), channel->context.members.host,
+                               "channel '" + channel->context.name + "' could not be opened"});
+          watcher.emplace(channel);
         }
+        watcher.reset();
       } catch (...) {
         // The runtime is unloading; the communicator ends with the process.
       }
@@ -14126,7 +15384,7 @@ class Communicator {
     ReduceOp op = ReduceOp::sum;
   };
 
-  explicit Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+  explicit Communicator(ProcessOwned<End> end) noexcept : end_(std::move(end)) {}
 
   /// The next collective; nothing is counted before it is enqueued. @param shown tells its count and type
   template <class Call>
@@ -14171,7 +15429,7 @@ class Communicator {
     }
   }
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -14190,15 +15448,22 @@ namespace DTRAIN_NAMESPACE::backend {
 /// NCCL with options of its own: `NcclWith<NcclOptions{.max_ctas = 8}>`; the communication stream has high priority.
 /// Every call to NCCL returns at once and ends by a deadline; a rank that fails ends the others. Each channel has a
 /// communicator and a thread that watches it. An average is NCCL's own, of floating-point elements; those of 16 and
-/// 8 bits are added up in their own precision, and a NaN need not survive min and max. Floats of 8 bits are reduced
+/// 8 bits are added up in their own precision, and a NaN need not survive min and max. For an average of those of 16
+/// bits each element is first multiplied by 1 / ranks, rounded to its type, so that over a number of ranks that is no
+/// power of two all averages are off by one factor (bf16 over 3, 6 or 12 ranks +0.2 %). Floats of 8 bits are reduced
 /// with NCCL 2.24 and newer on GPUs of compute capability 9.0 and more: sums saturate at the largest finite value, and
 /// for an average each element is first multiplied by 1 / ranks, rounded to its type (over 3 ranks 0.344 in f8e4m3,
 /// 0.312 in f8e5m2), which is refused beyond 64 ranks in f8e4m3, 16384 in f8e5m2.
 ///
 /// Order: on a device NCCL's channels share the processors, hence operations of all channels of a job are enqueued in
-/// one order on all ranks, which a program does that runs one thread. With NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26)
-/// that suffices under any load, and NCCL_LAUNCH_RACE_FATAL=1 makes an error of threads that race. What differs ends by
-/// the timeout, with an error that says what each rank called.
+/// one order on all ranks, which a program does that runs one thread. From NCCL 2.26 on that suffices under any load,
+/// because NCCL_LAUNCH_ORDER_IMPLICIT is set to 1 where the user has not set it; NCCL_LAUNCH_RACE_FATAL=1 makes an
+/// error of threads that race. Before 2.26 the program makes channels' streams wait for each other. What differs ends
+/// by the timeout, with an error that says what each rank called.
+///
+/// Ends: NCCL ends a communicator once all ranks of the node close theirs. Who closes first waits for ten seconds at
+/// most; then NCCL is left behind in a thread, and where it is there still at the end of the process, that ends as by
+/// _exit.
 template <NcclOptions options>
 struct NcclWith {
   using Communicator = nccl::Communicator;
@@ -14214,6 +15479,7 @@ struct NcclWith {
 
   /// Chooses the rank's device, before anything else of CUDA. Blocking: no. @throws Error (unsupported, usage, cuda)
   static Entry enter_blocking(const Newcomer& newcomer, Deadline /*deadline*/) {
+    nccl::prepare_environment();
     cuda::take_device(newcomer, may_share());
     return {nullptr, newcomer.secret};
   }
@@ -14741,6 +16007,9 @@ class Station {
     return all.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
+  /// How many parcels have been served. Threads: any.
+  std::uint64_t progress() const noexcept { return served_.load(); }
+
   /// Ends the channel and tells the job.
   void fail(Kind kind, CauseKind cause_kind, const char* text) noexcept {
     try {
@@ -14910,6 +16179,9 @@ class Conveyor {
   /// Blocking: until everything submitted has run on the host. @returns false at the deadline
   bool settle(Deadline deadline) { return station_->settle(deadline); }
 
+  /// A number that grows while pieces are carried. Threads: any.
+  std::uint64_t progress() const noexcept { return station_->progress(); }
+
   C& inner() noexcept { return inner_; }
   const C& inner() const noexcept { return inner_; }
   const ChannelContext& context() const noexcept { return context_; }
@@ -15017,10 +16289,11 @@ class Communicator {
   /// Collective, blocking: takes over a channel of host memory. The device is the thread's current one.
   /// @throws Error (cuda), and as the inner allocate_blocking
   Communicator(const ChannelContext& context, Inner inner, Deadline deadline)
-      : conveyor_(std::make_unique<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
+      : conveyor_(make_process_owned<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
 
   int rank() const noexcept { return inner().rank(); }
   int size() const noexcept { return inner().size(); }
+  const rendezvous::Membership& members() const noexcept { return conveyor_->context().members; }
 
   /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
   /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
@@ -15141,9 +16414,7 @@ class Communicator {
     settle("a channel was split", deadline);
     Inner part = inner().split_blocking(color, key, deadline);
     ChannelContext context = conveyor_->context();
-    context.members.job_rank = context.reporting_rank();
-    context.members.rank = part.rank();
-    context.members.world_size = part.size();
+    context.members = part.members();
     context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
     return telling_failure(context, [&] { return Communicator(context, std::move(part), deadline); });
   }
@@ -15165,6 +16436,9 @@ class Communicator {
   /// See CanAbort.
   void abort(const Cause& cause) noexcept { conveyor_->abort(cause); }
   std::optional<Cause> failure() const { return conveyor_->failure(); }
+
+  /// A number that grows while operations go on. Threads: any.
+  std::uint64_t progress() const noexcept { return conveyor_->progress(); }
 
  private:
   Inner& inner() noexcept { return conveyor_->inner(); }
@@ -15249,7 +16523,7 @@ class Communicator {
     }
   }
 
-  std::unique_ptr<Conveyor<Inner>> conveyor_;
+  ProcessOwned<Conveyor<Inner>> conveyor_;
   TwinTable twins_;
   std::uint64_t splits_ = 0;
 };
@@ -15366,62 +16640,41 @@ void throw_if_failed(const C& communicator, const FailureLatch& failure, int ran
   }
 }
 
-/// Blocking: until the work before `event` is done. The work ends itself `timeout` after it begins to run, hence the
-/// deadline here is only a guard against a stream that nobody runs.
+/// A number that changes while the work of the event's stream goes on: of the stream, where that counts, or else of the
+/// communicator.
+template <stream::Event E, Communicator C>
+std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
+  if constexpr (requires { event.progress(); }) {
+    return event.progress();
+  } else if constexpr (requires { communicator.progress(); }) {
+    return communicator.progress();
+  } else {
+    return 0;
+  }
+}
+
+/// Blocking: until the work before `event` is done. Each piece of it ends itself `timeout` after it begins to run,
+/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while pieces complete.
 /// @throws as throw_if_failed, and Error (timeout).
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
                           std::chrono::nanoseconds timeout, int rank_in_job) {
-  const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-  throw_if_failed(communicator, failure, rank_in_job);
-  if (result == stream::WaitResult::timed_out) {
-    throw Error(Errc::timeout,
-                "waiting for the communication stream took more than twice the timeout; is a step of "
-                "another thread still using it?");
+  for (;;) {
+    const std::uint64_t before = progress_of(event, communicator);
+    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+    throw_if_failed(communicator, failure, rank_in_job);
+    if (result == stream::WaitResult::complete) {
+      return;
+    }
+    if (progress_of(event, communicator) == before) {
+      throw Error(Errc::timeout,
+                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
+                  "of another thread still using it?");
+    }
   }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/topology/combination.hpp
-
-/// @file
-/// The local side of a reduction that goes from rank to rank: partial results, and the last one.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// A partial result of an average is a sum.
-constexpr ReduceOp partial_op(ReduceOp op) noexcept {
-  return op == ReduceOp::average ? ReduceOp::sum : op;
-}
-
-/// Combines what `ranks` ranks gave; see kernels::Reduction for the bits. Partial results have the buffers' type, so
-/// f16 and bf16 are rounded, and integers taken modulo 2^bits, on every rank that they pass.
-class Combination {
- public:
-  Combination(DType dtype, ReduceOp op, int ranks) noexcept
-      : partial_(kernels::Reduction::of(dtype, partial_op(op))),
-        last_(kernels::Reduction::of(dtype, op).over(static_cast<std::size_t>(ranks))) {}
-
-  /// Reduces the sources, from the left, into `target`; the last combination of an element divides an average.
-  void operator()(std::span<const std::byte* const> sources, const BufferView& target, bool last) const noexcept {
-    std::byte* const targets[] = {target.data};
-    (last ? last_ : partial_)(sources, targets, target.count);
-  }
-
- private:
-  kernels::Reduction partial_;
-  kernels::Reduction last_;
-};
-
-/// Nothing where both are the same memory.
-inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
-  if (from.data != to.data && to.count != 0) {
-    kernels::copy_bytes(to.data, from.data, to.bytes());
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::topology
 
 // ---- dtrain/topology/companion.hpp
 
@@ -15646,6 +16899,8 @@ struct NodeLayout {
   int local_size = 1;
   int lanes = 1;
   int ranks = 1;
+  std::vector<int> node_members{};  ///< the group's ranks in this node, in their order
+  std::vector<int> lane_members{};  ///< of each node the rank at this one's place, where the place has a lane
 
   bool has_lane() const noexcept { return local_rank < lanes; }
   bool is_even() const noexcept { return local_size == lanes; }  ///< of this node
@@ -15654,7 +16909,7 @@ struct NodeLayout {
 /// `node_of[rank]`: any number that the ranks of a node, and no others, have in common.
 inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // of the nodes
-  std::vector<int> sizes;
+  std::vector<std::vector<int>> members;
   NodeLayout layout;
   layout.ranks = static_cast<int>(node_of.size());
   for (std::size_t other = 0; other < node_of.size(); ++other) {
@@ -15662,17 +16917,26 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
     const auto node = static_cast<std::size_t>(found - order.begin());
     if (found == order.end()) {
       order.push_back(node_of[other]);
-      sizes.push_back(0);
+      members.emplace_back();
     }
     if (static_cast<int>(other) == rank) {
       layout.node = static_cast<int>(node);
-      layout.local_rank = sizes[node];
+      layout.local_rank = static_cast<int>(members[node].size());
     }
-    ++sizes[node];
+    members[node].push_back(static_cast<int>(other));
   }
   layout.nodes = static_cast<int>(order.size());
-  layout.local_size = sizes[static_cast<std::size_t>(layout.node)];
-  layout.lanes = *std::min_element(sizes.begin(), sizes.end());
+  layout.node_members = members[static_cast<std::size_t>(layout.node)];
+  layout.local_size = static_cast<int>(layout.node_members.size());
+  layout.lanes = layout.local_size;
+  for (const std::vector<int>& node : members) {
+    layout.lanes = std::min(layout.lanes, static_cast<int>(node.size()));
+  }
+  if (layout.has_lane()) {
+    for (const std::vector<int>& node : members) {
+      layout.lane_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
+    }
+  }
   return layout;
 }
 
@@ -15691,21 +16955,17 @@ inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, D
 inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/node-" + std::to_string(layout.node);
-  made.members.job_rank = context.reporting_rank();
-  made.members.rank = layout.local_rank;
-  made.members.world_size = layout.local_size;
+  made.members = context.members.in_part_of(layout.node_members);
   made.members.other_host_rank = -1;
   made.members.other_host.clear();
   return made;
 }
 
-/// The ranks of all nodes that have this one's place in theirs.
+/// The ranks of all nodes that have this one's place in theirs. @pre the layout has a lane for it
 inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/lane-" + std::to_string(layout.local_rank);
-  made.members.job_rank = context.reporting_rank();
-  made.members.rank = layout.node;
-  made.members.world_size = layout.nodes;
+  made.members = context.members.in_part_of(layout.lane_members);
   return made;
 }
 
@@ -15714,7 +16974,7 @@ inline backend::ChannelContext across_nodes(const backend::ChannelContext& conte
 // ---- dtrain/topology/parts.hpp
 
 /// @file
-/// How buffers are cut: into one part for each of several ranks, and these into pieces.
+/// How buffers are cut: into one part for each of several ranks, and these into pieces; and copied.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -15752,6 +17012,13 @@ constexpr BufferView view_of(const BufferView& whole, Part part) noexcept {
 constexpr ConstBufferView view_of(const ConstBufferView& whole, Part part) noexcept {
   return {part.count == 0 ? whole.data : whole.data + part.begin * size_bytes(whole.dtype), part.count, whole.dtype,
           whole.device};
+}
+
+/// Nothing where both are the same memory.
+inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
+  if (from.data != to.data && to.count != 0) {
+    kernels::copy_bytes(to.data, from.data, to.bytes());
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::topology
@@ -15990,6 +17257,7 @@ class Routed {
 
   int rank() const noexcept { return inner().rank(); }
   int size() const noexcept { return inner().size(); }
+  const rendezvous::Membership& members() const noexcept { return end_->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
@@ -16132,7 +17400,8 @@ class Routed {
     void drop() noexcept { turns->release(); }
   };
 
-  Routed(const backend::ChannelContext& context, Deadline deadline) : end_(std::make_unique<End>(context, deadline)) {}
+  Routed(const backend::ChannelContext& context, Deadline deadline)
+      : end_(make_process_owned<End>(context, deadline)) {}
 
   Inner& inner() const noexcept { return end_->inner; }
 
@@ -16158,7 +17427,7 @@ class Routed {
     }
   }
 
-  std::unique_ptr<End> end_;
+  ProcessOwned<End> end_;
 };
 
 /// What `Over<B>` is for an algorithm on backend B.
@@ -16199,6 +17468,9 @@ namespace DTRAIN_NAMESPACE::topology {
 ///
 /// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
 /// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
+///
+/// An average of floats is that of the nodes' averages. Where nodes are not alike, and where partial results are wider
+/// than elements (see kernels::PartialReduction), each rank first copies its contribution to one.
 /// Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
 /// 2019.
 template <class B, class Intra>
@@ -16212,7 +17484,8 @@ class HierarchicalReduction {
 
   /// Collective, blocking.
   HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
-      : layout_(exchange_node_layout(context, deadline)),
+      : accumulate_(context.accumulate),
+        layout_(exchange_node_layout(context, deadline)),
         node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
     if (layout_.nodes > 1 && layout_.has_lane()) {
       across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
@@ -16268,21 +17541,40 @@ class HierarchicalReduction {
   /// Long enough that what a reduction across nodes costs beside its bytes does not count.
   static constexpr std::size_t lane_segment_bytes = std::size_t{8} << 20;
 
-  std::size_t segment_length(const BufferView& whole) const noexcept {
-    return lane_segment_bytes / size_bytes(whole.dtype) * static_cast<std::size_t>(layout_.lanes);
-  }
+  /// Whether every node has as many ranks as each other.
+  bool alike() const noexcept { return layout_.ranks == layout_.lanes * layout_.nodes; }
 
   bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    const std::size_t length = segment_length(output);
+    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
+    const bool averages = op == ReduceOp::average;
+    const bool of_averages = averages && kernels::is_float(output.dtype) && alike() && !reduction.widens();
+    const bool apart = reduction.widens() || (averages && kernels::is_float(output.dtype) && !alike());
+    const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
+    const DType type = reduction.type();
+    const std::size_t length = lane_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.lanes);
     const std::size_t segments = std::max<std::size_t>(1, pieces_in(output.count, length));
+    const std::size_t room = apart ? std::min(output.count, length) * size_bytes(type) : 0;
+    std::byte* const memory = partials_.at_least(2 * room);
     const auto segment = [&](std::size_t index) { return piece_of({0, output.count}, length, index); };
+    const auto partials = [&](std::size_t index) {
+      return apart ? BufferView{memory + index % 2 * room, segment(index).count, type, {}}
+                   : view_of(output, segment(index));
+    };
     const auto reduce = [&](std::size_t index) {
-      return index == segments ||
-             reduce_in_node(view_of(input, segment(index)), view_of(output, segment(index)), partial_op(op));
+      if (index == segments) {
+        return true;
+      }
+      const ConstBufferView own = view_of(input, segment(index));
+      if (apart) {
+        reduction.begin(own.data, partials(index).data, own.count);
+      }
+      return reduce_in_node(apart ? partials(index) : own, partials(index), plain);
     };
     bool serves = reduce(0);
     for (std::size_t index = 0; serves && index < segments; ++index) {
-      const auto across = [&] { return reduce_across(view_of(output, segment(index)), op); };
+      const auto across = [&] {
+        return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
+      };
       const auto inside = [&] {
         return (index == 0 || share_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
       };
@@ -16310,16 +17602,16 @@ class HierarchicalReduction {
     });
   }
 
-  bool reduce_across(const BufferView& output, ReduceOp op) {
-    const BufferView own = across_ ? view_of(output, part(output, layout_.local_rank)) : BufferView{};
+  /// Makes the node's partial results of this rank's part the result.
+  bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
+                     ReduceOp op) {
+    const BufferView own = across_ ? view_of(partials, part(partials, layout_.local_rank)) : BufferView{};
     if (own.count == 0) {
       return true;
     }
-    const bool serves =
-        across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, partial_op(op), stream); });
-    if (serves && op == ReduceOp::average) {
-      const std::array<const std::byte*, 1> sum{own.data};
-      Combination(own.dtype, op, layout_.ranks)(sum, own, true);
+    const bool serves = across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, op, stream); });
+    if (serves) {
+      reduction.end(own.data, view_of(output, part(output, layout_.local_rank)).data, own.count);
     }
     return serves;
   }
@@ -16341,7 +17633,9 @@ class HierarchicalReduction {
     });
   }
 
+  Accumulate accumulate_;
   NodeLayout layout_;
+  backend::message_passing::Scratch partials_;  ///< of two segments, where they do not lie in the output
   Lane<typename Intra::Communicator> node_;
   std::optional<Lane<typename B::Communicator>> across_;
   std::optional<Companion> companion_;  ///< of a rank that has work inside and across; goes first
@@ -16487,7 +17781,7 @@ class ServedReduction {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lanes_.size());
+    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), Accumulate::f32);
     const std::size_t length = bytes_ / size_bytes(output.dtype);
     const std::size_t pieces = pieces_in(shard(output, 0).count, length);
     return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
@@ -16497,7 +17791,7 @@ class ServedReduction {
         }
         if (serves(lanes_.rank())) {
           const Part own = piece_of(shard(output, lanes_.rank()), length, index);
-          reduce(run, view_of(input, own), view_of(output, own), combine);
+          reduce(run, view_of(input, own), view_of(output, own), reduction);
         }
         if (!pull(lane, output, length, index)) {
           return false;
@@ -16545,21 +17839,15 @@ class ServedReduction {
     return true;
   }
 
-  /// In rank order, as many sources at a time as a reduction takes; this rank's slot holds what is reduced so far.
-  void reduce(PieceRun run, const ConstBufferView& own, const BufferView& result, const Combination& combine) noexcept {
+  /// In rank order, rounded once.
+  void reduce(PieceRun run, const ConstBufferView& own, const BufferView& result,
+              const kernels::PartialReduction& reduction) noexcept {
     const auto ranks = static_cast<std::size_t>(lanes_.size());
-    std::span<const std::byte*> rest = std::span(sources_).subspan(run.first * ranks, ranks);
+    const std::span<const std::byte*> sources = std::span(sources_).subspan(run.first * ranks, ranks);
     for (int rank = 0; rank < lanes_.size(); ++rank) {
-      rest[static_cast<std::size_t>(rank)] = rank == lanes_.rank() ? own.data : slot(slots(run), rank);
+      sources[static_cast<std::size_t>(rank)] = rank == lanes_.rank() ? own.data : slot(slots(run), rank);
     }
-    BufferView partial = result;
-    partial.data = slot(slots(run), lanes_.rank());
-    while (rest.size() > kernels::Reduction::max_sources) {
-      combine(rest.first(kernels::Reduction::max_sources), partial, false);
-      rest = rest.subspan(kernels::Reduction::max_sources - 1);
-      rest.front() = partial.data;
-    }
-    combine(rest, result, true);
+    reduction.all(sources, result.data, result.count);
   }
 
   bool pull(Lane& lane, const BufferView& output, std::size_t length, std::size_t index) {
@@ -16625,21 +17913,22 @@ class RingReduction {
 
   /// Collective, blocking.
   RingReduction(const backend::ChannelContext& context, Deadline deadline)
-      : received_(new std::byte[2 * piece_bytes]), lanes_(context, "ring", deadline) {}
+      : accumulate_(context.accumulate), memory_(new std::byte[4 * piece_bytes]), lanes_(context, "ring", deadline) {}
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     if (lanes_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lanes_.size());
-    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
+    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), accumulate_);
+    const std::size_t length = piece_bytes / size_bytes(reduction.type());
+    const std::size_t pieces = pieces_in(part_of(output.count, lanes_.size(), 0).count, length);
+    return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
       bool serves = true;
-      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
-        serves = reduce(lane, run, input, output, combine, step);
-      }
-      for (int step = 0; serves && step + 1 < lanes_.size(); ++step) {
-        serves = gather(lane, run, output, step);
+      for (std::size_t piece = run.first; serves && piece < pieces; piece += run.stride) {
+        const auto of_part = [&](int back) { return piece_of(part(output, back), length, piece); };
+        serves = reduce(lane, memory_.get() + 2 * run.first * piece_bytes, input, output, reduction, of_part) &&
+                 gather(lane, output, of_part);
       }
       return serves;
     });
@@ -16659,42 +17948,45 @@ class RingReduction {
     return part_of(whole.count, lanes_.size(), (lanes_.rank() + 2 * lanes_.size() - back) % lanes_.size());
   }
 
-  static std::size_t length(const BufferView& whole) noexcept { return piece_bytes / size_bytes(whole.dtype); }
-  std::size_t pieces(const BufferView& whole) const noexcept {
-    return pieces_in(part_of(whole.count, lanes_.size(), 0).count, length(whole));
-  }
-
   /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
-  bool reduce(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
-              const Combination& combine, int step) {
-    std::byte* const memory = received_.get() + run.first * piece_bytes;
-    const ConstBufferView partial = step == 0 ? input : ConstBufferView(output);
-    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
-      const Part sent = piece_of(part(output, step), length(output), piece);
-      const Part taken = piece_of(part(output, step + 1), length(output), piece);
-      const BufferView received{memory, taken.count, output.dtype, {}};
-      if (!lane.exchange(view_of(partial, sent), next(), received, previous())) {
+  template <class OfPart>
+  bool reduce(Lane& lane, std::byte* memory, const ConstBufferView& input, const BufferView& output,
+              const kernels::PartialReduction& reduction, OfPart of_part) {
+    std::byte* sending = memory;
+    std::byte* receiving = memory + piece_bytes;
+    for (int step = 0; step + 1 < lanes_.size(); ++step) {
+      const bool begins = step == 0;
+      const bool ends = step + 2 == lanes_.size();
+      const Part sent = of_part(step);
+      const Part taken = of_part(step + 1);
+      const ConstBufferView partial{sending, sent.count, reduction.type()};
+      const BufferView received =
+          begins ? BufferView{reduction.contributions_in(receiving, taken.count), taken.count, output.dtype, {}}
+                 : BufferView{receiving, taken.count, reduction.type(), {}};
+      if (!lane.exchange(begins ? view_of(input, sent) : partial, next(), received, previous())) {
         return false;
       }
-      const std::array<const std::byte*, 2> sources{received.data, view_of(input, taken).data};
-      combine(sources, view_of(output, taken), step + 2 == lanes_.size());
+      const std::array<kernels::PartialReduction::Source, 2> sources{
+          {{received.data, !begins}, {view_of(input, taken).data, false}}};
+      reduction(sources, ends ? view_of(output, taken).data : receiving, taken.count, ends);
+      std::swap(sending, receiving);
     }
     return true;
   }
 
   /// A part that is done goes on.
-  bool gather(Lane& lane, PieceRun run, const BufferView& output, int step) {
-    for (std::size_t piece = run.first; piece < pieces(output); piece += run.stride) {
-      const Part sent = piece_of(part(output, step - 1), length(output), piece);
-      const Part taken = piece_of(part(output, step), length(output), piece);
-      if (!lane.exchange(view_of(output, sent), next(), view_of(output, taken), previous())) {
+  template <class OfPart>
+  bool gather(Lane& lane, const BufferView& output, OfPart of_part) {
+    for (int step = 0; step + 1 < lanes_.size(); ++step) {
+      if (!lane.exchange(view_of(output, of_part(step - 1)), next(), view_of(output, of_part(step)), previous())) {
         return false;
       }
     }
     return true;
   }
 
-  std::unique_ptr<std::byte[]> received_;  ///< a piece of each lane
+  Accumulate accumulate_;
+  std::unique_ptr<std::byte[]> memory_;  ///< for each lane a piece that is sent and one that is received
   TwoLanes<B> lanes_;
 };
 
@@ -16739,9 +18031,10 @@ class TreeReduction {
   static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
 
   /// Collective, blocking.
-  TreeReduction(const backend::ChannelContext& context, Deadline deadline) : lanes_(context, "tree", deadline) {
+  TreeReduction(const backend::ChannelContext& context, Deadline deadline)
+      : accumulate_(context.accumulate), lanes_(context, "tree", deadline) {
     if (left() != nobody) {
-      received_.reset(new std::byte[4 * piece_bytes]);
+      memory_.reset(new std::byte[6 * piece_bytes]);
     }
   }
 
@@ -16750,9 +18043,10 @@ class TreeReduction {
       copy(input, output);
       return true;
     }
-    const Combination combine(output.dtype, op, lanes_.size());
-    return lanes_.run(pieces(output), [&](Lane& lane, PieceRun run) {
-      return up(lane, run, input, output, combine) && down(lane, run, output);
+    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), accumulate_);
+    const std::size_t length = piece_bytes / size_bytes(reduction.type());
+    return lanes_.run(pieces_in(output.count, length), [&](Lane& lane, PieceRun run) {
+      return up(lane, run, input, output, reduction, length) && down(lane, run, output, length);
     });
   }
 
@@ -16762,48 +18056,52 @@ class TreeReduction {
  private:
   using Lane = typename TwoLanes<B>::Lane;
 
-  int child(int number) const noexcept {
-    const int rank = 2 * lanes_.rank() + number;
-    return rank < lanes_.size() ? rank : nobody;
-  }
-  int left() const noexcept { return child(1); }
-  int right() const noexcept { return child(2); }
+  int existing(int rank) const noexcept { return rank < lanes_.size() ? rank : nobody; }
+  int left() const noexcept { return existing(2 * lanes_.rank() + 1); }
+  int right() const noexcept { return existing(2 * lanes_.rank() + 2); }
+  bool has_children(int rank) const noexcept { return rank != nobody && existing(2 * rank + 1) != nobody; }
   int parent() const noexcept { return lanes_.rank() == 0 ? nobody : (lanes_.rank() - 1) / 2; }
 
-  static Part piece(const BufferView& whole, std::size_t index) noexcept {
-    return piece_of({0, whole.count}, piece_bytes / size_bytes(whole.dtype), index);
-  }
-  static std::size_t pieces(const BufferView& whole) noexcept {
-    return pieces_in(whole.count, piece_bytes / size_bytes(whole.dtype));
-  }
-
   /// While one piece comes from the left child, the one before it goes to the parent. No rank waits for ever: every
-  /// message waits only for such of an earlier piece, or of the same piece further down or further left.
+  /// message waits only for such of an earlier piece, or of the same piece further down or further left. A rank without
+  /// children sends its contribution, the others partial results.
   bool up(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
-          const Combination& combine) {
-    std::byte* const memory = left() == nobody ? nullptr : received_.get() + 2 * run.first * piece_bytes;
-    const ConstBufferView reduced = left() == nobody ? input : ConstBufferView(output);
+          const kernels::PartialReduction& reduction, std::size_t length) {
+    std::byte* const memory = left() == nobody ? nullptr : memory_.get() + 3 * run.first * piece_bytes;
+    const auto room = [&](int child, std::size_t place, std::size_t count) {
+      return BufferView{child == nobody ? nullptr : memory + place * piece_bytes,
+                        count,
+                        has_children(child) ? reduction.type() : output.dtype,
+                        {}};
+    };
     Part before{};
-    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
-      const Part now = piece(output, index);
-      const BufferView first{memory, now.count, output.dtype, {}};
-      const BufferView second{left() == nobody ? nullptr : memory + piece_bytes, now.count, output.dtype, {}};
-      if (!lane.exchange(view_of(reduced, before), parent(), first, left()) || !lane.recv(second, right())) {
+    for (std::size_t index = run.first; index < pieces_in(output.count, length) + run.stride; index += run.stride) {
+      const Part now = piece_of({0, output.count}, length, index);
+      const BufferView first = room(left(), 0, now.count);
+      const BufferView second = room(right(), 1, now.count);
+      const BufferView partial{
+          left() == nobody ? nullptr : memory + 2 * piece_bytes, before.count, reduction.type(), {}};
+      if (!lane.exchange(left() == nobody ? view_of(input, before) : partial, parent(), first, left()) ||
+          !lane.recv(second, right())) {
         return false;
       }
       if (left() != nobody) {
-        const std::array<const std::byte*, 3> sources{view_of(input, now).data, first.data, second.data};
-        combine(std::span(sources).first(right() == nobody ? 2 : 3), view_of(output, now), parent() == nobody);
+        const bool ends = parent() == nobody;
+        const std::array<kernels::PartialReduction::Source, 3> sources{{{view_of(input, now).data, false},
+                                                                        {first.data, has_children(left())},
+                                                                        {second.data, has_children(right())}}};
+        reduction(std::span(sources).first(right() == nobody ? 2 : 3), ends ? view_of(output, now).data : partial.data,
+                  now.count, ends);
       }
       before = now;
     }
     return true;
   }
 
-  bool down(Lane& lane, PieceRun run, const BufferView& output) {
+  bool down(Lane& lane, PieceRun run, const BufferView& output, std::size_t length) {
     Part before{};
-    for (std::size_t index = run.first; index < pieces(output) + run.stride; index += run.stride) {
-      const Part now = piece(output, index);
+    for (std::size_t index = run.first; index < pieces_in(output.count, length) + run.stride; index += run.stride) {
+      const Part now = piece_of({0, output.count}, length, index);
       if (!lane.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
           !lane.send(view_of(output, before), right())) {
         return false;
@@ -16813,7 +18111,8 @@ class TreeReduction {
     return true;
   }
 
-  std::unique_ptr<std::byte[]> received_;  ///< for each lane a piece of each child
+  Accumulate accumulate_;
+  std::unique_ptr<std::byte[]> memory_;  ///< for each lane a piece of each child, and one for the parent
   TwoLanes<B> lanes_;
 };
 
@@ -16876,6 +18175,201 @@ class ArgumentVector {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/lost_output.hpp
+
+/// @file
+/// The sentence about a standard stream that takes nothing more.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// "stdout ('/dev/full')": a descriptor of this process, with the file that it leads to where that has a name.
+inline std::string stream_name(const std::string& name, int descriptor) {
+  std::string target(4096, '\0');
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
+  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  if (target.empty() || target.front() != '/') {
+    return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
+  }
+  return name + " (" + in_quotes(target, 256) + ")";
+}
+
+/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
+inline std::string lost_output(const std::string& name, int descriptor, int error) {
+  return stream_name(name, descriptor) + " takes nothing more: " + std::generic_category().message(error) +
+         "; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR keeps it in files)";
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/machine_files.hpp
+
+/// @file
+/// What a machine says of itself in files, below a root that a test can choose.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
+class MachineFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
+
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  explicit MachineFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
+
+  /// A regular file's bytes, at most the first `most`; nothing for what is none.
+  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct ::stat facts {};
+    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+      return std::nullopt;
+    }
+    std::string bytes(most, '\0');
+    std::size_t filled = 0;
+    while (filled < bytes.size()) {
+      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+      if (count < 0 && errno != EINTR) {
+        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
+      }
+      if (count == 0) {
+        break;
+      }
+      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    bytes.resize(filled);
+    return bytes;
+  }
+
+  /// A file's first line without the spaces at its end.
+  std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// What is in a folder, sorted; of more than `most_names` only so many.
+  std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace_back(name);
+      }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/program_build.hpp
+
+/// @file
+/// The executable of this process: its name, and what tells it from other builds.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The build id in the notes of an executable (ELF notes, each aligned to 4 bytes), in hexadecimal; empty without one.
+/// Pure.
+inline std::string build_id_in(std::span<const std::byte> notes) {
+  constexpr std::string_view owner("GNU\0", 4);
+  constexpr std::size_t longest = 64;
+  while (notes.size() >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) note;
+    std::memcpy(&note, notes.data(), sizeof note);
+    notes = notes.subspan(sizeof note);
+    const std::size_t name_bytes = (std::size_t{note.n_namesz} + 3) / 4 * 4;
+    const std::size_t text_bytes = (std::size_t{note.n_descsz} + 3) / 4 * 4;
+    if (name_bytes > notes.size() || text_bytes > notes.size() - name_bytes) {
+      return {};
+    }
+    const bool is_gnu = note.n_namesz == owner.size() && std::memcmp(notes.data(), owner.data(), owner.size()) == 0;
+    if (is_gnu && note.n_type == NT_GNU_BUILD_ID && note.n_descsz <= longest) {
+      return hex(notes.subspan(name_bytes, note.n_descsz));
+    }
+    notes = notes.subspan(name_bytes + text_bytes);
+  }
+  return {};
+}
+
+namespace detail {
+
+/// Of the first object that the loader has, which is the program, also under valgrind or behind ld.so.
+inline int find_build_id(::dl_phdr_info* object, std::size_t, void* found) {
+  for (std::size_t i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    std::string& id = *static_cast<std::string*>(found);
+    if (segment.p_type == PT_NOTE && id.empty()) {
+      const auto* const begin = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
+      id = build_id_in(std::span(begin, segment.p_memsz));
+    }
+  }
+  return 1;  // no further object
+}
+
+/// The digest of a file's beginning; empty where it cannot be read.
+inline std::string digest_of(const char* path) {
+  constexpr std::size_t most = std::size_t{64} << 20;
+  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::array<std::byte, 65536> piece{};
+  Sha256 digest;
+  std::size_t read = 0;
+  while (file && read < most) {
+    const ssize_t count = ::read(file.get(), piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0) {
+      return {};
+    }
+    if (count == 0) {
+      break;
+    }
+    digest.update(std::span(piece).first(static_cast<std::size_t>(count)));
+    read += static_cast<std::size_t>(count);
+  }
+  return file ? hex(digest.digest()) : std::string();
+}
+
+}  // namespace detail
+
+/// "build id 5f3a...", else "digest 77c1..." of the file's first 64 MiB; empty where neither is to be had.
+/// Blocking: without a build id it reads the executable.
+inline std::string own_build() {
+  std::string id;
+  ::dl_iterate_phdr(&detail::find_build_id, &id);
+  if (!id.empty()) {
+    return "build id " + id;
+  }
+  const std::string digest = detail::digest_of("/proc/self/exe");
+  return digest.empty() ? digest : "digest " + digest;
+}
+
+/// The name of the executable's file, without its folder.
+inline std::string own_program_name() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const std::string_view whole(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  const std::string_view name = whole.substr(whole.rfind('/') + 1);
+  return name.empty() ? "a program" : std::string(name);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/settings.hpp
 
 /// @file
@@ -16916,6 +18410,153 @@ inline void check_log_setting(const identity::Variables& variables) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/starter.hpp
+
+/// @file
+/// The process that started a rank: the nearest one above it that is not a wrapper of this rank alone.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A process, with the time of its beginning, by which a process id that was given again is another one.
+struct Starter {
+  std::int64_t process = 0;
+  std::uint64_t began = 0;
+  std::string name;     ///< "hydra_pmi_proxy"
+  std::string command;  ///< its arguments, each with a zero byte behind it
+};
+
+namespace detail {
+
+/// One line of /proc/PROCESS/stat: "12 (a name) S 7 ...". Field 4 is the parent, field 22 the beginning.
+struct ProcessStatus {
+  std::string name;
+  std::int64_t parent = 0;
+  std::uint64_t began = 0;
+};
+
+inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
+  constexpr int parent_field = 4;
+  constexpr int began_field = 22;
+  const std::size_t open = line.find('(');
+  const std::size_t close = line.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessStatus status;
+  status.name = std::string(line.substr(open + 1, close - open - 1));
+  line.remove_prefix(close + 1);
+  for (int field = 3; field <= began_field; ++field) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view text = line.substr(0, line.find(' '));
+    line.remove_prefix(text.size());
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    if (field == parent_field && number) {
+      status.parent = static_cast<std::int64_t>(*number);
+    } else if (field == began_field && number) {
+      status.began = *number;
+      return status;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a block of entries, each with a zero byte behind it, has this one.
+inline bool has_entry(std::string_view block, std::string_view entry) {
+  while (!block.empty()) {
+    const std::string_view each = block.substr(0, block.find('\0'));
+    if (each == entry) {
+      return true;
+    }
+    block.remove_prefix(std::min(each.size() + 1, block.size()));
+  }
+  return false;
+}
+
+}  // namespace detail
+
+/// A wrapper script that a launcher starts for each rank has the rank's variable in its environment; what starts the
+/// wrappers has not. Nothing where /proc does not tell.
+/// @param parent of this process; 0 is outside its PID namespace
+/// @param rank_entry "PMI_RANK=3"; empty: the parent itself is meant
+inline std::optional<Starter> starter_of(const MachineFiles& files, std::int64_t parent,
+                                         const std::string& rank_entry) {
+  constexpr int deepest = 64;
+  constexpr std::size_t most_environment = std::size_t{1} << 20;
+  std::int64_t process = parent;
+  for (int depth = 0; depth < deepest && process > 0; ++depth) {
+    const std::string folder = "/proc/" + std::to_string(process);
+    const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
+    if (!status) {
+      return std::nullopt;
+    }
+    const std::string environment =
+        rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
+    if (!detail::has_entry(environment, rank_entry)) {
+      return Starter{process, status->began, status->name, files.text(folder + "/cmdline").value_or("")};
+    }
+    process = status->parent;
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/own_job.hpp
+
+/// @file
+/// Which job this process belongs to, for comparing when it joins.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The job's name, empty where it has none, and what else tells it from others.
+struct OwnJob {
+  std::string name;
+  rendezvous::Origin origin;
+};
+
+/// MPICH's mpiexec gives its job no name that a process can see, but all of its proxies call it at one address.
+/// @param command as Starter has it. @returns "hydra=host-a:43789"; nothing for what is none of its proxies
+inline std::optional<std::string> hydra_job(std::string_view command) {
+  constexpr std::string_view flag("--control-port\0", 15);
+  const std::size_t at = command.find(flag);
+  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + flag.size());
+  const std::string_view address = rest.substr(0, rest.find('\0'));
+  return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
+}
+
+/// What the environment says of the job, and what the machine adds. A process alone asks nothing.
+/// Blocking: reads files of the kernel's.
+inline OwnJob own_job(const identity::Variables& variables, const identity::ProcessIdentity& who,
+                      const MachineFiles& files = MachineFiles()) {
+  OwnJob job;
+  job.name = who.job.value_or("");
+  if (who.world_size == 1) {
+    return job;
+  }
+  rendezvous::Origin& origin = job.origin;
+  origin.is_exact_job = who.is_exact_job;
+  origin.one_starter = who.one_starter;
+  origin.program = own_program_name();
+  origin.build = own_build();
+  struct ::stat space {};
+  origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+  const std::optional<std::string> rank = variables.text(who.rank_variable);
+  const std::optional<Starter> starter =
+      starter_of(files, ::getppid(), rank ? who.rank_variable + "=" + *rank : std::string());
+  if (starter) {
+    origin.starter = starter->process;
+    origin.starter_began = starter->began;
+    origin.starter_name = starter->name;
+    const std::optional<std::string> hydra =
+        who.is_exact_job || who.rank_variable != "PMI_RANK" ? std::nullopt : hydra_job(starter->command);
+    origin.is_exact_job = who.is_exact_job || hydra;
+    job.name = hydra.value_or(job.name);
+  }
+  return job;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/worker.hpp
 
 /// @file
@@ -16928,6 +18569,7 @@ struct Worker {
   identity::ProcessIdentity identity;
   ArgumentVector argument_vector;  ///< without what launchers add
   bool hosts_store = false;        ///< the job's store is this process's to run
+  OwnJob job;                      ///< what tells the job from others
   std::optional<std::string> host_id_override;
   std::optional<std::string> interface;      ///< where a store of this process's listens: a name or an address
   std::optional<rendezvous::Secret> secret;  ///< of the job, where it has one
@@ -16959,6 +18601,10 @@ struct JoinOptions {
 /// @throws identity::IdentityError; Error (usage) for a setting that cannot be, or a flag of PerNode's launcher
 Worker worker_of(JoinOptions options);
 
+/// Rank 0 of 1, whatever the environment says of ranks; it hosts the store. Closed standard descriptors become
+/// /dev/null. @throws Error (usage) for a setting that cannot be
+Worker worker_alone(const identity::Environment& environment, std::vector<std::string> arguments);
+
 /// The worker that launch::PerNode's launcher made of this process; the launcher hosts the store.
 /// @throws as worker_of
 Worker worker_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
@@ -16974,6 +18620,13 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
 using VisibleDevices = int (*)();
+
+/// What a launcher asks of a policy's backend before it starts anything.
+struct BackendFacts {
+  std::string_view name{};  ///< for messages
+  VisibleDevices visible_devices = nullptr;
+  int most_ranks = 0;  ///< that it joins on one host; 0: as many as there are
+};
 
 /// `L::start(argc, argv)`: in a process that is a rank, a Worker; in every other, the exit code, with everything
 /// explained on stderr. Blocking: in a launcher process, until its workers have ended.
@@ -17008,9 +18661,9 @@ concept Launcher = CanStart<L> && HasName<L> && StatesWhoReturns<L>;
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// `./train --nproc-per-node=4`: starts four of /proc/self/exe, each a rank, and ends with them. Started once on each
+/// `./train --nproc-per-node=4`: starts four of its own program, each a rank, and ends with them. Started once on each
 /// of several nodes (--nnodes, --node-rank, --master-addr), it is one job. The store runs in the launcher (of node 0),
-/// so it survives rank 0.
+/// so it survives rank 0. With --in-process there is no launcher: the process itself is rank 0 of 1.
 struct PerNode {
   static constexpr bool returns_into_user_code = false;
 
@@ -17018,9 +18671,10 @@ struct PerNode {
 
   /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
   /// sentence on stderr where nothing could be started. To be main's first statement.
-  /// @param visible_devices counts the devices that --nproc-per-node=auto starts a worker for each of; null: the cores
   /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
-  static Start start(int argc, char** argv, VisibleDevices visible_devices = nullptr);
+  /// @param backend counts the devices that --nproc-per-node=auto starts a worker for each of (else it is the cores),
+  /// and says how many workers are too many
+  static Start start(int argc, char** argv, const BackendFacts& backend = {});
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -17082,20 +18736,20 @@ inline std::string behind_link(const std::string& path) {
 
 /// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
 /// a full disk or a lost power supply leaves either the old content or the new one. A symbolic link stays one: what it
-/// names is replaced. The permissions stay. Lifetime: without commit() nothing remains. What a killed process leaves is
-/// PATH.part, which the next writer takes over; it is locked as long as its writer lives, so that two writers do not
-/// mix. Blocking: the file system. Threads: none but the one that uses it.
+/// names is replaced. The permissions stay, and where the system allows it the owner and the group. Lifetime: without
+/// commit() nothing remains. What a killed process leaves is PATH.part, which nobody else may read and which its
+/// owner's next writer removes; it is locked as long as its writer lives, so that two writers do not mix. Blocking: the
+/// file system. Threads: none but the one that uses it.
 class AtomicFile {
  public:
-  /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe
+  /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
+  /// where another process is writing it, or a PATH.part is another user's
   explicit AtomicFile(const std::string& path) : path_(detail::behind_link(path)), part_(path_ + ".part") {
     detail::require_file_name(path);
-    require_replaceable();
-    for (int tries = 1; !open_and_lock(); ++tries) {
+    look_at_replaced();
+    for (int tries = 1; !create_and_lock(); ++tries) {
       if (tries == most_tries) fail(EBUSY);
     }
-    if (::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
-    if (mode_) give_permissions(*mode_ | S_IWUSR);  // so that the next writer can take over what a killed one leaves
   }
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -17103,6 +18757,7 @@ class AtomicFile {
 
   /// Appends. @throws as the constructor
   void write(std::span<const std::byte> bytes) {
+    const BlockedWriteSignals no_signal;
     while (!bytes.empty()) {
       const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
       if (written >= 0) {
@@ -17115,7 +18770,7 @@ class AtomicFile {
 
   /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
   void commit() {
-    if (mode_) give_permissions(*mode_);
+    give_permissions();
     if (::fsync(descriptor_.get()) != 0) fail(errno);
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
     descriptor_.reset();
@@ -17127,49 +18782,101 @@ class AtomicFile {
   static constexpr int most_tries = 100;
 
   /// Renaming would put a file where /dev/null was, for root.
-  void require_replaceable() {
+  void look_at_replaced() {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
-    mode_ = there.st_mode & 0777;
-    group_ = there.st_gid;
     if (!S_ISREG(there.st_mode)) {
       throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: what is there is no regular file, " +
                                               "and would be replaced by one; name another");
     }
+    replaced_ = {there.st_uid, there.st_gid};
+    mode_ = there.st_mode & 0777;
   }
 
-  /// Never more than `mode`: where the group of what is replaced cannot be given, the file's own group may nothing.
-  void give_permissions(mode_t mode) {
-    struct stat mine {};
-    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
-    if (mine.st_gid != group_ && ::fchown(descriptor_.get(), static_cast<uid_t>(-1), group_) != 0) {
-      mode &= ~static_cast<mode_t>(S_IRWXG);
-    }
-    if ((mine.st_mode & 0777) != mode && ::fchmod(descriptor_.get(), mode) != 0) fail(errno);
-  }
-
-  /// @returns false where the file was renamed by its writer before it could be locked
-  bool open_and_lock() {
+  /// A file that nobody has had in hand before, and nobody but this user may open. @returns false where another try may
+  /// find it free
+  bool create_and_lock() {
+    const mode_t created = replaced_ ? 0600 : 0666;  // what is new has the permissions that the umask leaves it
     descriptor_ =
-        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
     if (!descriptor_) {
-      if (errno == EINTR) return false;
+      if (errno == EEXIST) {
+        remove_leftover();
+      } else if (errno != EINTR) {
+        fail(errno);
+      }
+      return false;
+    }
+    if (!lock(descriptor_)) refuse_second_writer();
+    if (!is_named(descriptor_)) {
+      descriptor_.reset();
+      return false;
+    }
+    if (!replaced_) {
+      mode_ = status_of(descriptor_).st_mode & 0777;
+      if (::fchmod(descriptor_.get(), 0600) != 0) fail(errno);
+    }
+    return true;
+  }
+
+  /// What a killed writer left: whoever has it open is not to read or write what comes now, so it is not used again.
+  void remove_leftover() {
+    struct stat named {};
+    if (::lstat(part_.c_str(), &named) != 0) {
+      if (errno == ENOENT) return;
       fail(errno);
     }
-    // Where the file system knows no locks, nobody is kept out.
-    if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      descriptor_.reset();
-      throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
-                                     "; give each job a file of its own");
+    if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
+      throw Error(Errc::refused, "writing the file " + path_ + " failed: " + part_ + " is of user " +
+                                     std::to_string(named.st_uid) + ", this process of user " +
+                                     std::to_string(::geteuid()) + "; remove it where nobody is writing it");
     }
-    struct stat mine {};
+    const async::Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!left) {
+      if (errno == ENOENT || errno == EINTR) return;
+      fail(errno);
+    }
+    if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
+    if (!lock(left)) refuse_second_writer();
+    if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
+  }
+
+  /// @returns false where another process has it. Where the file system knows no locks, nobody is kept out.
+  static bool lock(const async::Descriptor& file) noexcept {
+    return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  }
+
+  [[noreturn]] void refuse_second_writer() {
+    descriptor_.reset();  // what is not this writer's is not removed
+    throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
+                                   "; give each job a file of its own");
+  }
+
+  struct stat status_of(const async::Descriptor& file) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) fail(errno);
+    return status;
+  }
+
+  /// Whether PATH.part is this file still: its writer may have renamed it before it could be locked.
+  bool is_named(const async::Descriptor& file) {
+    const struct stat mine = status_of(file);
     struct stat named {};
-    if (::fstat(descriptor_.get(), &mine) != 0) fail(errno);
-    if (!S_ISREG(mine.st_mode)) {
-      descriptor_.reset();  // what is not this writer's is not removed
-      fail(EINVAL);
+    return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  }
+
+  /// Never more than what is replaced had: where its group cannot be given, the file's own group may nothing.
+  void give_permissions() {
+    mode_t mode = mode_;
+    if (replaced_ && status_of(descriptor_).st_gid != replaced_->group &&
+        ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
+      mode &= ~static_cast<mode_t>(S_IRWXG);
     }
-    return ::stat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+    if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
+    if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
+      // Last: who has given a file away may not change its permissions. Only root may; others keep the file.
+      static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
+    }
   }
 
   /// The renaming itself is on the disk, where the file system can say so of a folder.
@@ -17197,11 +18904,12 @@ class AtomicFile {
 
   std::string path_;
   std::string part_;
-  /// @name What is replaced has these permissions and this group, and so has what replaces it.
-  /// @{
-  std::optional<mode_t> mode_;
-  gid_t group_ = 0;
-  /// @}
+  struct Owner {
+    uid_t owner;
+    gid_t group;
+  };
+  std::optional<Owner> replaced_;  ///< whose the file is that is there already
+  mode_t mode_ = 0;                ///< of the file in the end
   async::Descriptor descriptor_;
 };
 
@@ -17728,7 +19436,8 @@ class LaunchQueue {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The same on every rank, what is recorded and who runs things excepted; a difference is an error on all of them.
+/// The same on every rank, what is recorded or checked and who runs things excepted; a difference is an error on all of
+/// them.
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
@@ -17748,6 +19457,10 @@ struct DdpOptions {
   /// Each step gives every rank rank 0's buffers, where the model has buffers(). From the last ready() to finish() they
   /// are not touched.
   bool broadcast_buffers = true;
+  /// parameters() is read again, at the beginning and at the end of a step, to find values and gradients that have
+  /// moved since the construction: in every step, or (false) in the first two and every 64th. Without a word from you,
+  /// in every step as long as that takes less than 1 us a parameter.
+  std::optional<bool> check_addresses{};
   /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
   /// some microseconds a bucket; records are kept of many steps.
   bool timeline = false;
@@ -18050,7 +19763,8 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   std::end(model.parameters());
 };
 
-/// The user's model. Its parameters are read once, when DistributedDataParallel is constructed.
+/// The user's model. Its parameters stay where they are when DistributedDataParallel is constructed; parameters() is
+/// called again now and then, between and at the end of steps, to see that they did (DdpOptions::check_addresses).
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
@@ -18202,6 +19916,139 @@ inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> param
   }
   return sizes;
 }
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/address_check.hpp
+
+/// @file
+/// The address check: whether the parameters are still where they were when the model was wrapped.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Gradients are read from and written to addresses that were taken once. Memory that has moved since belongs to nobody
+/// or to somebody else: this finds out by reading parameters() again, at the beginning and at the end of a step.
+/// Steady state: allocates nothing beside what the model does. Threads: the one that drives the steps.
+class AddressCheck {
+ public:
+  /// Calls see() with each of the model's parameters as they are now, in their order.
+  using Read = std::function<void(AddressCheck&)>;
+
+  /// Lifetime: until forget() the model outlives it.
+  template <Model M>
+  static Read reading(M& model) {
+    return [&model](AddressCheck& check) {
+      for (const Parameter& parameter : model.parameters()) {
+        check.see(parameter);
+      }
+    };
+  }
+
+  /// @param read may be empty: then nothing is checked
+  /// @param every_step whether every step is checked; nothing: those after one in which that cost less than 1 us a
+  /// parameter. The first two steps and every 64th always are.
+  AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
+
+  /// From now on the parameters are to stay where the model says that they are now.
+  void remember() {
+    known_.clear();
+    remembers_ = true;
+    if (read_) read_(*this);
+    remembers_ = false;
+  }
+
+  /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
+  void begin_step(std::uint64_t step) {
+    step_ = step;
+    is_due_ = read_ && (step <= 2 || step % most_between == 0 || every_step_.value_or(is_cheap_));
+    cost_ = {};
+    if (is_due_) compare();
+  }
+
+  /// Before the first reduced gradient is written. @throws Error (invalid_argument)
+  void end_step() {
+    if (!is_due_) return;
+    compare();
+    is_cheap_ = cost_ < known_.size() * std::chrono::microseconds(1);
+  }
+
+  /// For Read.
+  void see(const Parameter& parameter) {
+    if (remembers_) {
+      known_.push_back({place_of(parameter.value), place_of(parameter.gradient)});
+      return;
+    }
+    const std::size_t i = seen_++;
+    if (i >= known_.size()) return;
+    require_same("value", i, parameter, known_[i].value, place_of(parameter.value));
+    require_same("gradient", i, parameter, known_[i].gradient, place_of(parameter.gradient));
+  }
+
+  /// The model may be gone: nothing is checked from now on.
+  void forget() noexcept {
+    read_ = nullptr;
+    is_due_ = false;
+  }
+
+ private:
+  static constexpr std::uint64_t most_between = 64;
+
+  struct Place {
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    DType dtype = DType::f32;
+  };
+  struct Known {
+    Place value;
+    Place gradient;
+  };
+
+  static Place place_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
+
+  void compare() {
+    const auto begin = std::chrono::steady_clock::now();
+    seen_ = 0;
+    read_(*this);
+    if (seen_ != known_.size()) {
+      throw Error(Errc::invalid_argument, "in step " + std::to_string(step_) + " the model's parameters() has " +
+                                              std::to_string(seen_) + " parameters, and had " +
+                                              std::to_string(known_.size()) +
+                                              " when DistributedDataParallel was given the model; make another "
+                                              "DistributedDataParallel for a model that has changed");
+    }
+    cost_ += std::chrono::steady_clock::now() - begin;
+  }
+
+  void require_same(const char* what, std::size_t i, const Parameter& parameter, const Place& before,
+                    const Place& now) const {
+    const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
+    if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
+    const std::string which =
+        "in step " + std::to_string(step_) + " the " + what + " of " + detail::quoted(i, parameter);
+    if (!is_same_kind) {
+      throw Error(Errc::invalid_argument,
+                  which + " has " + text(now) + ", and had " + text(before) +
+                      " when DistributedDataParallel was given the model; make another DistributedDataParallel for a "
+                      "model that has changed");
+    }
+    throw Error(Errc::invalid_argument,
+                which + (now.data == nullptr ? " has no memory, and had some" : " is at another address than") +
+                    " when DistributedDataParallel was given the model; a std::vector that grows moves its elements: "
+                    "keep the memory where it is, or make another DistributedDataParallel once it has moved");
+  }
+
+  static std::string text(const Place& place) { return std::to_string(place.bytes) + " bytes of " + name(place.dtype); }
+
+  Read read_;
+  std::optional<bool> every_step_;
+  std::vector<Known> known_;
+  std::size_t seen_ = 0;
+  std::uint64_t step_ = 0;
+  std::chrono::nanoseconds cost_{};  ///< in this step
+  bool remembers_ = false;
+  bool is_due_ = false;
+  bool is_cheap_ = false;
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -18479,50 +20326,80 @@ class ProducerLanes {
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
-/// How rank 0's work on a file ended, as all ranks are told: "yes", "no", or what it threw.
+/// How rank 0's work on a file ended, as all ranks are told: "yes", "no", or what it threw and which rank that is.
 struct FileOutcome {
-  static std::string of(const Error& error) {
+  static std::string of(const Error& error, int rank) {
     const bool posix = error.code().category() == std::generic_category();
     const bool own = error.code().category() == dtrain_category();
     const int code = posix || own ? error.code().value() : static_cast<int>(Errc::unsupported);  // a device's failure
-    return (posix ? "p" : "d") + std::to_string(code) + " " + printable(error.what());
+    return (posix ? "p" : "d") + std::to_string(code) + " " + std::to_string(rank) + " " + printable(error.what());
   }
 
   /// @returns whether it says "yes" @throws Error, the one that rank 0 has
   static bool read(std::string_view told) {
     if (told == "yes" || told == "no") return told == "yes";
-    int code = 0;
-    std::size_t at = 1;
-    for (; at < told.size() && told[at] >= '0' && told[at] <= '9' && at < 8; ++at) {
-      code = code * 10 + (told[at] - '0');
+    std::string_view rest = told.substr(std::min<std::size_t>(1, told.size()));
+    const int code = take_number(rest);
+    const int rank = take_number(rest);
+    const std::error_code as = told.starts_with("p") ? std::error_code(code, std::generic_category())
+                                                     : make_error_code(static_cast<Errc>(code));
+    throw Error(as, std::string(rest)).with_rank(rank);
+  }
+
+ private:
+  /// The digits at the front of `text`, which it is cut off from with the space behind them.
+  static int take_number(std::string_view& text) {
+    int number = 0;
+    std::size_t at = 0;
+    for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && at < 8; ++at) {
+      number = number * 10 + (text[at] - '0');
     }
-    const std::string sentence(told.substr(std::min(at + 1, told.size())));
-    if (told.starts_with("p")) throw Error(std::error_code(code, std::generic_category()), sentence);
-    throw Error(static_cast<Errc>(code), sentence);
+    text.remove_prefix(std::min(at + 1, text.size()));
+    return number;
   }
 };
 
-/// Runs `work()` on rank 0 and gives every rank its result or its Error. Collective, blocking.
-template <class Group, class Work>
-bool on_rank_0_blocking(const Group& group, Work work) {
-  const auto store = group.store().with_prefix("dtrain/rank 0/");
-  group.run_enqueued();  // other ranks may wait for it before they come here
-  if (group.rank() == 0) {
-    std::string outcome;
+/// Blocking: as long as rank 0 works and is alive; after each timeout() a warning says so.
+template <class Group, class Store>
+std::string outcome_blocking(const Group& group, const Store& store, const std::string& key, const std::string& doing) {
+  const Deadline::Clock::time_point began = Deadline::Clock::now();
+  for (;;) {
     try {
-      outcome = work() ? "yes" : "no";
+      return store.take_blocking(key, group.world_size() - 1, Deadline::after(group.timeout()));
     } catch (const Error& error) {
-      outcome = FileOutcome::of(error);
-    } catch (const std::exception& error) {  // out of memory, say: the others wait for an outcome
-      outcome = FileOutcome::of(Error(Errc::limit, std::string("rank 0's work on a file ended by ") + error.what()));
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      log(LogLevel::warning, "rank " + std::to_string(group.members().rank_in_job()) + ": after " +
+                                 seconds_text(Deadline::Clock::now() - began) + " rank " +
+                                 std::to_string(group.members().rank_in_job(0)) + " is still " + doing +
+                                 "; this rank waits as long as that one is alive");
     }
-    store.set_blocking("outcome", outcome);
   }
-  store.barrier_blocking("done");
-  const std::string outcome = store.get_blocking("outcome");
-  store.barrier_blocking("heard");
-  if (group.rank() == 0) {
-    store.erase_blocking("outcome");
+}
+
+/// Runs `work()` on rank 0 and gives every rank its result or its Error, which says where it happened.
+/// Collective, blocking: as long as rank 0 works. @param doing "writing the file x"
+template <class Group, class Work>
+bool on_rank_0_blocking(const Group& group, const std::string& doing, Work work) {
+  const auto store = group.store().with_prefix("dtrain/rank 0/");
+  const std::string key = std::to_string(group.next_number("rank 0"));
+  group.run_enqueued();  // other ranks may wait for it before they come here
+  if (group.rank() != 0) {
+    return FileOutcome::read(outcome_blocking(group, store, key, doing));
+  }
+  const int rank = group.members().rank_in_job();
+  const std::string where = group.world_size() == 1 ? std::string()
+                                                    : " (on rank " + std::to_string(rank) + " on host " +
+                                                          group.members().host + ", which does it for all ranks)";
+  std::string outcome;
+  try {
+    outcome = work() ? "yes" : "no";
+  } catch (const Error& error) {
+    outcome = FileOutcome::of(Error(error.code(), error.what() + where), rank);
+  } catch (const std::exception& error) {  // out of memory, say: the others wait for an outcome
+    outcome = FileOutcome::of(Error(Errc::limit, doing + " ended by " + error.what() + where), rank);
+  }
+  if (group.world_size() > 1) {
+    store.set_blocking(key, outcome);
   }
   return FileOutcome::read(outcome);
 }
@@ -18538,7 +20415,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The one thing a model's backward pass needs to know of dtrain; not a template, so that models can live in .cpp
 /// files. Threads: may be called from any thread, concurrently for different i. Lifetime: the step that made it.
-/// Blocking: no. @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
+/// Blocking: no; over NCCL the first that completes a bucket waits until it has on all ranks, which connect then.
+/// @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
 class Ready {
  public:
   /// What a step implements to be told.
@@ -18696,6 +20574,106 @@ class ReadyLedger {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/rearrangement.hpp
+
+/// @file
+/// Rearrangement: blocks of memory in another order, where there is no room for a second copy of them.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A stretch of memory that follows the one before it.
+struct Block {
+  std::size_t bytes = 0;
+  std::size_t target = 0;  ///< where it is to begin; the order of the targets is the wanted one
+};
+
+/// A merge sort that rotates instead of copying aside: of n blocks each byte is moved about log(n) times where they are
+/// in disorder, and not at all where they are in order.
+/// `copy(to, from, bytes)` copies between ranges that do not overlap, blocking.
+template <class Copy>
+class Rearrangement {
+ public:
+  /// @param scratch through which two ranges are exchanged; any size but 0
+  Rearrangement(std::byte* base, std::span<Block> blocks, std::span<std::byte> scratch, Copy copy)
+      : blocks_(blocks), scratch_(scratch), copy_(std::move(copy)) {
+    sort(0, blocks.size(), base);
+  }
+
+ private:
+  std::size_t bytes_of(std::size_t first, std::size_t last) const noexcept {
+    std::size_t bytes = 0;
+    for (; first < last; ++first) {
+      bytes += blocks_[first].bytes;
+    }
+    return bytes;
+  }
+
+  /// Blocks [first, last), which begin at `at`.
+  void sort(std::size_t first, std::size_t last, std::byte* at) {
+    if (last - first > 1) {
+      const std::size_t middle = first + (last - first) / 2;
+      sort(first, middle, at);
+      sort(middle, last, at + bytes_of(first, middle));
+      merge(first, middle, last, at);
+    }
+  }
+
+  /// [first, middle) and [middle, last) are in order.
+  void merge(std::size_t first, std::size_t middle, std::size_t last, std::byte* at) {
+    if (first == middle || middle == last || blocks_[middle - 1].target < blocks_[middle].target) {
+      return;
+    }
+    const auto before = [](const Block& one, const Block& other) { return one.target < other.target; };
+    const auto begin = blocks_.begin();
+    const auto iterator = [begin](std::size_t index) { return begin + static_cast<std::ptrdiff_t>(index); };
+    std::size_t left = first + (middle - first) / 2;
+    std::size_t right = middle + (last - middle) / 2;
+    if (middle - first >= last - middle) {
+      right =
+          static_cast<std::size_t>(std::lower_bound(iterator(middle), iterator(last), blocks_[left], before) - begin);
+    } else {
+      left =
+          static_cast<std::size_t>(std::upper_bound(iterator(first), iterator(middle), blocks_[right], before) - begin);
+    }
+    rotate(at + bytes_of(first, left), bytes_of(left, middle), bytes_of(middle, right));
+    std::rotate(iterator(left), iterator(middle), iterator(right));
+    const std::size_t meeting = left + (right - middle);
+    merge(first, left, meeting, at);
+    merge(meeting, right, last, at + bytes_of(first, meeting));
+  }
+
+  /// What `left` bytes from `at` hold comes behind the `right` bytes that follow them. The shorter side goes to where
+  /// it stays, in exchange for as much of the longer one.
+  void rotate(std::byte* at, std::size_t left, std::size_t right) {
+    while (left != 0 && right != 0) {
+      const std::size_t shorter = std::min(left, right);
+      exchange(at, left <= right ? at + right : at + left, shorter);
+      if (left <= right) {
+        right -= shorter;
+      } else {
+        at += shorter;
+        left -= shorter;
+      }
+    }
+  }
+
+  void exchange(std::byte* one, std::byte* other, std::size_t bytes) {
+    for (std::size_t done = 0; done < bytes;) {
+      const std::size_t piece = std::min(bytes - done, scratch_.size());
+      copy_(scratch_.data(), one + done, piece);
+      copy_(one + done, other + done, piece);
+      copy_(other + done, scratch_.data(), piece);
+      done += piece;
+    }
+  }
+
+  std::span<Block> blocks_;
+  std::span<std::byte> scratch_;
+  Copy copy_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/replanning.hpp
 
 /// @file
@@ -18725,27 +20703,135 @@ inline BucketPlan plan_again(const BucketPlan& plan, std::span<const GradientSiz
   return next;
 }
 
+/// Host memory on the way of gradients from one place to another: for all of them where that can be had, else for some.
+struct Scratch {
+  /// @throws std::bad_alloc where there is not even a page
+  explicit Scratch(std::size_t wanted) : bytes(wanted) {
+    constexpr std::size_t least = 4096;
+    const std::uint64_t available = backend::shared_memory::available_memory_bytes();
+    while (bytes > least && (bytes > available || !try_allocate())) {
+      bytes /= 2;
+    }
+    if (!memory) {
+      memory.reset(new std::byte[bytes]);
+    }
+  }
+  bool try_allocate() noexcept {
+    memory.reset(new (std::nothrow) std::byte[bytes]);
+    return memory != nullptr;
+  }
+
+  std::unique_ptr<std::byte[]> memory;
+  std::size_t bytes;
+};
+
+/// All gradients' places in the arena, in their present order, and where the plan has them.
+inline std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena) {
+  std::vector<std::pair<std::size_t, Block>> placed;
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
+      const auto offset = static_cast<std::size_t>(slot.place - arena);
+      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
+    }
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<Block> blocks;
+  for (const auto& [offset, block] : placed) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
 /// Blocking: moves all gradients to the places of `plan` and tells `bind` of those that live there; what they hold is
 /// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
+/// Where that is, too, they are moved within the arena, which takes longer.
 /// @param flow copies and clears; `wait` is what it waits with
 template <class Flow, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Flow& flow, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind) {
-  const std::unique_ptr<std::byte[]> kept(new std::byte[plan.arena_bytes]);
-  flow.copy(kept.get(), arena, plan.arena_bytes, wait);
-  flow.clear(arena, plan.arena_bytes);
+  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) { flow.copy(to, from, bytes, wait); };
+  const Scratch scratch(plan.arena_bytes);
+  const bool holds_all = scratch.bytes == plan.arena_bytes;
+  if (holds_all) {
+    copy(scratch.memory.get(), arena, plan.arena_bytes);
+    flow.clear(arena, plan.arena_bytes);
+  } else {
+    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
+    Rearrangement(arena, blocks, std::span(scratch.memory.get(), scratch.bytes), copy);
+  }
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
     const GradientSlot before = gradients[parameter];
     const TensorView view = gradients.move(parameter, plan);
+    std::byte* const place = gradients[parameter].place;
     if (before.is_bound() && before.bytes != 0) {
-      flow.copy(gradients[parameter].place, kept.get() + (before.place - arena), before.bytes, wait);
-      if (gradients[parameter].place != before.place) {
+      if (holds_all) {
+        copy(place, scratch.memory.get() + (before.place - arena), before.bytes);
+      }
+      if (place != before.place) {
         bind(parameter, view);
       }
+    } else if (!holds_all) {
+      flow.clear(place, before.bytes);
     }
   }
   flow.settle(wait);  // the zeros too: a graph that replays the next step does not come after this stream
 }
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/running_bucket.hpp
+
+/// @file
+/// The running bucket: what the communication of a step is at, for sentences about what it waits for.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A channel knows an operation's number and its buffer's length, which has padding in it; its user knows steps and
+/// gradients. Threads: any.
+class RunningBucket {
+ public:
+  void plan(const BucketPlan& plan) {
+    const std::lock_guard lock(mutex_);
+    buckets_.clear();
+    for (const PlannedBucket& bucket : plan.buckets) {
+      const std::size_t size = size_bytes(bucket.dtype);
+      buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
+    }
+  }
+
+  /// Step `step`, from 1, has come to bucket `bucket`.
+  void enter(std::uint64_t step, std::size_t bucket) noexcept {
+    bucket_.store(bucket, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+  }
+
+  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; what the operation itself says
+  /// before the first step.
+  std::string describe(backend::Operation operation) const {
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
+    const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
+    const std::string where =
+        is_buffer ? "" : "bucket " + std::to_string(bucket) + " of " + std::to_string(buckets_.size()) + " ";
+    if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
+      operation.count = buckets_[bucket].payload;
+    }
+    return to_string(operation) + " (" + where + "in step " + std::to_string(step) + ")";
+  }
+
+ private:
+  struct Bucket {
+    std::size_t elements;  ///< with padding
+    std::size_t payload;   ///< without
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Bucket> buckets_;
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<std::size_t> bucket_{0};
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -18758,12 +20844,15 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The same on every rank, what is recorded excepted.
 struct ReducerOptions {
-  bool allow_unused_parameters = false;  ///< what is not announced takes part with zeros
-  bool records_every_ready = false;      ///< and not only what happens once for each bucket
-  bool device_times = false;             ///< collectives that run on a device are timed there
-  std::size_t records = 1024;            ///< kept of the latest steps
-  std::vector<TensorView> buffers{};     ///< that every rank gets rank 0's of, in each step
+  bool allow_unused_parameters = false;      ///< what is not announced takes part with zeros
+  bool records_every_ready = false;          ///< and not only what happens once for each bucket
+  bool device_times = false;                 ///< collectives that run on a device are timed there
+  std::size_t records = 1024;                ///< kept of the latest steps
+  std::vector<TensorView> buffers{};         ///< that every rank gets rank 0's of, in each step
+  std::shared_ptr<RunningBucket> running{};  ///< is kept up to date
   Replanning replanning{};
+  AddressCheck::Read read_parameters{};   ///< of the model, for AddressCheck
+  std::optional<bool> check_addresses{};  ///< in every step, or not
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -19072,99 +21161,6 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Step;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/accumulation.hpp
-
-/// @file
-/// Accumulation: backward passes whose gradients stay on this rank, to be added to.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// While it lives, steps of the DistributedDataParallel that gave it reduce nothing. Movable. Threads: the one that
-/// drives the steps.
-class [[nodiscard]] NoSync {
- public:
-  explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
-  NoSync(NoSync&&) noexcept = default;
-  NoSync& operator=(NoSync&&) = delete;
-  ~NoSync() {
-    if (depth_) {
-      --*depth_;
-    }
-  }
-
- private:
-  std::shared_ptr<int> depth_;
-};
-
-/// What such steps have left in which gradients, for a next step that reduces without announcing them anew. Threads:
-/// `add` concurrently, for different parameters; everything else between steps.
-class AccumulatedGradients {
- public:
-  explicit AccumulatedGradients(std::size_t parameters) : entries_(parameters) {}
-
-  void add(std::size_t parameter, StreamHandle stream) noexcept { entries_[parameter] = {true, stream}; }
-  bool has(std::size_t parameter) const noexcept { return entries_[parameter].is_there; }
-  StreamHandle stream(std::size_t parameter) const noexcept { return entries_[parameter].stream; }
-  void clear() noexcept { entries_.assign(entries_.size(), {}); }
-
- private:
-  struct Entry {
-    bool is_there = false;
-    StreamHandle stream{};
-  };
-
-  std::vector<Entry> entries_;
-};
-
-/// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
-class Accumulation final : public Step::Target {
- public:
-  Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, AccumulatedGradients& accumulated,
-               const FailureContext& context) noexcept
-      : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context) {}
-
-  void ready(std::size_t parameter) override {
-    ledger_->check_index(parameter);
-    gradients_->require_no_stream(parameter);
-    add(parameter, {});
-  }
-
-  void ready(std::size_t parameter, StreamHandle stream) override {
-    ledger_->check_index(parameter);
-    gradients_->require_same_device(parameter, stream);
-    add(parameter, stream);
-  }
-
-  /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
-  /// would not know of it.
-  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
-    ledger_->check_index(parameter);
-    if (gradient.data != (*gradients_)[parameter].own) {
-      throw Error(Errc::invalid_argument,
-                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
-                      " came with other memory while no_sync() was held; add the gradient to the parameter's own, "
-                      "which the next step without no_sync() reduces");
-    }
-    ready(parameter, stream);
-  }
-
-  void finish() override { context_->latch->throw_if_failed(context_->rank); }
-  void abandon(bool) noexcept override {}  // nobody waits for it
-
- private:
-  void add(std::size_t parameter, StreamHandle stream) {
-    context_->latch->throw_if_failed(context_->rank);
-    accumulated_->add(parameter, stream);
-  }
-
-  const ReadyLedger* ledger_;
-  const GradientTable* gradients_;
-  AccumulatedGradients* accumulated_;
-  const FailureContext* context_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/step_record.hpp
 
 /// @file
@@ -19384,7 +21380,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  std::chrono::nanoseconds forward{};        ///< from the end of a step to begin(): forward pass, optimizer, data
+  /// From the end of a pass to begin(): forward pass, optimizer, data. Passes under no_sync() count, as in `backward`.
+  std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< collectives running
   std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called; on a device, while it computed
@@ -19393,8 +21390,9 @@ struct StepTimes {
 
 /// What a meter takes note of beside what costs a clock's reading.
 struct Metering {
-  bool every_ready = false;   ///< and what else makes the records complete
-  bool device_times = false;  ///< of collectives that run on a device
+  bool every_ready = false;                  ///< and what else makes the records complete
+  bool device_times = false;                 ///< of collectives that run on a device
+  std::shared_ptr<RunningBucket> running{};  ///< is told of each bucket; may be null
 };
 
 /// Writes the step records and adds up the times. Steady state: allocates nothing. Threads: stamps run on the
@@ -19413,21 +21411,34 @@ class StepMeter {
 
   /// @param records that the ring holds
   StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
-      : recorder_(records), metering_(metering), spans_(buckets) {}
+      : recorder_(records), metering_(std::move(metering)), spans_(buckets) {}
 
   bool is_complete() const noexcept { return metering_.every_ready; }
   bool wants_device_times() const noexcept { return metering_.device_times; }
 
-  void replan(std::size_t buckets) { spans_ = std::vector<Span>(buckets); }
+  /// Between steps.
+  void plan(const BucketPlan& plan) {
+    spans_ = std::vector<Span>(plan.buckets.size());
+    if (metering_.running) metering_.running->plan(plan);
+  }
 
   void begin() noexcept {
     const auto now = Clock::now();
     ++step_;
-    if (end_ != Clock::time_point{}) {
-      forward_ = now - end_;
-    }
-    begin_ = now;
+    end_forward(now);
     recorder_.note(step_, StepEvent::begun, 0, now);
+  }
+
+  /// The same for a pass that reduces nothing: it counts with the step that reduces what it leaves.
+  void begin_unreduced() noexcept {
+    end_forward(Clock::now());
+    is_unreduced_ = true;
+  }
+  void finished_unreduced() noexcept {
+    if (!std::exchange(is_unreduced_, false)) return;
+    end_ = Clock::now();
+    backward_ += end_ - begin_;
+    ++unreduced_;
   }
 
   void ready(std::size_t parameter) noexcept {
@@ -19451,8 +21462,9 @@ class StepMeter {
   void finished(bool measured) noexcept {
     end_ = Clock::now();
     recorder_.note(step_, StepEvent::finished, 0, end_);
-    times_.forward += forward_;
-    times_.backward += waiting_ - begin_;
+    times_.forward += std::exchange(forward_, {});
+    times_.backward += std::exchange(backward_, {}) + (waiting_ - begin_);
+    unreduced_passes_ += std::exchange(unreduced_, 0);
     times_.exposed += end_ - waiting_;
     if (measured) {
       add_communication();
@@ -19480,6 +21492,9 @@ class StepMeter {
   /// Those that `communication` and `hidden` are sums over, and `exposed` where a device measured it.
   std::uint64_t measured_steps() const noexcept { return measured_steps_; }
 
+  /// Those that `forward` and `backward` are sums over besides the steps.
+  std::uint64_t unreduced_passes() const noexcept { return unreduced_passes_; }
+
   const StepRecorder& recorder() const noexcept { return recorder_; }
 
  private:
@@ -19491,9 +21506,19 @@ class StepMeter {
     std::atomic<Clock::rep> reduced{0};
   };
 
+  void end_forward(Clock::time_point now) noexcept {
+    if (end_ != Clock::time_point{}) {
+      forward_ += now - end_;
+    }
+    begin_ = now;
+  }
+
   void reached(const Stamp& stamp) noexcept {
     const auto now = Clock::now();
     recorder_.note(stamp.step, stamp.event, stamp.bucket, now);
+    if (stamp.event == StepEvent::started && metering_.running) {
+      metering_.running->enter(stamp.step, stamp.bucket);
+    }
     if (stamp.bucket < spans_.size()) {
       Span& span = spans_[stamp.bucket];
       (stamp.event == StepEvent::started ? span.started : span.reduced)
@@ -19520,8 +21545,117 @@ class StepMeter {
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};
-  Clock::time_point end_{};  ///< of the step before; the epoch where there was none
+  Clock::time_point end_{};  ///< of the pass before; the epoch where there was none
+  /// @name Since the last step's end.
+  /// @{
   std::chrono::nanoseconds forward_{};
+  std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
+  std::uint64_t unreduced_ = 0;
+  /// @}
+  bool is_unreduced_ = false;  ///< the pass that is under way
+  std::uint64_t unreduced_passes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/accumulation.hpp
+
+/// @file
+/// Accumulation: backward passes whose gradients stay on this rank, to be added to.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// While it lives, steps of the DistributedDataParallel that gave it reduce nothing. Movable. Threads: the one that
+/// drives the steps.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (depth_) {
+      --*depth_;
+    }
+  }
+
+ private:
+  std::shared_ptr<int> depth_;
+};
+
+/// What such steps have left in which gradients, for a next step that reduces without announcing them anew. Threads:
+/// `add` concurrently, for different parameters; everything else between steps.
+class AccumulatedGradients {
+ public:
+  explicit AccumulatedGradients(std::size_t parameters) : entries_(parameters) {}
+
+  void add(std::size_t parameter, StreamHandle stream) noexcept { entries_[parameter] = {true, stream}; }
+  bool has(std::size_t parameter) const noexcept { return entries_[parameter].is_there; }
+  StreamHandle stream(std::size_t parameter) const noexcept { return entries_[parameter].stream; }
+  void clear() noexcept { entries_.assign(entries_.size(), {}); }
+
+ private:
+  struct Entry {
+    bool is_there = false;
+    StreamHandle stream{};
+  };
+
+  std::vector<Entry> entries_;
+};
+
+/// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
+class Accumulation final : public Step::Target {
+ public:
+  Accumulation(const ReadyLedger& ledger, const GradientTable& gradients, AccumulatedGradients& accumulated,
+               const FailureContext& context, StepMeter& meter) noexcept
+      : ledger_(&ledger), gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+
+  Step begin() noexcept {
+    meter_->begin_unreduced();
+    return Step(*this);
+  }
+
+  void ready(std::size_t parameter) override {
+    ledger_->check_index(parameter);
+    gradients_->require_no_stream(parameter);
+    add(parameter, {});
+  }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
+    ledger_->check_index(parameter);
+    gradients_->require_same_device(parameter, stream);
+    add(parameter, stream);
+  }
+
+  /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
+  /// would not know of it.
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    ledger_->check_index(parameter);
+    if (gradient.data != (*gradients_)[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
+                      " came with other memory while no_sync() was held; add the gradient to the parameter's own, "
+                      "which the next step without no_sync() reduces");
+    }
+    ready(parameter, stream);
+  }
+
+  void finish() override {
+    meter_->finished_unreduced();
+    context_->latch->throw_if_failed(context_->rank);
+  }
+  void abandon(bool) noexcept override {}  // nobody waits for it
+
+ private:
+  void add(std::size_t parameter, StreamHandle stream) {
+    context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(parameter, stream);
+  }
+
+  const ReadyLedger* ledger_;
+  const GradientTable* gradients_;
+  AccumulatedGradients* accumulated_;
+  const FailureContext* context_;
+  StepMeter* meter_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -20145,8 +22279,9 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records, metering),
+        meter_(ranges_.size(), records, std::move(metering)),
         flow_(stream, gradients_, plan_, meter_) {
+    meter_.plan(plan_);
     if constexpr (!Flow::copies_on_stream) {
       flow_.when_there_is_room([this] { queue_.resume_if_held(launching()); });
     }
@@ -20241,7 +22376,7 @@ class Pipeline {
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
     queue_.plan(parameter_counts(plan_));
-    meter_.replan(ranges_.size());
+    meter_.plan(plan_);
     flow_.replan();
   }
 
@@ -20338,6 +22473,8 @@ struct ReducerStatistics {
   /// Those that these two are sums over, and times.exposed with them: on host streams all; on CUDA, where
   /// DdpOptions::device_times wants it, those that the device is done with and could be timed.
   std::uint64_t measured_steps = 0;
+  std::uint64_t unreduced_passes = 0;           ///< under no_sync(), before these steps
+  const char* why_nothing_is_hidden = nullptr;  ///< where communication runs in finish() only
 };
 
 namespace detail {
@@ -20353,7 +22490,7 @@ inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t
 }  // namespace detail
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
-/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out.
+/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out, why next to nothing was hidden stands behind it.
 inline std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
@@ -20367,11 +22504,17 @@ inline std::string to_string(const ReducerStatistics& statistics) {
                 statistics.steps == 0
                     ? 0.0
                     : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
-  return "a step of " + std::to_string(statistics.steps) + ": " + part("forward ", times.forward) +
+  const bool explained = statistics.why_nothing_is_hidden != nullptr && 100 * times.hidden < times.communication;
+  const std::string why = explained ? std::string(": ") + statistics.why_nothing_is_hidden : "";
+  const std::string passes = statistics.unreduced_passes == 0
+                                 ? ""
+                                 : " and " + std::to_string(statistics.unreduced_passes) + " passes under no_sync()";
+  return "a step of " + std::to_string(statistics.steps) + passes + ": " + part("forward ", times.forward) +
          part(", backward ", times.backward) +
-         (statistics.is_measured ? measured(", communication ", times.communication) +
-                                       measured(" (hidden ", times.hidden) + ")" + measured(", exposed ", times.exposed)
-                                 : part(", finish ", times.exposed)) +
+         (statistics.is_measured
+              ? measured(", communication ", times.communication) + measured(" (hidden ", times.hidden) + why + ")" +
+                    measured(", exposed ", times.exposed)
+              : part(", finish ", times.exposed)) +
          ", " + bytes + " in " + std::to_string(statistics.buckets) +
          (statistics.buckets == 1 ? " bucket" : " buckets");
 }
@@ -20401,11 +22544,12 @@ class Reducer final : public Step::Target {
           FailureContext context, ReducerOptions options = {})
       : context_(std::move(context)),
         options_(std::move(options)),
-        owner_(new Pipeline<Communicator>(std::move(communicator), stream, parameters, options_.buffers,
-                                          std::move(plan), op, context_, options_.records,
-                                          Metering{options_.records_every_ready, options_.device_times})),
+        owner_(new Pipeline<Communicator>(
+            std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
+            options_.records, Metering{options_.records_every_ready, options_.device_times, options_.running})),
         ledger_(pipeline_.gradients().names()),
-        accumulated_(parameters.size()) {
+        accumulated_(parameters.size()),
+        addresses_(std::move(options_.read_parameters), options_.check_addresses) {
     ledger_.observe_order(options_.replanning.agree != nullptr);
     if (options_.replanning.publish) {
       pipeline_.when_all_are_there([this] { options_.replanning.publish(ledger_.observed_order()); });
@@ -20437,10 +22581,15 @@ class Reducer final : public Step::Target {
     return pipeline_.bind(parameter, context_);
   }
 
+  /// From now on the model's parameters stay where it says that they are now. After the last bind.
+  void remember_addresses() { addresses_.remember(); }
+
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
   /// that failed.
-  Step begin() {
-    throw_if_unusable();
+  /// @param caller what the user called, for sentences
+  Step begin(const char* caller = "begin()") {
+    throw_if_unusable(caller);
+    or_tell([&] { addresses_.begin_step(steps_ + 1); });
     pipeline_.begin_step();
     ledger_.begin_step();
     under_way_ = true;
@@ -20448,16 +22597,18 @@ class Reducer final : public Step::Target {
   }
 
   /// What begin() throws.
-  void throw_if_unusable() const {
+  void throw_if_unusable(const char* caller = "begin()") const {
     if (under_way_ && !ledger_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
     backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
-                  ledger_.is_open()
-                      ? "begin() came while a step was under way; finish() it first"
-                      : "begin() came after a step that failed; gradients are no longer the same on all ranks");
+                  caller + std::string(ledger_.is_open()
+                                           ? " came while a step was under way; finish() it first, or let the "
+                                             "backward() that it is in return"
+                                           : " came after a step that failed; gradients are no longer the same on all "
+                                             "ranks"));
     }
   }
 
@@ -20523,6 +22674,7 @@ class Reducer final : public Step::Target {
     context_.step_abandoned = nullptr;
     pipeline_.when_all_are_there({});
     options_.replanning = {};
+    addresses_.forget();
   }
 
   ReducerStatistics statistics() const noexcept {
@@ -20532,7 +22684,8 @@ class Reducer final : public Step::Target {
             plan().buckets.size(),
             meter.times(),
             Pipeline<Communicator>::Flow::is_measured || meter.measured_steps() > 0,
-            meter.measured_steps()};
+            meter.measured_steps(),
+            meter.unreduced_passes()};
   }
 
   /// The latest step records. Threads: any.
@@ -20542,7 +22695,9 @@ class Reducer final : public Step::Target {
   const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
 
   /// Target of a step that reduces nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept { return {ledger_, pipeline_.gradients(), accumulated_, context_}; }
+  Accumulation accumulation() noexcept {
+    return {ledger_, pipeline_.gradients(), accumulated_, context_, pipeline_.meter()};
+  }
 
   /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
   std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
@@ -20568,8 +22723,8 @@ class Reducer final : public Step::Target {
       act();
     } catch (const JobFailed&) {
       throw;  // no news to them
-    } catch (const std::exception& error) {
-      context_.report_exception(error.what());
+    } catch (...) {
+      context_.report_exception(exception_text());
       throw;
     }
   }
@@ -20577,6 +22732,7 @@ class Reducer final : public Step::Target {
   void complete_or_throw() {
     or_tell([&] {
       pipeline_.throw_if_launch_failed();
+      addresses_.end_step();
       if (const std::string missing = ledger_.missing(); !missing.empty()) {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
@@ -20608,7 +22764,10 @@ class Reducer final : public Step::Target {
   /// Once, where it is wanted and no graph holds addresses.
   void replan() {
     if (Replanning& replanning = options_.replanning; replanning.agree && pipeline_.flow().may_move()) {
-      or_tell([&] { pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_); });
+      or_tell([&] {
+        pipeline_.replan(replanning.agree(ledger_.observed_order()), replanning, context_);
+        addresses_.remember();  // bound gradients have moved
+      });
       replanning = {};
     }
     pipeline_.when_all_are_there({});
@@ -20621,6 +22780,7 @@ class Reducer final : public Step::Target {
   Pipeline<Communicator>& pipeline_ = *owner_;
   ReadyLedger ledger_;
   AccumulatedGradients accumulated_;
+  AddressCheck addresses_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed
@@ -20676,7 +22836,7 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   }
   if (rank != 0) {
     store.set_blocking(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline);
-    const std::string told = store.get_blocking(prefix + "slowest", deadline);
+    const std::string told = store.take_blocking(prefix + "slowest", world_size - 1, deadline);
     std::string_view rest = told;
     slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
     slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
@@ -20686,8 +22846,7 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   double sum = static_cast<double>(computing);
   for (int other = 1; other < world_size; ++other) {
     const std::string key = prefix + "computing/" + std::to_string(other);
-    const std::string told = store.get_blocking(key, deadline);
-    store.erase_blocking(key, deadline);
+    const std::string told = store.take_blocking(key, 1, deadline);
     std::string_view rest = told;
     const std::chrono::nanoseconds of_other(detail::take_number(rest));
     sum += static_cast<double>(of_other.count());
@@ -20970,6 +23129,16 @@ void publish(Store& store, const std::string& prefix, std::string_view bytes, in
   store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
 }
 
+/// What publish set is gone.
+template <class Store>
+void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+  for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
+    store.erase_blocking(prefix + "description/" + std::to_string(piece), deadline);
+  }
+  store.erase_blocking(prefix + "publisher", deadline);
+  store.erase_blocking(prefix + "summary", deadline);
+}
+
 /// 0 for anything else than a number up to `most`.
 inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
   std::size_t number = 0;
@@ -21021,6 +23190,9 @@ void agree_blocking(Store store, const std::string& prefix, const ModelDescripti
       context.latch->block_until_failed(deadline);
     }
     store.barrier_blocking(prefix + "agreed", deadline);
+    if (rank == 0) {
+      detail::erase_published(store, prefix, bytes, deadline);
+    }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
     throw;
@@ -21076,14 +23248,15 @@ async::Task<void> publish_order(Store store, std::string prefix, std::vector<std
   }
 }
 
-/// Blocking: until rank 0 has published its order of `count` parameters. @throws the job's first cause; Error (timeout)
+/// Blocking: until rank 0 has published its order of `count` parameters, which each of the other ranks of so many reads
+/// once. @throws the job's first cause; Error (timeout)
 template <class Store>
-std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count,
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count, int world_size,
                                              const FailureContext& context, Deadline deadline) {
   std::string bytes;
   try {
     for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
-      bytes += store.get_blocking(detail::order_key(prefix, piece), deadline);
+      bytes += store.take_blocking(detail::order_key(prefix, piece), world_size - 1, deadline);
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
@@ -21097,7 +23270,7 @@ template <class Group>
 void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
   const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
   replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
-    if (group.rank() != 0) return;
+    if (group.rank() != 0 || group.world_size() == 1) return;
     const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
     const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
     *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
@@ -21105,11 +23278,13 @@ void agree_on_order(Replanning& replanning, Group group, const std::string& pref
   replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group.timeout());
     group.run_enqueued();  // other ranks may wait for it before they have theirs
+    if (group.rank() != 0) {
+      return read_order_blocking(group.store(), prefix, order.size(), group.world_size(), context, deadline);
+    }
     if (*said) {
       (*said)(deadline);
-      return order;
     }
-    return read_order_blocking(group.store(), prefix, order.size(), context, deadline);
+    return order;
   };
 }
 
@@ -21401,7 +23576,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
     description.parameters[i].device = tensors[i].value.device.kind;
   }
   const Deadline deadline = Deadline::after(group.timeout());
-  const auto count = group.store().add_blocking("dtrain/checkpoint/loads/" + std::to_string(group.rank()), 1, deadline);
+  const int count = group.next_number("checkpoint");
   const FailureContext context{
       group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
   agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", description, group.rank(), context,
@@ -21414,27 +23589,30 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
 /// looked at: what all ranks have alike is saved. Tensors are in host memory or, with a backend of device memory, on
 /// the device; then what writes them has run, or is enqueued on the group's stream. Collective, blocking: until the
-/// file is on the disk, timeout() at most.
-/// @throws Error on every rank, with the same sentence, where the file cannot be written: who catches it can go on;
+/// file is on the disk, however long that takes a rank 0 that is alive.
+/// @throws Error on every rank, with the same sentence, which names the rank that writes, where the file cannot be
+/// written: who catches it can go on;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   group.throw_if_failed();
-  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+  static_cast<void>(detail::on_rank_0_blocking(group, "writing the file " + printable(path), [&] {
     write_checkpoint_file(path, tensors, values_of(group));
     return true;
   }));
 }
 
 /// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
-/// after the model is wrapped. Collective, blocking. @returns false on every rank where rank 0 has no such file
+/// after the model is wrapped. Collective, blocking: as save_checkpoint_blocking. @returns false on every rank where
+/// rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
 /// leaves the values as they were unless the file changes while it is read; the job's first cause
 template <class Group>
 bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  if (!detail::on_rank_0_blocking(group, [&] { return read_checkpoint_file(path, tensors, values_of(group)); })) {
+  const auto read = [&] { return read_checkpoint_file(path, tensors, values_of(group)); };
+  if (!detail::on_rank_0_blocking(group, "reading the checkpoint " + printable(path), read)) {
     return false;
   }
   for (const NamedTensor& tensor : tensors) {
@@ -21709,15 +23887,13 @@ void put_pieces_blocking(const Store& store, const std::string& key, const std::
 template <class Store>
 std::string take_pieces_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_piece_bytes + 1;
-  const std::string told = store.get_blocking(key);
+  const std::string told = store.take_blocking(key, 1);
   const std::size_t pieces = std::min<std::size_t>(std::strtoull(told.c_str(), nullptr, 10), most);
   std::string text;
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::string name = key + "/" + std::to_string(piece);
-    text += store.get_blocking(name);
-    store.erase_blocking(name);
+    text += store.take_blocking(name, 1);
   }
-  store.erase_blocking(key);
   return text;
 }
 
@@ -21725,7 +23901,8 @@ std::string take_pieces_blocking(const Store& store, const std::string& key) {
 
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace that Perfetto and
 /// chrome://tracing open, on rank 0's clock. Ranks on other hosts have their offset estimated now, and the trace says
-/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: timeout() at most.
+/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: as long as rank 0
+/// writes.
 /// @param parameters names for the gradients, in the order of parameters(); rank 0's count
 /// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
 template <class Group>
@@ -21740,7 +23917,7 @@ void write_timeline_blocking(const Group& group, const std::string& path, std::v
   if (group.rank() != 0) {
     detail::put_pieces_blocking(store, std::to_string(group.rank()), serialise(own, most));
   }
-  static_cast<void>(detail::on_rank_0_blocking(group, [&] {
+  static_cast<void>(detail::on_rank_0_blocking(group, "writing the file " + printable(path), [&] {
     std::vector<RankTimeline> all;
     all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
@@ -21785,6 +23962,44 @@ concept WritableHostValues = HostValues<Values> && requires(Values& values) {
 
 namespace detail {
 
+/// An integer without a DType of its own, such as std::int8_t or unsigned: moved as what has its size, not reduced.
+template <class T>
+concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
+                                    (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
+
+template <MovedOnly T>
+inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
+                                  : sizeof(T) == 4 ? DType::i32
+                                                   : DType::i64;
+
+template <class Values>
+concept MovedOnlyValues = requires(Values& values) {
+  requires MovedOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+};
+template <class Values>
+concept WritableMovedOnlyValues = MovedOnlyValues<Values> && requires(Values& values) {
+  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
+};
+
+template <class T, std::size_t Extent>
+BufferView moved_write_view(std::span<T, Extent> values) noexcept {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size(), moved_as<T>, {}};
+}
+template <class T, std::size_t Extent>
+ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
+}
+
+/// @returns false, and says why to who reduces such values
+template <class Values>
+constexpr bool refuse_reduction() noexcept {
+  static_assert(sizeof(Values) == 0,
+                "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
+                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
+                "dtrain/group/buffers.hpp)");
+  return false;
+}
+
 template <class Values>
 inline constexpr bool is_span = false;
 template <class T, std::size_t Extent>
@@ -21815,6 +24030,11 @@ struct WriteBuffer : BufferView {
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
   noexcept : BufferView(detail::write_view(std::span(values))) {}
+
+  template <detail::WritableMovedOnlyValues Values>
+  WriteBuffer(Values&&) noexcept {
+    static_cast<void>(detail::refuse_reduction<Values>());
+  }
 };
 
 /// What a collective reads. Lifetime: the memory outlives the work.
@@ -21824,6 +24044,31 @@ struct ReadBuffer : ConstBufferView {
 
   template <HostValues Values>
   ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
+
+  template <detail::MovedOnlyValues Values>
+  ReadBuffer(const Values&) noexcept {
+    static_cast<void>(detail::refuse_reduction<Values>());
+  }
+};
+
+/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides.
+struct MovedWriteBuffer : WriteBuffer {
+  using WriteBuffer::WriteBuffer;
+
+  template <detail::MovedOnly T, std::size_t Extent>
+  MovedWriteBuffer(std::span<T, Extent> values) noexcept : WriteBuffer(detail::moved_write_view(values)) {}
+
+  template <detail::WritableMovedOnlyValues Values>
+  requires(!detail::is_span<std::remove_const_t<Values>>) MovedWriteBuffer(Values& values)
+  noexcept : WriteBuffer(detail::moved_write_view(std::span(values))) {}
+};
+
+/// What it reads.
+struct MovedReadBuffer : ReadBuffer {
+  using ReadBuffer::ReadBuffer;
+
+  template <detail::MovedOnlyValues Values>
+  MovedReadBuffer(const Values& values) noexcept : ReadBuffer(detail::moved_read_view(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)
 
@@ -21837,7 +24082,8 @@ struct ReadBuffer : ConstBufferView {
 namespace DTRAIN_NAMESPACE::group {
 
 /// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
-/// the rank has failed instead, and the others are told. Threads: all members from any thread, leave_blocking and the
+/// the rank has failed instead, and the others are told. A process that was forked since is not the rank: there
+/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the
 /// end from one.
 class Job {
  public:
@@ -21858,11 +24104,13 @@ class Job {
 
   ~Job();
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs.
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs, and in a process that was forked
+  /// since.
   void require_may_block() const;
 
-  /// Blocking: until the job knows, 2 s at most.
-  void report_exception(const std::string& text) noexcept;
+  /// @param whose the rank that the exception is about, where that is another one. Blocking: until the job knows, 2 s
+  /// at most.
+  void report_exception(const std::string& text, std::optional<int> whose = {}) noexcept;
 
   /// The same after `grace`, in which somebody may report something better. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
@@ -21900,12 +24148,13 @@ class Job {
   const std::shared_ptr<ddp::Claims> claims = std::make_shared<ddp::Claims>();  ///< of this rank's wrappers
 
  private:
-  Cause exception_cause(std::string text) const;
+  Cause exception_cause(std::string text, std::optional<int> whose = {}) const;
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;
   std::vector<std::shared_ptr<void>> kept_;  ///< goes before what it stands on
   bool left_ = false;
+  const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 
@@ -22029,13 +24278,19 @@ class Circle final : private Job::Closable {
   /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
   rendezvous::Store store() const {
     rendezvous::Store store = job_->participant.store().with_timeout(job_->timeout);
-    return is_whole() ? store : store.with_prefix(prefix_).with_parties(members_.world_size);
+    return is_whole() ? store : store.with_prefix(prefix_).with_parties(parties_);
+  }
+
+  /// 1, 2, ... for each purpose.
+  int next_number(const std::string& purpose) {
+    const std::lock_guard lock(numbers_mutex_);
+    return ++numbers_[purpose];
   }
 
   /// Collective, blocking: a channel of its own for the ranks of this circle.
-  Communicator open_channel(const std::string& purpose) {
+  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe) {
     job_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)));
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)), describe);
   }
 
   /// Collective, blocking: a circle of the ranks that give the same color, ordered by key, then by rank.
@@ -22047,10 +24302,7 @@ class Circle final : private Job::Closable {
     Communicator& whole = live();
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
     Communicator part = told([&] { return whole.split_blocking(color, key, Deadline::after(job_->timeout)); });
-    rendezvous::Membership members = members_;
-    members.job_rank = members_.rank_in_job();
-    members.rank = part.rank();
-    members.world_size = part.size();
+    rendezvous::Membership members = part.members();
     std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
     std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix));
     circle->ends_->communicator.emplace(std::move(part));
@@ -22082,6 +24334,9 @@ class Circle final : private Job::Closable {
         job_(std::move(job)),
         members_(std::move(members)),
         prefix_(std::move(prefix)),
+        parties_(is_whole()
+                     ? nullptr
+                     : std::make_shared<const rendezvous::RankSet>(rendezvous::RankSet::of(members_.ranks_in_job()))),
         ends_(std::make_shared<Ends>()) {
     enlist(ends_->stream);
     static_cast<void>(ends_->stream.ref());  // on this thread's device, if streams have one
@@ -22116,7 +24371,7 @@ class Circle final : private Job::Closable {
     }
   }
 
-  Communicator open(const std::string& purpose) const {
+  Communicator open(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
     const backend::ChannelContext context{members_,
@@ -22124,16 +24379,20 @@ class Circle final : private Job::Closable {
                                           job_->participant.store().with_prefix(name + "/"),
                                           job_->participant.failure(),
                                           job_->timeout,
-                                          [streams = job_->streams] { streams->run_what_nobody_runs(); }};
+                                          [streams = job_->streams] { streams->run_what_nobody_runs(); },
+                                          describe};
     return Backend::open_blocking(context, Deadline::after(job_->timeout));
   }
 
   std::shared_ptr<Job> job_;
   const rendezvous::Membership members_;
-  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  const std::string prefix_;                                  ///< of keys and channel names; empty for the whole job
+  const std::shared_ptr<const rendezvous::RankSet> parties_;  ///< of the barriers of a part
   std::shared_ptr<Ends> ends_;
   std::atomic<int> channels_opened_{0};
   int splits_ = 0;
+  std::mutex numbers_mutex_;
+  std::map<std::string, int> numbers_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -22150,8 +24409,9 @@ namespace DTRAIN_NAMESPACE::group {
 /// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
 /// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
 /// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
-/// std::span, std::vector, std::array or array of a dtrain::Element. With a backend of device memory,
-/// all_reduce_blocking and broadcast_blocking take host memory besides, which is copied there and back.
+/// std::span, std::vector, std::array or array of a dtrain::Element, or, where nothing is reduced, of any integers of
+/// 1, 4 or 8 bytes. With a backend of device memory, all_reduce_blocking and broadcast_blocking take host memory
+/// besides, which is copied there and back.
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
@@ -22182,13 +24442,27 @@ class Collectives {
   }
   void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
 
+  /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
+  /// @returns the reduction of every rank's `value`
+  template <class Number>
+  Number all_reduce(Number value, ReduceOp op) const {
+    static_assert(Element<Number>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
+                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for a buffer call "
+                  "all_reduce_blocking(values, op)");
+    if constexpr (Element<Number>) {
+      all_reduce_blocking(std::span(&value, 1), op);
+    }
+    return value;
+  }
+
   /// `buffer` gets rank `root`'s content.
-  void broadcast(WriteBuffer buffer, int root, Stream stream) const {
+  void broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
     Communicator& channel = live();
     backend::check_broadcast(buffer, root, channel.size());
     channel.broadcast(buffer, root, stream);
   }
-  void broadcast_blocking(WriteBuffer buffer, int root) const {
+  void broadcast_blocking(MovedWriteBuffer buffer, int root) const {
     if constexpr (Passage<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
@@ -22217,48 +24491,49 @@ class Collectives {
 
   /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
   /// disjoint.
-  void all_gather(ReadBuffer input, WriteBuffer output,
+  void all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
     backend::check_all_gather(input, output, channel.rank(), channel.size());
     channel.all_gather(input, output, stream);
   }
-  void all_gather_blocking(ReadBuffer input, WriteBuffer output) const requires backend::CanAllGather<Communicator> {
+  void all_gather_blocking(MovedReadBuffer input,
+                           MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
     all_gather(input, output, stream());
     wait();
   }
 
   /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
-  void send(ReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  void send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("send", input, peer, channel.rank(), channel.size());
     channel.send(input, peer, stream);
   }
-  void send_blocking(ReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+  void send_blocking(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
     send(input, peer, stream());
     wait();
   }
 
   /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
-  void recv(WriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  void recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("recv", output, peer, channel.rank(), channel.size());
     channel.recv(output, peer, stream);
   }
-  void recv_blocking(WriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+  void recv_blocking(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
     recv(output, peer, stream());
     wait();
   }
 
   /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
   /// disjoint.
-  void send_recv(ReadBuffer input, int to, WriteBuffer output, int from,
+  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_send_recv(input, to, output, from, channel.size());
     channel.send_recv(input, to, output, from, stream);
   }
-  void send_recv_blocking(ReadBuffer input, int to, WriteBuffer output,
+  void send_recv_blocking(MovedReadBuffer input, int to, MovedWriteBuffer output,
                           int from) const requires backend::CanSendRecv<Communicator> {
     send_recv(input, to, output, from, stream());
     wait();
@@ -22444,15 +24719,23 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   void throw_if_failed() const { this->barrier_blocking(); }
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
-  /// the same order; `purpose` appears in messages.
-  Communicator open_channel(const std::string& purpose) const { return circle_->open_channel(purpose); }
+  /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
+  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
+    return circle_->open_channel(purpose, describe);
+  }
+
+  /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
+  /// used once. Blocking: no. Threads: any.
+  int next_number(const std::string& purpose) const { return circle_->next_number(purpose); }
 
   /// What this rank's wrappers have taken, in all its groups. For DistributedDataParallel.
   const std::shared_ptr<ddp::Claims>& claims() const noexcept { return job().claims; }
 
   /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
-  /// Blocking: until the job knows, 2 s at most.
-  void report_exception(const std::string& text) const noexcept { job().report_exception(text); }
+  /// Blocking: until the job knows, 2 s at most. @param whose Error::rank(): the rank of the job that it is about
+  void report_exception(const std::string& text, std::optional<int> whose = {}) const noexcept {
+    job().report_exception(text, whose);
+  }
 
   /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is
   /// given 100 ms to report it first. Blocking: no.
@@ -22477,7 +24760,8 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
     }
   }
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself.
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself;
+  /// and in a process that the rank forked.
   void require_may_block() const { job().require_may_block(); }
 
  private:
@@ -22530,10 +24814,10 @@ namespace DTRAIN_NAMESPACE {
 
 /// `DistributedDataParallel ddp{model, group};`
 ///
-/// Lifetime: borrows the model, whose parameters stay at their addresses; keeps the group. Gradients that the model let
-/// be placed (bind_gradient) live in memory of this object: after its destruction the model must not touch them, unless
-/// gradient_memory() is kept; such a model is in one wrapper at a time. Threads: one drives the steps; a step's `ready`
-/// may be called from any.
+/// Lifetime: borrows the model, whose parameters stay at their addresses (DdpOptions::check_addresses); keeps the
+/// group. Gradients that the model let be placed (bind_gradient) live in memory of this object: after its destruction
+/// the model must not touch them, unless gradient_memory() is kept; such a model is in one wrapper at a time. Threads:
+/// one drives the steps; a step's `ready` may be called from any.
 ///
 /// On CUDA every `ready` names the stream that produces the gradient; finish() lets that stream wait for the reduction
 /// and returns, so that what is enqueued on it next (the optimizer) reads reduced gradients, and the host is free. From
@@ -22559,7 +24843,7 @@ class DistributedDataParallel {
   /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits;
   /// (invalid_argument) for a model that another wrapper has bound; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : group_(std::move(group)), driver_(std::make_shared<Driver>(group_)) {
+      : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else the assertion above has said it
       try {
         construct(model, options);
@@ -22593,28 +24877,18 @@ class DistributedDataParallel {
   /// text; and as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
-    Step step = begin();
+    Step step = begin("backward()");
     try {
       std::forward<F>(f)(step.announcer());
-    } catch (const std::exception& error) {
-      report(error.what());
-      throw;
     } catch (...) {
-      report("an exception that is not a std::exception");
+      report(exception_text());
       throw;
     }
     step.finish();
   }
 
   /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
-  Step begin() {
-    group_.require_may_block();
-    if (driver_->without_sync > 0) {
-      driver_->reducer->throw_if_unusable();
-      return Step(*driver_->accumulation);
-    }
-    return driver_->reducer->begin();
-  }
+  Step begin() { return begin("begin()"); }
 
   /// While the result lives, steps reduce nothing and gradients stay this rank's own: a backward pass adds to them, the
   /// next one without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of ranks:
@@ -22622,7 +24896,11 @@ class DistributedDataParallel {
   ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->without_sync)); }
 
   /// Of this rank; ddp::to_string makes a line of it.
-  ddp::ReducerStatistics statistics() const noexcept { return driver_->reducer->statistics(); }
+  ddp::ReducerStatistics statistics() const noexcept {
+    ddp::ReducerStatistics statistics = driver_->reducer->statistics();
+    statistics.why_nothing_is_hidden = driver_->why_nothing_is_hidden;
+    return statistics;
+  }
 
   /// Collective, blocking: whom the others wait for. @throws the job's first cause.
   ddp::SlowestRank slowest_rank_blocking() {
@@ -22661,7 +24939,17 @@ class DistributedDataParallel {
     std::unique_ptr<Reducer> reducer;
     std::optional<ddp::Accumulation> accumulation;
     int without_sync = 0;  ///< NoSync objects that live
+    const char* why_nothing_is_hidden = nullptr;
   };
+
+  Step begin(const char* caller) {
+    group_.require_may_block();
+    if (driver_->without_sync > 0) {
+      driver_->reducer->throw_if_unusable(caller);
+      return driver_->accumulation->begin();
+    }
+    return driver_->reducer->begin(caller);
+  }
 
   /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
   void leave_to_group() noexcept {
@@ -22686,31 +24974,37 @@ class DistributedDataParallel {
     ddp::agree_blocking(group_.store(), prefix_, ddp::describe(parameters, options, buffers), group_.rank(), context,
                         Deadline::after(group_.timeout()));
 
-    auto communicator = group_.open_channel("ddp");
+    const auto running = std::make_shared<ddp::RunningBucket>();
+    auto communicator = group_.open_channel(
+        "ddp", [running](const backend::Operation& operation) { return running->describe(operation); });
     const auto stream = driver_->stream.ref();
     ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer =
-        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options.reduce_op,
-                                  context, reducer_options(model, options, parameters.size(), buffers));
+    ddp::ReducerOptions wanted = reducer_options(model, options, parameters.size(), buffers);
+    wanted.running = running;
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan),
+                                                 options.reduce_op, context, std::move(wanted));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         model.bind_gradient(i, driver_->reducer->bind(i));
       }
     }
+    driver_->reducer->remember_addresses();
     start_progress(options.progress);
   }
 
-  /// With what is called back after the first step. It holds the group until leave_to_group.
-  ddp::ReducerOptions reducer_options([[maybe_unused]] M& model, const DdpOptions& options, std::size_t parameters,
+  /// With what is called back in and after steps. It holds the group until leave_to_group.
+  ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
                                       const std::vector<TensorView>& buffers) const {
     ddp::ReducerOptions wanted;
     wanted.allow_unused_parameters = options.allow_unused_parameters;
     wanted.records_every_ready = options.timeline;
     wanted.device_times = options.timeline || options.device_times;
     wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
+    wanted.check_addresses = options.check_addresses;
+    wanted.read_parameters = ddp::AddressCheck::reading(model);
     if (options.broadcast_buffers) {
       wanted.buffers = buffers;
     }
@@ -22731,6 +25025,10 @@ class DistributedDataParallel {
       const int cores = stream::host::cores_by_affinity();
       if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
+      } else {
+        driver_->why_nothing_is_hidden = wanted == Progress::automatic
+                                             ? "no free core; progress = thread starts a thread all the same"
+                                             : "progress = inline_";
       }
     }
   }
@@ -22740,15 +25038,11 @@ class DistributedDataParallel {
             [group = group_](bool unwinding) { group.note_abandoned_step(unwinding); }};
   }
 
-  /// Instances are constructed in the same order on every rank: the store counts each rank's.
-  std::string instance_prefix() const {
-    const std::int64_t instance = group_.store().add_blocking("ddp/instances/" + std::to_string(group_.rank()), 1,
-                                                              Deadline::after(group_.timeout()));
-    return "ddp/" + std::to_string(instance) + "/";
-  }
+  /// Instances are constructed in the same order on every rank.
+  std::string instance_prefix() const { return "ddp/" + std::to_string(group_.next_number("ddp")) + "/"; }
 
   /// What the job's own failure made `f` throw is no news to it.
-  void report(const char* text) const {
+  void report(const std::string& text) const {
     if (!group_.failure()->failed()) {
       group_.report_exception(text);
     }
@@ -22782,11 +25076,20 @@ concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, 
 
 namespace detail {
 
-/// A backend that computes on devices says how many there are (`visible_devices()`), for a launcher that asks.
+/// What a launcher that asks is to know of the backend: how many devices there are where it computes on some
+/// (`visible_devices()`), and how many ranks it joins where that is bounded (`most_ranks`).
 template <class P>
 launch::Start start(int argc, char** argv) {
-  if constexpr (requires { P::Launcher::start(argc, argv, &P::Backend::visible_devices); }) {
-    return P::Launcher::start(argc, argv, &P::Backend::visible_devices);
+  launch::BackendFacts facts;
+  facts.name = P::Backend::name();
+  if constexpr (requires { P::Backend::visible_devices(); }) {
+    facts.visible_devices = &P::Backend::visible_devices;
+  }
+  if constexpr (requires { P::Backend::most_ranks; }) {
+    facts.most_ranks = P::Backend::most_ranks;
+  }
+  if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
+    return P::Launcher::start(argc, argv, facts);
   } else {
     return P::Launcher::start(argc, argv);
   }
@@ -22834,11 +25137,11 @@ int run_worker(const launch::Worker& worker, Body& body) {
       ::_exit(exit_code);
     }
   };
-  const auto fail = [&](const char* text, int exit_code) {
+  const auto fail = [&](const char* text, int exit_code, std::optional<int> whose = {}) {
     end_if_forked(exit_code);
     bool said_by_another = false;  // what all ranks stumble over (a flag, a missing file) is said once
     if (group) {
-      group->report_exception(text);
+      group->report_exception(text, whose);
       const std::optional<Cause> cause = group->failure()->cause();
       said_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
@@ -22860,11 +25163,20 @@ int run_worker(const launch::Worker& worker, Body& body) {
     log(LogLevel::error, who + "ends because " + failed.what());
     return exit_code_job_failed;
   } catch (const Error& error) {
-    return fail(error.what(), exit_code_of(error));
-  } catch (const std::exception& error) {
-    return fail(error.what(), exit_code_exception);
+    return fail(error.what(), exit_code_of(error), error.rank());
   } catch (...) {
-    return fail("an exception that is not a std::exception", exit_code_exception);
+    return fail(exception_text().c_str(), exit_code_exception);
+  }
+}
+
+/// Flushes what the body printed, and says so where the system did not take it.
+inline void say_lost_output(const launch::Worker& worker) {
+  const bool had_failed = std::ferror(stdout) != 0;
+  const int reason = std::fflush(stdout) != 0 ? errno : 0;
+  if (reason != 0 || had_failed) {
+    log(LogLevel::warning, "rank " + std::to_string(worker.identity.rank) + ": what it printed on " +
+                               launch::stream_name("stdout", STDOUT_FILENO) + " is lost, at least in part: " +
+                               (reason != 0 ? std::generic_category().message(reason) : "a write failed"));
   }
 }
 
@@ -22881,7 +25193,9 @@ int run(int argc, char** argv, Body body) {
   if (!start.worker) {
     return start.exit_code;
   }
-  return detail::run_worker<P>(*start.worker, body);
+  const int exit_code = detail::run_worker<P>(*start.worker, body);
+  detail::say_lost_output(*start.worker);
+  return exit_code;
 }
 
 /// The same without a body, for programs that are started once for each rank: joins and returns the group.
@@ -22899,15 +25213,12 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
 
 #if DTRAIN_DEFINITIONS
 
-#include <dirent.h>
 #include <limits.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/types.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -22968,6 +25279,73 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
     difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
   }
   return difference == 0;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/open_files.hpp
+
+/// @file
+/// How many files this process may have open, and raising that.
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// The soft limit before it was raised, and what it was raised to; 0 while it has not been.
+inline std::atomic<rlim_t> files_before{0};
+inline std::atomic<rlim_t> files_raised_to{0};
+
+}  // namespace detail
+
+/// How many files this process may have open; nothing where the system does not say so.
+inline std::optional<std::size_t> open_files_limit() noexcept {
+  rlimit files{};
+  return ::getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::optional<std::size_t>(files.rlim_cur) : std::nullopt;
+}
+
+/// Raises the soft limit of open files to the hard one, which needs no privilege; where that cannot be, it stays. The
+/// usual 1024 protects programs that call select(), whose sets end there; a store of a large job needs more. What this
+/// process starts gets the former limit back (open_files_for_children): it may call select(), or close all that it
+/// could have open. Go's runtime does both alike.
+inline void raise_open_files() noexcept {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) {
+    return;
+  }
+  const rlim_t before = files.rlim_cur;
+  files.rlim_cur = files.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &files) == 0) {
+    rlim_t none = 0;
+    detail::files_before.compare_exchange_strong(none, before);
+    detail::files_raised_to.store(files.rlim_max);
+  }
+}
+
+/// The limits for what this process starts: those before raise_open_files, unless somebody has changed them since.
+/// Nothing where they are this process's.
+inline std::optional<rlimit> open_files_for_children() noexcept {
+  rlimit files{};
+  if (detail::files_before.load() == 0 || ::getrlimit(RLIMIT_NOFILE, &files) != 0 ||
+      files.rlim_cur != detail::files_raised_to.load() || files.rlim_max < detail::files_before.load()) {
+    return std::nullopt;
+  }
+  files.rlim_cur = detail::files_before.load();
+  return files;
+}
+
+/// How many files this process has open; 0 where the system does not say so.
+inline std::size_t open_files() noexcept {
+  ::DIR* const folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) {
+    return 0;
+  }
+  std::size_t entries = 0;
+  while (::readdir(folder) != nullptr) {
+    ++entries;
+  }
+  static_cast<void>(::closedir(folder));
+  return entries - 3;  // ".", ".." and the folder's own
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -23080,6 +25458,23 @@ inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept 
 }
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/net/backoff.hpp
+
+/// @file
+/// How a try that may succeed later is repeated.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// The pauses between tries, and who hears of those that failed.
+struct Backoff {
+  std::chrono::milliseconds first{10};
+  std::chrono::milliseconds longest{1000};
+  std::chrono::milliseconds one_try{5000};                   ///< for an address that does not answer at all
+  std::function<void(const std::string& why)> on_failure{};  ///< a try failed, and there will be another; a sentence
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
 
 // ---- dtrain/net/frame_parser.hpp
 
@@ -23411,6 +25806,9 @@ class FrameReader {
   explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
       : connection_(&connection), parser_(bound) {}
 
+  /// How many bytes have come, whole frames or not.
+  std::uint64_t received_bytes() const noexcept { return received_bytes_; }
+
   /// From here on frames may be longer: for a peer that has shown who it is.
   void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
 
@@ -23462,12 +25860,14 @@ class FrameReader {
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
     const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    received_bytes_ += io.bytes;
     parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
     return io;
   }
 
   Connection* connection_;
   FrameParser parser_;
+  std::uint64_t received_bytes_ = 0;
 };
 
 /// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
@@ -23579,16 +25979,33 @@ class Listener {
     try {
       return open(loop, Endpoint::any_v6(port), backlog, true);
     } catch (const Error& error) {
-      const int reason = error.code().value();
-      if (reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL && reason != EPROTONOSUPPORT) {
+      if (!is_missing(error)) {
         throw;
       }
     }
     return open(loop, Endpoint::any_v4(port), backlog, false);
   }
 
+  /// Listens at the loopback address: 127.0.0.1, or ::1 on a host that has only that.
+  /// @throws Error (posix) as bind; where there is neither, the sentence says what brings them up
+  static Listener bind_loopback(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
+    for (const Endpoint& endpoint : {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)}) {
+      try {
+        if (!is_down(endpoint)) {
+          return open(loop, endpoint, backlog, false);
+        }
+      } catch (const Error& error) {
+        if (!is_missing(error)) {
+          throw;
+        }
+      }
+    }
+    throw posix_error(EADDRNOTAVAIL, "listening at 127.0.0.1 or ::1",
+                      "this host's loopback interface is down or has no address; bring it up: ip link set lo up");
+  }
+
   /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
-  /// the process or the system is out of descriptors, it tries again every 20 ms.
+  /// the process or the system is out of descriptors, it says so once, and tries again every 20 ms.
   /// @throws Error (posix) for what is a mistake in this program
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
     for (;;) {
@@ -23601,6 +26018,7 @@ class Listener {
       if (error == EAGAIN || error == EWOULDBLOCK) {
         ready = co_await loop_->readable(socket_.get(), deadline);
       } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        say_exhausted(error);
         co_await loop_->sleep_for(std::chrono::milliseconds(20));
         ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
       } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
@@ -23649,6 +26067,21 @@ class Listener {
     return {loop, std::move(socket), local.value_or(endpoint)};
   }
 
+  void say_exhausted(int error) {
+    if (!std::exchange(has_said_exhausted_, true)) {
+      const std::string remedy = "those who connect wait; this process may have " +
+                                 std::to_string(open_files_limit().value_or(0)) +
+                                 " files open: raise that (ulimit -n), or close some";
+      log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
+    }
+  }
+
+  /// Whether this machine, or its kernel, has no such address.
+  static bool is_missing(const Error& error) noexcept {
+    const int reason = error.code().value();
+    return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;
+  }
+
   static const char* remedy(int error) noexcept {
     switch (error) {
       case EADDRINUSE: return "another program uses this port: choose another with MASTER_PORT or --master-port";
@@ -23661,6 +26094,7 @@ class Listener {
   async::EventLoop* loop_;
   Descriptor socket_;
   Endpoint local_;
+  bool has_said_exhausted_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -23751,6 +26185,33 @@ inline Error unresolved_error(const std::string& host, const std::string& reason
                              "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
 }
 
+/// Why a host that did not resolve never will; empty where it may come to be a name. Nothing is below .invalid (RFC
+/// 6761, 6.4).
+inline std::string why_no_name(const std::string& host) {
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    return "a host name has 1 to 255 characters";
+  }
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto may_be = [&](char c) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) != 0;  // or a part of one
+    return is_letter || is_digit(c) || c == '-' || c == '_' || c == '.';
+  };
+  if (!std::all_of(host.begin(), host.end(), may_be)) {
+    return "a host name has letters, digits, '-', '_' and '.' alone";
+  }
+  if (host.front() == '.' || host.find("..") != std::string::npos) {
+    return "no part of a host name between its dots is empty";
+  }
+  if (host.ends_with(".invalid")) {
+    return "no name that ends in .invalid exists";
+  }
+  if (host.find('.') != std::string::npos &&
+      std::all_of(host.begin(), host.end(), [&](char c) { return c == '.' || is_digit(c); })) {
+    return "it is no address, and a name does not have digits alone";
+  }
+  return {};
+}
+
 namespace detail {
 
 /// What getaddrinfo says. Blocking: as long as the system's resolver likes.
@@ -23819,19 +26280,15 @@ class Lookup {
 
 inline std::shared_ptr<Lookup> start_lookup(async::EventLoop& loop, std::string host, std::uint16_t port) {
   auto lookup = std::make_shared<Lookup>(loop);
-  const async::BlockedSignals blocked;
-  try {
-    std::thread([lookup, host = std::move(host), port] {
-      Resolution found;
-      try {
-        found = ask_system(host, port);
-        lookup->deliver(lookup, std::move(found));
-      } catch (...) {  // out of memory: the coroutine's deadline ends the wait
-      }
-    }).detach();
-  } catch (const std::system_error& error) {
-    throw Error(error.code(), std::string("starting a thread to resolve a host name: ") + error.what());
-  }
+  const auto ask = [lookup, host = std::move(host), port] {
+    Resolution found;
+    try {
+      found = ask_system(host, port);
+      lookup->deliver(lookup, std::move(found));
+    } catch (...) {  // out of memory: the coroutine's deadline ends the wait
+    }
+  };
+  async::start_thread("a thread to resolve a host name", ask).detach();
   return lookup;
 }
 
@@ -23852,7 +26309,7 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
     co_return std::move(resolution);
   }
   if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
-    resolution.reason = "a host name has 1 to 255 characters";
+    resolution.reason = why_no_name(host);
     co_return std::move(resolution);
   }
   struct Abandon {
@@ -23868,6 +26325,35 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
   co_return std::move(resolution);
 }
 
+/// At least one address of `host`. Asks again after a growing delay, because a name may come to be later: that of a pod
+/// of Kubernetes once the pod has an address.
+/// @throws Error (refused) at the deadline, with the time spent, or at once for what can be no name
+inline async::Task<std::vector<Endpoint>> resolve_with_backoff(async::EventLoop& loop, std::string host,
+                                                               std::uint16_t port, Deadline deadline,
+                                                               Backoff backoff = {}) {
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const std::string why_none = why_no_name(host);
+  for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<Resolution> lookup = resolve(loop, host, port, deadline);
+    Resolution resolution = co_await std::move(lookup);
+    if (!resolution.endpoints.empty()) {
+      co_return std::move(resolution.endpoints);
+    }
+    if (!why_none.empty()) {
+      throw unresolved_error(host, why_none);
+    }
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const Error error = unresolved_error(host, resolution.reason + " (tried for " + seconds_text(now - begin) + ")");
+    if (now + delay >= deadline.instant()) {
+      throw error;
+    }
+    if (backoff.on_failure) {
+      backoff.on_failure(error.what());
+    }
+    co_await loop.sleep_for(delay);
+  }
+}
+
 }  // namespace DTRAIN_NAMESPACE::net
 
 // ---- dtrain/net/connect.hpp
@@ -23881,14 +26367,6 @@ namespace DTRAIN_NAMESPACE::net {
 struct ConnectResult {
   std::optional<Connection> connection;
   int error = 0;
-};
-
-/// How connect_with_backoff waits between tries.
-struct Backoff {
-  std::chrono::milliseconds first{10};
-  std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds one_try{5000};         ///< for an address that does not answer at all
-  std::chrono::milliseconds unresolved_for{5000};  ///< how long a name may stay unknown
 };
 
 /// One try. @throws Error (posix) if no socket can be made
@@ -23945,39 +26423,48 @@ inline bool worth_retrying(int error) noexcept {
 
 }  // namespace detail
 
-/// Connects to a host that may not listen yet: resolves it, tries its addresses in order, and begins again after a
-/// growing delay, until the deadline.
-/// @throws Error (refused) for a name that stays unknown; Error (posix), with the host, the port, the last reason and
-/// the time spent, when the deadline passes or at once for what trying again cannot change
+/// One try of each address in turn. @param one_try how long each may take
+/// @returns the first connection, or of the reasons the one that tells most: "::1 is not there" says less about
+/// localhost than "127.0.0.1 refused"
+inline async::Task<ConnectResult> connect_to_one_of(async::EventLoop& loop, std::vector<Endpoint> endpoints,
+                                                    Deadline deadline, std::chrono::milliseconds one_try) {
+  int error = ETIMEDOUT;
+  for (const Endpoint& endpoint : endpoints) {
+    ConnectResult result = co_await connect(loop, endpoint, earlier(deadline, Deadline::after(one_try)));
+    if (result.connection) {
+      co_return std::move(result);
+    }
+    const bool tells = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
+    error = tells || &endpoint == endpoints.data() ? result.error : error;
+  }
+  co_return ConnectResult{std::nullopt, error};
+}
+
+/// Connects to a host that may not listen, or have a known name, yet: resolves it, tries its addresses in order, and
+/// begins again after a growing delay, until the deadline.
+/// @throws Error (refused) for a name that stays unknown, or can be none; Error (posix), with the host, the port, the
+/// last reason and the time spent, when the deadline passes or at once for what trying again cannot change
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  const Deadline name_deadline = earlier(deadline, Deadline::at(begin + backoff.unresolved_for));
-  int last_error = ETIMEDOUT;
-  bool known = false;
-  std::chrono::milliseconds delay = backoff.first;
-  for (;; delay = std::min(2 * delay, backoff.longest)) {
-    async::Task<Resolution> lookup = resolve(loop, host, port, known ? deadline : name_deadline);
-    const Resolution resolution = co_await std::move(lookup);
-    known = known || !resolution.endpoints.empty();
-    if (!known && Deadline::Clock::now() + delay >= name_deadline.instant()) {
-      throw unresolved_error(host, resolution.reason);
+  for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<std::vector<Endpoint>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
+    std::vector<Endpoint> endpoints = co_await std::move(lookup);
+    async::Task<ConnectResult> attempt = connect_to_one_of(loop, std::move(endpoints), deadline, backoff.one_try);
+    ConnectResult result = co_await std::move(attempt);
+    if (result.connection) {
+      co_return *std::move(result.connection);
     }
-    for (const Endpoint& endpoint : resolution.endpoints) {
-      const Deadline try_deadline = earlier(deadline, Deadline::after(backoff.one_try));
-      ConnectResult result = co_await connect(loop, endpoint, try_deadline);
-      if (result.connection) {
-        co_return std::move(*result.connection);
-      }
-      // "::1 is not there" says less about localhost than "127.0.0.1 refused"
-      const bool telling = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
-      last_error = telling || &endpoint == resolution.endpoints.data() ? result.error : last_error;
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const Error error = posix_error(
+        result.error,
+        "connecting to " + host + " port " + std::to_string(port) + ", tried for " + seconds_text(now - begin),
+        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    if (!detail::worth_retrying(result.error) || now + delay >= deadline.instant()) {
+      throw error;
     }
-    const bool hopeless = !resolution.endpoints.empty() && !detail::worth_retrying(last_error);
-    if (hopeless || Deadline::Clock::now() + delay >= deadline.instant()) {
-      const std::string spent = seconds_text(Deadline::Clock::now() - begin);
-      throw posix_error(last_error, "connecting to " + host + " port " + std::to_string(port) + ", tried for " + spent,
-                        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    if (backoff.on_failure) {
+      backoff.on_failure(error.what());
     }
     co_await loop.sleep_for(delay);
   }
@@ -24298,8 +26785,8 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
   if (on_one_node(who)) {
     return loopback_address;
   }
-  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and " + who.launcher +
-                                                        " does not say that all " + std::to_string(who.world_size) +
+  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and nothing says that all " +
+                                                        std::to_string(who.world_size) +
                                                         " processes run on one node; set " + variable +
                                                         " on every process to the host of rank 0");
 }
@@ -24337,11 +26824,11 @@ inline std::string joined(const std::vector<std::string>& texts) {
 
 }  // namespace detail
 
-/// "identity from torch: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm", then the
-/// warnings.
+/// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
+/// then the warnings.
 inline std::string to_string(const ProcessIdentity& who) {
-  std::string line =
-      "identity from " + who.launcher + ": rank " + std::to_string(who.rank) + " of " + std::to_string(who.world_size);
+  std::string line = "identity from " + who.source_text() + ": rank " + std::to_string(who.rank) + " of " +
+                     std::to_string(who.world_size);
   line += ", " + detail::part_of_whole(who, "local rank", who.local_rank, who.local_world_size,
                                        who.is_provisional("local_rank") || who.is_provisional("local_world_size"));
   line += ", " + detail::part_of_whole(who, "node", who.node_rank, who.node_count,
@@ -24423,45 +26910,6 @@ inline HostPort split_host_port(std::string_view variable, std::string_view entr
     }
   }
   return parts;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/incomplete.hpp
-
-/// @file
-/// Environments that say half of what is needed, and the sentences that help.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Called where no source counts. @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size.
-inline void check_incomplete(const Variables& variables) {
-  const std::optional<std::string> nodes = variables.text("PET_NNODES");
-  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
-  if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
-    throw IdentityError(IdentityErrc::node_level_env,
-                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
-                            " describes a node, not a process; start the program through the per-node launcher "
-                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
-  }
-  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
-  if (pmix_rank && !variables.has("WORLD_SIZE")) {
-    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
-                                                     " is set but no variable gives the number of processes; set "
-                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
-  }
-  const std::optional<int> size = variables.integer("WORLD_SIZE");
-  const std::optional<std::string> rank = variables.text("RANK");
-  if (size && *size > 1 && !rank) {
-    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
-                                                   " is set but RANK is not; set RANK to 0.." +
-                                                   std::to_string(*size - 1) + ", another on each process");
-  }
-  if (rank && !size) {
-    throw IdentityError(
-        IdentityErrc::no_world_size,
-        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -25541,17 +27989,20 @@ inline const char* slurm_size_variable(const Variables& variables) {
   return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
-/// Whether this is a task of a step that srun started. The numbers 4294967290 to 4294967293 stand for steps that start
-/// none (interactive, batch, extern, pending), and a batch script has SLURM_PROCID=0 without any step.
-inline bool in_slurm_step(const Variables& variables) {
+/// Whether SLURM_STEP_ID names a step that starts tasks: 4294967290 to 4294967293 stand for those that start none
+/// (interactive, batch, extern, pending).
+inline bool is_real_slurm_step(const Variables& variables) {
   constexpr std::uint64_t first_special = 4294967290;
   constexpr std::uint64_t last_special = 4294967293;
-  if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID") ||
-      !variables.has(slurm_size_variable(variables))) {
-    return false;
-  }
-  const std::uint64_t step = parse_wide_integer(*variables.text("SLURM_STEP_ID")).value_or(0);
-  return step < first_special || step > last_special;
+  const std::optional<std::string> text = variables.text("SLURM_STEP_ID");
+  const std::uint64_t step = parse_wide_integer(text.value_or("")).value_or(0);
+  return text && (step < first_special || step > last_special);
+}
+
+/// Whether this is a task of a step that srun started. A batch script has SLURM_PROCID=0 without any step.
+inline bool in_slurm_step(const Variables& variables) {
+  return is_real_slurm_step(variables) && variables.has("SLURM_PROCID") &&
+         variables.has(slurm_size_variable(variables));
 }
 
 /// Rank and world size of a step's task.
@@ -25588,6 +28039,161 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& wh
   who.node_rank = who.node_rank ? who.node_rank : variables.integer("SLURM_NODEID");
   who.node_count = who.node_count ? who.node_count : variables.count("SLURM_STEP_NUM_NODES");
   who.local_world_size = who.local_world_size ? who.local_world_size : slurm_local_size(variables);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/half_identity.hpp
+
+/// @file
+/// Environments of which no source is complete, although a variable says that there are other processes.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// A launcher's pair, of which each half says that there are others. A size of 1 says nothing.
+struct RankAndSizeNames {
+  const char* rank;
+  const char* size;
+};
+
+inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
+    {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"},
+    {"HOROVOD_RANK", "HOROVOD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+}};
+
+/// @param stated "PMI_RANK='3'"
+/// @param missing "PMI_SIZE": a variable, or several
+[[noreturn]] inline void refuse_half(const std::string& stated, const std::string& missing, const std::string& remedy) {
+  throw IdentityError(IdentityErrc::half_identity,
+                      stated + " says that this process is one of several, but " + missing + " not set; " + remedy +
+                          ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone");
+}
+
+inline void check_pairs(const Variables& variables) {
+  for (const auto& [rank, size] : launcher_pairs) {
+    const bool has_rank = variables.integer(rank).has_value();
+    const std::optional<int> count = variables.integer(size);
+    if (has_rank != count.has_value() && count != 1) {
+      const char* const missing = has_rank ? size : rank;
+      refuse_half(variables.stated({rank, size}), std::string(missing) + " is",
+                  "set " + std::string(missing) + " for every process");
+    }
+  }
+}
+
+inline void check_slurm_half(const Variables& variables) {
+  if (variables.has("SLURM_PROCID") && variables.wide_integer("SLURM_STEP_ID") && is_real_slurm_step(variables) &&
+      !variables.has(slurm_size_variable(variables))) {
+    variables.integer("SLURM_PROCID");
+    refuse_half(variables.stated({"SLURM_PROCID", "SLURM_STEP_ID"}), "SLURM_STEP_NUM_TASKS is",
+                "pass the step's whole environment on (srun --export=ALL)");
+  }
+}
+
+/// One host in SM_HOSTS is a job of one process.
+inline void check_sagemaker_half(const Variables& variables) {
+  const std::optional<Json> hosts = parse_json(variables.text("SM_HOSTS").value_or(""));
+  const bool alone = hosts && hosts->is(Json::Kind::array) && hosts->items.size() == 1;
+  if (variables.has("SM_HOSTS") != variables.has("SM_CURRENT_HOST") && !alone) {
+    const std::string missing = variables.has("SM_HOSTS") ? "SM_CURRENT_HOST" : "SM_HOSTS";
+    refuse_half(variables.stated({"SM_HOSTS", "SM_CURRENT_HOST"}), missing + " is",
+                "set " + missing + " for every process");
+  }
+}
+
+/// NODE_RANK with the number of nodes: right for a per-node launcher, which has read them before it comes here.
+inline void check_node_half(const Variables& variables) {
+  const char* const start = "start a program with launch::PerNode, or set RANK and WORLD_SIZE for every process";
+  for (const char* count : {"NNODES", "AZUREML_NODE_COUNT"}) {
+    if (variables.has("NODE_RANK") && variables.has(count) && variables.text(count) != "1") {
+      refuse_half(variables.stated({"NODE_RANK", count}), "RANK and WORLD_SIZE are", start);
+    }
+  }
+  if (variables.integer("PET_NODE_RANK") && !variables.has("PET_NNODES")) {
+    refuse_half(variables.stated({"PET_NODE_RANK"}), "PET_NNODES is", start);
+  }
+}
+
+inline void check_local_half(const Variables& variables) {
+  const bool ranked = variables.integer("LOCAL_RANK").value_or(0) != 0;
+  if (ranked || variables.integer("LOCAL_WORLD_SIZE").value_or(1) != 1) {
+    refuse_half(variables.stated({ranked ? "LOCAL_RANK" : "LOCAL_WORLD_SIZE"}), "RANK and WORLD_SIZE are",
+                "set both for every process");
+  }
+  if (variables.integer("PALS_RANKID")) {
+    refuse_half(variables.stated({"PALS_RANKID"}), "PMI_RANK and PMI_SIZE are", "set both for every process");
+  }
+}
+
+}  // namespace detail
+
+/// Called where no source is complete. The sentence names the variable, what is missing, and DTRAIN_LAUNCHER=none.
+/// @throws IdentityError: half-identity, bad-integer
+inline void check_half_identity(const Variables& variables) {
+  detail::check_pairs(variables);
+  detail::check_slurm_half(variables);
+  detail::check_sagemaker_half(variables);
+  detail::check_node_half(variables);
+  detail::check_local_half(variables);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/incomplete.hpp
+
+/// @file
+/// Environments that say half of what is needed, and the sentences that help.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// Whether any launcher's size is set.
+inline bool has_a_size(const Variables& variables) {
+  return variables.has("WORLD_SIZE") ||
+         std::any_of(launcher_pairs.begin(), launcher_pairs.end(),
+                     [&](const RankAndSizeNames& pair) { return variables.has(pair.size); });
+}
+
+}  // namespace detail
+
+/// Called where no source counts.
+/// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
+inline void check_incomplete(const Variables& variables) {
+  const std::optional<std::string> nodes = variables.text("PET_NNODES");
+  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
+  if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
+    throw IdentityError(IdentityErrc::node_level_env,
+                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
+                            " describes a node, not a process; start the program through the per-node launcher "
+                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
+  }
+  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
+  if (pmix_rank && !detail::has_a_size(variables)) {
+    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
+                                                     " is set but no variable gives the number of processes; set "
+                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
+  }
+  const std::optional<int> size = variables.integer("WORLD_SIZE");
+  const std::optional<std::string> rank = variables.text("RANK");
+  if (size && *size > 1 && !rank) {
+    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
+                                                   " is set but RANK is not; set RANK to 0.." +
+                                                   std::to_string(*size - 1) + ", another on each process");
+  }
+  if (rank && !size) {
+    throw IdentityError(
+        IdentityErrc::no_world_size,
+        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
+  }
+  check_half_identity(variables);
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -25812,6 +28418,126 @@ struct OpenMpiSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/job_name.hpp
+
+/// @file
+/// The job's name, by which the ranks of one job refuse those of another: DTRAIN_JOB_ID, else the launcher's own id.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// A source as far as it names jobs.
+struct JobNaming {
+  std::string_view launcher;
+  const char* rank_variable;  ///< another value for each rank: a process without it stands above the ranks
+  bool one_starter;           ///< one process on each node starts all ranks of that node
+};
+
+inline constexpr std::array<JobNaming, 13> job_namings{{
+    {"dtrain", "DTRAIN_RANK", false},
+    {"torch", "RANK", false},
+    {"horovod", "HOROVOD_RANK", false},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", true},
+    {"jsrun", "JSM_NAMESPACE_RANK", false},
+    {"mvapich", "MV2_COMM_WORLD_RANK", true},
+    {"flux", "FLUX_TASK_RANK", true},
+    {"pmi", "PMI_RANK", true},
+    {"slurm", "SLURM_PROCID", true},
+    {"tf_config", "TF_CONFIG", false},
+    {"vertex", "CLUSTER_SPEC", false},
+    {"sagemaker", "SM_CURRENT_HOST", false},
+    {"k8s", "JOB_COMPLETION_INDEX", false},
+}};
+
+/// The launcher that started the ranks. RANK and WORLD_SIZE may only repeat what a Slurm step, Open MPI or PMI says.
+inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& who) {
+  if (who.launcher != "torch" || who.elastic) {
+    return who.launcher;
+  }
+  const Place own{who.rank, who.world_size};
+  const LauncherVariables& mpi = OpenMpiSource::names;
+  return slurm_step_place(variables) == own                         ? "slurm"
+         : stated_place(variables, mpi.rank, mpi.world_size) == own ? "openmpi"
+         : stated_place(variables, "PMI_RANK", "PMI_SIZE") == own   ? "pmi"
+                                                                    : std::string_view(who.launcher);
+}
+
+/// `variables` as "A.B=1.2"; nothing unless all are set.
+inline std::optional<std::string> named_by(const Variables& variables, std::initializer_list<const char*> names) {
+  std::string left;
+  std::string right;
+  for (const char* name : names) {
+    const std::optional<std::string> value = variables.text(name);
+    if (!value) {
+      return std::nullopt;
+    }
+    left += (left.empty() ? "" : ".") + std::string(name);
+    right += (right.empty() ? "" : ".") + *value;
+  }
+  return left + "=" + right;
+}
+
+/// The parts of a heterogeneous job have a job id each; the first one's stands for all.
+inline std::optional<std::string> slurm_job_name(const Variables& variables) {
+  for (const char* leader : {"SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID"}) {
+    if (variables.has(leader)) {
+      return named_by(variables, {leader, "SLURM_STEP_ID"});
+    }
+  }
+  return std::nullopt;
+}
+
+inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
+  const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
+  const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
+  return space ? space : hnp ? std::optional("mpirun=" + std::to_string(hnp->job)) : std::nullopt;
+}
+
+/// What the launcher calls this very start of the program, and no other.
+inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
+  return launcher == "slurm"     ? slurm_job_name(variables)
+         : launcher == "openmpi" ? openmpi_job_name(variables)
+         : launcher == "jsrun"   ? named_by(variables, {"PMIX_NAMESPACE"})
+         : launcher == "flux"    ? named_by(variables, {"FLUX_JOB_ID"})
+         : launcher == "pmi"     ? named_by(variables, {"PALS_APID"})
+         : launcher == "horovod" ? named_by(variables, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"})
+                                 : std::nullopt;
+}
+
+/// What a batch system calls the job that this one runs in: others may run in it too.
+inline std::optional<std::string> allocation_name(const Variables& variables, std::string_view launcher) {
+  const bool starts_all = launcher == "jsrun" || launcher == "mvapich" || launcher == "pmi" || launcher == "openmpi";
+  const std::optional<std::string> lsf = starts_all ? named_by(variables, {"LSB_JOBID"}) : std::nullopt;
+  return lsf || !starts_all ? lsf : named_by(variables, {"SLURM_JOB_ID"});
+}
+
+}  // namespace detail
+
+/// "DTRAIN_JOB_ID=monday", where the user names the job.
+inline std::optional<std::string> given_job_name(const Variables& variables) {
+  return detail::named_by(variables, {"DTRAIN_JOB_ID"});
+}
+
+/// Fills in job, is_exact_job, one_starter and rank_variable. Pure.
+inline void name_job(const Variables& variables, ProcessIdentity& who) {
+  const std::string_view launcher = detail::starting_launcher(variables, who);
+  const auto* const naming = std::find_if(detail::job_namings.begin(), detail::job_namings.end(),
+                                          [&](const detail::JobNaming& each) { return each.launcher == launcher; });
+  if (naming != detail::job_namings.end()) {
+    who.rank_variable = naming->rank_variable;
+    who.one_starter = naming->one_starter || who.elastic;
+  }
+  const std::optional<std::string> given = given_job_name(variables);
+  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
+  if (given || !who.elastic) {
+    who.job = launch ? launch : detail::allocation_name(variables, launcher);
+  }
+  who.is_exact_job = launch || (who.elastic && who.job != "none");  // what torchrun calls a job that has no name
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/sources/pmi.hpp
 
 /// @file
@@ -25948,18 +28674,37 @@ struct SingleSource {
     complete_one_node(who);
     who.master_addr = loopback_address;
     who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
-    const std::optional<int> tasks = parse_integer(variables.text("SLURM_NTASKS").value_or(""));
-    if (variables.has("SLURM_JOB_ID") && tasks && *tasks > 1) {
-      who.warnings.push_back("Slurm job of " + std::to_string(*tasks) +
-                             " tasks, not started with srun: this is one process; start the program with srun for all");
+    if (!variables.has("DTRAIN_LAUNCHER")) {
+      warn(variables, who);
     }
-    if (variables.has("SM_HOSTS") && !variables.has("SM_CURRENT_HOST")) {
+    return who;
+  }
+
+ private:
+  /// What may mean that there are others, and often does not.
+  static void warn(const Variables& variables, ProcessIdentity& who) {
+    // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
+    for (const auto& [variable, what] :
+         {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
+      const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
+      if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
+        who.warnings.push_back("Slurm job of " + std::to_string(*count) + " " + what +
+                               ", not started with srun: this is one process; start the program with srun for all");
+        break;
+      }
+    }
+    if (variables.has("SM_HOSTS") &&
+        !variables.has("SM_CURRENT_HOST")) {  // of one host: more would be half an identity
       who.warnings.push_back(
           quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
           " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
-    return who;
+    // A sweep is an Indexed Job of processes that are each alone.
+    if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
+      who.warnings.push_back(variables.stated({"JOB_COMPLETION_INDEX"}) +
+                             " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
+                             "manifest to make the pods one job");
+    }
   }
 };
 
@@ -26066,7 +28811,7 @@ struct TorchSource {
     who.rank = *variables.integer("RANK");
     who.world_size = *variables.integer("WORLD_SIZE");
     who.job = variables.text("TORCHELASTIC_RUN_ID");
-    const bool elastic = who.job.has_value();
+    const bool elastic = who.elastic = who.job.has_value();
     who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
     if (!elastic) {
       check_conflicts(variables, who);
@@ -26313,7 +29058,8 @@ inline void note_ignored(const Source& chosen, const Variables& variables, Argum
   for (const Source& source : sources) {
     if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, who)) {
-      who.ignored.emplace_back(source.name);
+      const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
+      who.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
     }
   }
   const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
@@ -26588,6 +29334,7 @@ DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, 
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
   const Source& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity who = source.read(variables, arguments);
+  name_job(variables, who);
   detail::note_ignored(source, variables, arguments, who);
   return who;
 }
@@ -26695,6 +29442,7 @@ class KeyWaits {
     RequestKey who;
     Operation operation = Operation::wait;
     std::vector<std::string> keys;
+    std::int64_t readers = 0;  ///< of a take
   };
 
   /// A wait that was taken back.
@@ -26707,7 +29455,8 @@ class KeyWaits {
   /// Registers a wait, unless all keys exist: then there is nothing to wait for, and it is false.
   /// @param keys at least one; the same one several times counts once
   template <class Exists>
-  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists) {
+  bool add(RequestKey who, Operation operation, std::vector<std::string> keys, Instant now, const Exists& exists,
+           std::int64_t readers = 0) {
     bool all = true;
     for (const std::string& key : keys) {
       all = all && exists(key);
@@ -26726,6 +29475,7 @@ class KeyWaits {
     wait.operation = operation;
     wait.keys = std::move(keys);
     wait.since = now;
+    wait.readers = readers;
     return true;
   }
 
@@ -26739,7 +29489,7 @@ class KeyWaits {
     for (const RequestKey who : waiters) {
       const auto found = waits_.find(who);
       if (--found->second.missing == 0) {
-        released.push_back({who, found->second.operation, found->second.keys});
+        released.push_back({who, found->second.operation, found->second.keys, found->second.readers});
         end(found);
       }
     }
@@ -26811,6 +29561,7 @@ class KeyWaits {
     std::size_t different = 0;
     std::size_t missing = 0;  ///< how many of the different ones do not exist
     Instant since;
+    std::int64_t readers = 0;
   };
 
   void end(std::map<RequestKey, Wait>::iterator wait) {
@@ -26839,17 +29590,17 @@ class KeyWaits {
 // ---- dtrain/rendezvous/barriers.hpp
 
 /// @file
-/// Who has arrived at which barrier: a pure state machine.
+/// Which ranks have arrived at which barrier: a pure state machine.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every rank passes each barrier once in a round. A completed barrier is forgotten, so that the next arrival at its
-/// name opens the next round, and names that are no longer used cost nothing.
+/// Every rank that a barrier is of passes it once in a round. A completed barrier is forgotten, so that the next
+/// arrival at its name opens the next round, and names that are no longer used cost nothing.
 class Barriers {
  public:
   using Instant = KeyWaits::Instant;
 
-  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there };
+  enum class Arrival : std::uint8_t { waiting = 1, completed, already_there, other_parties };
 
   /// A barrier that somebody gave up: who came, and who did not.
   struct Unfinished {
@@ -26857,23 +29608,30 @@ class Barriers {
     std::vector<int> arrived;  ///< with the one who gives up now
     std::vector<int> missing;
     std::vector<int> gave_up;  ///< those who had arrived and gave up before; the round goes on without them
+    std::size_t parties = 0;   ///< how many ranks the barrier is of
     Instant since;             ///< when the first one arrived
   };
 
-  explicit Barriers(int world_size) : world_size_(world_size) {}
+  explicit Barriers(int world_size) : all_(RankSet::first_of(world_size)) {}
 
   /// @param released gets every request of the round when the last rank arrives, this one included
-  Arrival arrive(const std::string& name, int rank, RequestKey who, Instant now, std::vector<RequestKey>& released) {
+  /// @param parties whose barrier it is, `rank` among them; none: all ranks'
+  Arrival arrive(const std::string& name, int rank, RequestKey who, Instant now, std::vector<RequestKey>& released,
+                 RankSet parties = {}) {
     const auto [place, is_new] = rounds_.try_emplace(name);
     Round& round = place->second;
     if (is_new) {
       round.since = now;
+      round.parties = parties.runs.empty() ? all_ : std::move(parties);
+      round.awaited = round.parties.size();
+    } else if (round.parties != (parties.runs.empty() ? all_ : parties)) {
+      return Arrival::other_parties;
     }
     if (!round.arrived.emplace(rank, who).second) {
       return Arrival::already_there;
     }
     round.gave_up.erase(rank);
-    if (round.arrived.size() < static_cast<std::size_t>(world_size_)) {
+    if (round.arrived.size() < round.awaited) {
       places_.emplace(who, Place{name, rank});
       return Arrival::waiting;
     }
@@ -26892,8 +29650,9 @@ class Barriers {
       return std::nullopt;
     }
     const Round& round = rounds_.at(found->second.name);
-    Unfinished result{found->second.name, {}, {}, {round.gave_up.begin(), round.gave_up.end()}, round.since};
-    for (int rank = 0; rank < world_size_; ++rank) {
+    Unfinished result{found->second.name, {},         {}, {round.gave_up.begin(), round.gave_up.end()},
+                      round.awaited,      round.since};
+    for (const int rank : round.parties.ranks()) {
       if (round.arrived.contains(rank)) {
         result.arrived.push_back(rank);
       } else if (!round.gave_up.contains(rank)) {
@@ -26920,6 +29679,31 @@ class Barriers {
     }
   }
 
+  /// Whose the barrier is that somebody waits in. @pre somebody does
+  const RankSet& parties_of(const std::string& name) const { return rounds_.at(name).parties; }
+
+  /// How much a session's barriers take in memory: the runs of their ranks.
+  std::size_t runs_of(std::uint64_t session) const {
+    std::size_t runs = 0;
+    for (auto it = places_.lower_bound({session, 0}); it != places_.end() && it->first.session == session; ++it) {
+      runs += rounds_.at(it->second.name).parties.runs.size();
+    }
+    return runs;
+  }
+
+  /// Takes back every arrival at the barriers that `rank` has a part in. @returns the requests
+  std::vector<RequestKey> clear_those_of(int rank) {
+    std::vector<RequestKey> cleared;
+    for (auto it = places_.begin(); it != places_.end();) {
+      const auto place = it++;
+      if (parties_of(place->second.name).contains(rank)) {
+        cleared.push_back(place->first);
+        take_back(place);
+      }
+    }
+    return cleared;
+  }
+
   /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
   std::vector<std::pair<RequestKey, std::string>> clear() {
     std::vector<std::pair<RequestKey, std::string>> all;
@@ -26936,6 +29720,8 @@ class Barriers {
  private:
   struct Round {
     Instant since;
+    RankSet parties;
+    std::size_t awaited = 0;  ///< how many they are
     std::map<int, RequestKey> arrived;
     std::set<int> gave_up;
   };
@@ -26956,7 +29742,7 @@ class Barriers {
     places_.erase(place);
   }
 
-  int world_size_;
+  RankSet all_;
   std::map<std::string, Round> rounds_;
   std::map<RequestKey, Place> places_;
 };
@@ -27070,13 +29856,23 @@ class KeySpace {
     }
     bytes_ -= key.size() + found->second.size();
     values_.erase(found);
+    taken_.erase(key);
     waits_.vanished(key);
     return true;
   }
 
+  /// A take of the key was answered: it is erased with the last of `readers`. @pre it exists, or was taken too often
+  void take(const std::string& key, std::int64_t readers) {
+    if (++taken_[key] >= readers) {
+      erase(key);
+      taken_.erase(key);
+    }
+  }
+
   /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
-  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now) {
-    return waits_.add(who, operation, std::move(keys), now, Exists{values_});
+  bool wait(RequestKey who, Operation operation, std::vector<std::string> keys, KeyWaits::Instant now,
+            std::int64_t readers = 0) {
+    return waits_.add(who, operation, std::move(keys), now, Exists{values_}, readers);
   }
 
   /// Takes a wait back; nothing if there is no such (any more).
@@ -27119,6 +29915,7 @@ class KeySpace {
     const auto [place, is_new] = values_.try_emplace(key);
     bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
     place->second = std::move(value);
+    taken_.erase(key);
     if (is_new) {
       waits_.appeared(key, released);
     }
@@ -27127,6 +29924,7 @@ class KeySpace {
   Limits limits_;
   std::size_t bytes_ = 0;
   Values values_;
+  std::unordered_map<std::string, std::int64_t> taken_;  ///< how often, of the keys that will be taken again
   KeyWaits waits_;
 };
 
@@ -27193,6 +29991,18 @@ inline std::optional<std::string> stated_wrong(const RankFacts& facts, std::stri
   return text + "; correct the variable or flag that states it, or leave it out";
 }
 
+/// Another rank on a host of the same name with another host id: a host in two containers, or two hosts of one name.
+inline std::string same_name_elsewhere(const std::vector<RankFacts>& ranks, const RankFacts& facts) {
+  for (const RankFacts& other : ranks) {
+    if (other.host == facts.host && other.host_id != facts.host_id) {
+      return " (rank " + std::to_string(other.rank) + "'s host has the same name, " + facts.host +
+             ", but the host ids differ: " + facts.host_id + " and " + other.host_id +
+             "; where both are one host, set DTRAIN_HOST_ID to one value for all of its ranks)";
+    }
+  }
+  return {};
+}
+
 }  // namespace detail
 
 /// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
@@ -27244,7 +30054,7 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
       wrong = detail::stated_wrong(facts, "node_rank", facts.node_rank, member.node_rank, hosts);
     }
     if (wrong) {
-      return Cause{CauseKind::disagreement, facts.rank, facts.host, *std::move(wrong)};
+      return Cause{CauseKind::disagreement, facts.rank, facts.host, *wrong + detail::same_name_elsewhere(ranks, facts)};
     }
   }
   return members;
@@ -27279,9 +30089,12 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
 ///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
-///                                                the store's as the answer to it
+///                                                the store's as the answer to it, or to a part of a long frame; and
+///                                                either side's when it has many bytes to acknowledge
 ///
-/// Who hears nothing for the liveness time takes the other for lost. A connection that breaks without Leave is made
+/// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them; both read at
+/// all times, so that acknowledgements come. Who hears not a byte for the liveness time takes the other for lost.
+/// A connection that breaks without Leave is made
 /// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
 /// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
 ///
@@ -27295,7 +30108,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// @name What a Hello begins with
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 3;
 /// @}
 
 /// What begins a frame. Numbers are never given to another meaning.
@@ -27344,7 +30157,9 @@ struct Challenge {
 struct Join {
   RankFacts facts;
   int world_size = 1;
-  std::string job;                ///< what the launcher calls the job; empty where it does not
+  std::string job;                ///< the job's name; empty where it has none
+  Origin origin{};                ///< what else tells the job from others
+  bool opens_store = false;       ///< the store of this rank's job is its own to open
   std::int64_t process = 0;       ///< its process id, for messages
   std::uint64_t patience_ms = 0;  ///< how long this rank waits for the others
   Proof proof{};
@@ -27564,6 +30379,18 @@ void fields(Fields& of, Challenge& message) {
 }
 
 template <class Fields>
+void fields(Fields& of, Origin& origin) {
+  of.flag(origin.is_exact_job);
+  of.flag(origin.one_starter);
+  of.number(origin.process_space);
+  of.number(origin.starter);
+  of.number(origin.starter_began);
+  of.text(origin.starter_name, max_name_bytes);
+  of.text(origin.program, max_name_bytes);
+  of.text(origin.build, max_name_bytes);
+}
+
+template <class Fields>
 void fields(Fields& of, Join& message) {
   of.number(message.facts.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
   of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
@@ -27575,6 +30402,8 @@ void fields(Fields& of, Join& message) {
   of.number(message.facts.node_count, 0, max_int);
   of.raw_text(message.facts.agreed, max_agreed_bytes);
   of.text(message.job, max_name_bytes);
+  fields(of, message.origin);
+  of.flag(message.opens_store);
   of.number(message.process);
   of.number(message.patience_ms);
   of.bytes(message.proof);
@@ -27621,14 +30450,23 @@ void fields(Fields& of, Refused& message) {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// The process that opens a job's store and is one of its ranks. Ranks of the job are compared with it.
+struct StoreOpener {
+  std::int64_t process = 0;  ///< its process id; 0: no rank of the job opens the store, and nothing is compared
+  std::string host_id{};
+  Origin origin{};
+};
+
 /// One job of a server's.
 struct JobOptions {
   Role role = Role::rank;
   int world_size = 1;
   std::uint64_t generation = 0;  ///< the attempt: who belongs to an earlier one is refused
-  std::string job{};             ///< what the launcher calls it; empty: every name is let in
+  std::string job{};             ///< its name; empty: every name is let in, unless the opener says where it is from
   /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
+  StoreOpener opener{};           ///< the rank that opens the store, where it is one
+  std::size_t further_files = 0;  ///< that this process will open beside the job's connections
   Deadline formation = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
 
   /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
@@ -27656,12 +30494,12 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
 
-/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept for a peer that lost its
-/// connection, as far as the bound goes: who misses more cannot go on.
+/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept, for a peer that loses
+/// its connection, until it has acknowledged them. No more can be taken than may be kept, so none is ever dropped.
 class Outbox {
  public:
   /// @param most bytes that may wait
-  /// @param kept bytes that are kept after they were taken
+  /// @param kept bytes that may be taken and not acknowledged
   Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
   /// False, with nothing appended, where more than the bound would wait: the peer does not read.
@@ -27677,9 +30515,14 @@ class Outbox {
   bool has_waiting() const noexcept { return taken_ < frames_.size(); }
   std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
 
-  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre has_waiting()
+  /// Whether a frame waits, and may be kept beside those that are not acknowledged; one alone always may.
+  bool may_take() const noexcept {
+    return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
+  }
+  std::size_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
   const Frame& take() {
-    drop_beyond_kept();
     const Frame& frame = frames_[taken_++];
     waiting_bytes_ -= frame.size();
     taken_bytes_ += frame.size();
@@ -27697,8 +30540,8 @@ class Outbox {
     return true;
   }
 
-  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what is no longer
-  /// kept, or claims what was never sent.
+  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what it has
+  /// acknowledged, or claims what was never sent.
   bool rewind(std::uint64_t count) noexcept {
     if (count < first_ || !acknowledge(count)) {
       return false;
@@ -27716,12 +30559,6 @@ class Outbox {
     ++first_;
   }
 
-  void drop_beyond_kept() noexcept {
-    while (taken_bytes_ > kept_) {
-      drop_first();
-    }
-  }
-
   std::size_t most_;
   std::size_t kept_;
   std::deque<Frame> frames_;  ///< those that were taken, then those that wait
@@ -27733,39 +30570,6 @@ class Outbox {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/party_barrier.hpp
-
-/// @file
-/// A barrier for some of a job's ranks, made of a store's other operations.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Counts who comes; the last of a round opens its gate, and takes away that of the round before, which all have
-/// passed. At most four messages there and back for the last, two for any other. A rank is in a barrier of one name
-/// once at a time, and one that timed out counts as having come. @param store a handle whose prefix only the parties
-/// use
-template <class Store>
-async::Task<void> party_barrier(Store store, std::string name, std::int64_t parties, Deadline deadline) {
-  const std::string prefix = "barrier/" + name + "/";
-  async::Task<std::int64_t> arriving = store.add(prefix + "arrived", 1, deadline);
-  const std::int64_t arrived = co_await std::move(arriving);
-  const std::int64_t round = (arrived - 1) / parties;
-  const std::string gate = prefix + std::to_string(round);
-  if (arrived % parties != 0) {
-    async::Task<void> waiting = store.wait(std::vector<std::string>{gate}, deadline);
-    co_await std::move(waiting);
-    co_return;
-  }
-  async::Task<void> opening = store.set(gate, "", deadline);
-  co_await std::move(opening);
-  if (round > 0) {
-    async::Task<bool> erasing = store.erase(prefix + std::to_string(round - 1), deadline);
-    static_cast<void>(co_await std::move(erasing));
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/rank_list.hpp
 
 /// @file
@@ -27773,12 +30577,9 @@ async::Task<void> party_barrier(Store store, std::string name, std::int64_t part
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// "ranks 0-3 and 7". Runs are joined; after `max_runs` of them the rest is counted, so that a sentence about 10,000
-/// ranks can be read. @param ranks ascending
-inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
-  if (ranks.empty()) {
-    return "no rank";
-  }
+/// "0-3", "7". Runs are joined; after `max_runs` of them the rest is counted ("9 more"), so that a sentence about
+/// 10,000 ranks can be read. @param ranks ascending
+inline std::vector<std::string> rank_runs(const std::vector<int>& ranks, std::size_t max_runs = 16) {
   std::vector<std::pair<int, int>> runs;
   for (const int rank : ranks) {
     if (!runs.empty() && runs.back().second + 1 == rank) {
@@ -27797,6 +30598,15 @@ inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs
   if (named < ranks.size()) {
     parts.push_back(std::to_string(ranks.size() - named) + " more");
   }
+  return parts;
+}
+
+/// "ranks 0-3 and 7", of rank_runs. @param ranks ascending
+inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_runs = 16) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  const std::vector<std::string> parts = rank_runs(ranks, max_runs);
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < parts.size(); ++i) {
     text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
@@ -27827,7 +30637,8 @@ inline std::string doing_of(const Request& request) {
     case Operation::erase: verb = "erasing key "; break;
     case Operation::append: verb = "appending to key "; break;
     case Operation::set_many: verb = "setting key "; break;
-    case Operation::get_many: verb = "waiting for key "; break;
+    case Operation::get_many:
+    case Operation::take: verb = "waiting for key "; break;
   }
   return verb + in_quotes(request.keys.front()) +
          (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
@@ -27841,6 +30652,11 @@ inline void require_bounded(const Request& request, const std::string& doing) {
   const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
   if (request.keys.size() > max_keys_of_a_wait) {
     refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_of_a_wait, " are possible at once");
+  }
+  if (request.parties.runs.size() > max_party_runs) {
+    refuse("its " + std::to_string(request.parties.size()) + " ranks are " +
+               std::to_string(request.parties.runs.size()) + " runs of equal steps",
+           max_party_runs);
   }
   std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
   for (const std::string& key : request.keys) {
@@ -27891,10 +30707,26 @@ void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) 
   }
 }
 
+/// Each run within the job, and behind the one before.
+template <class Fields>
+void fields(Fields& of, RankSet& set) {
+  int count = static_cast<int>(set.runs.size());
+  of.number(count, 0, static_cast<int>(max_party_runs));
+  set.runs.resize(static_cast<std::size_t>(count));
+  constexpr int most = max_world_size - 1;
+  int behind = 0;
+  for (RankSet::Run& run : set.runs) {
+    of.number(run.first, behind, most);
+    of.number(run.step, 1, most);
+    of.number(run.more, 0, (most - run.first) / std::max(run.step, 1));
+    behind = run.last() + 1;
+  }
+}
+
 template <class Fields>
 void fields(Fields& of, Request& message) {
   of.number(message.id);
-  of.choice(message.operation, Operation::set, Operation::get_many);
+  of.choice(message.operation, Operation::set, Operation::take);
   of.raw_texts(message.keys, takes_many(message.operation) ? max_keys_of_a_wait : 1, max_key_bytes);
   switch (message.operation) {
     case Operation::compare_set: {
@@ -27908,7 +30740,9 @@ void fields(Fields& of, Request& message) {
     }
     case Operation::set:
     case Operation::append: of.raw_text(message.value, max_value_bytes); break;
-    case Operation::add: of.number(message.number); break;
+    case Operation::add:
+    case Operation::take: of.number(message.number); break;
+    case Operation::barrier: fields(of, message.parties); break;
     case Operation::set_many: values_of(of, message.values, message.keys.size()); break;
     default: break;
   }
@@ -27939,6 +30773,14 @@ void fields(Fields& of, Cancel& message) {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// "rank 1 on host a (process 12)"
+inline std::string who(int rank, const std::string& host, std::int64_t process) {
+  return "rank " + std::to_string(rank) + " on host " + host + " (process " + std::to_string(process) + ")";
+}
+inline std::string who(const Join& join) {
+  return who(join.facts.rank, join.facts.host, join.process);
+}
+
 /// Names a connection of the server's; never used twice.
 using SessionId = std::uint64_t;
 
@@ -27953,10 +30795,7 @@ class Seats {
     RankFacts facts;
     std::int64_t process = 0;
 
-    std::string who() const {
-      return "rank " + std::to_string(facts.rank) + " on host " + facts.host + " (process " + std::to_string(process) +
-             ")";
-    }
+    std::string who() const { return rendezvous::who(facts.rank, facts.host, process); }
   };
 
   /// @param owner says in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
@@ -28005,6 +30844,16 @@ class Seats {
     ++taken_;
     ++present_;
     return std::monostate{};
+  }
+
+  /// The seat of a rank that somebody has taken, also where he has got up again; null where it is free or there is
+  /// none.
+  const Seat* taken_by(int rank) const noexcept {
+    if (rank < 0 || rank >= world_size()) {
+      return nullptr;
+    }
+    const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    return seat.state == State::empty ? nullptr : &seat;
   }
 
   /// The seat that the very process which says this sits in already; null where there is no such.
@@ -28106,7 +30955,11 @@ struct HasLeft {
 struct HasFailed {
   Cause cause;
 };
-using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed>;
+/// A rank has joined that may be another job's.
+struct Doubt {
+  std::string sentence;
+};
+using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed, Doubt>;
 /// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -28339,6 +31192,59 @@ inline std::optional<DoorAnswer> decode_door_answer(std::span<const std::byte> f
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/job_members.hpp
+
+/// @file
+/// The processes that those who want to join a job are compared with: the store's opener, and one of each host. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The names of jobs are always compared; what started a process, and its program, where a rank opened the store.
+class JobMembers {
+ public:
+  JobMembers(const std::string& owner, std::string job, StoreOpener opener)
+      : process_(opener.process),
+        opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
+                std::move(job), std::move(opener.host_id), std::move(opener.origin)} {}
+
+  bool has_opener() const noexcept { return process_ != 0; }
+
+  /// "rank 0 on host a (process 12)", or the launcher.
+  const std::string& opener() const noexcept { return opener_.who; }
+
+  /// Whether it wanted to open a store itself, and is not the process that opened this one.
+  bool opens_another(const Join& join) const noexcept {
+    return join.opens_store && (join.process != process_ || join.facts.host_id != opener_.host_id);
+  }
+
+  /// With the opener, then with the first that joined from the same host.
+  JobComparison compare(const Join& join) const {
+    const JobMember member = member_of(join);
+    JobComparison compared = compare_jobs(member, opener_);
+    const auto neighbour = first_of_host_.find(member.host_id);
+    if (compared.result != JobComparison::Result::same || neighbour == first_of_host_.end()) {
+      return compared;
+    }
+    return compare_jobs(member, neighbour->second);
+  }
+
+  /// It has joined.
+  void add(const Join& join) {
+    if (has_opener()) {
+      first_of_host_.try_emplace(join.facts.host_id, member_of(join));
+    }
+  }
+
+ private:
+  static JobMember member_of(const Join& join) { return {who(join), join.job, join.facts.host_id, join.origin}; }
+
+  std::int64_t process_;
+  JobMember opener_;
+  std::map<std::string, JobMember> first_of_host_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/line.hpp
 
 /// @file
@@ -28350,7 +31256,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct LineOptions {
   std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
   std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
-  bool is_store = false;  ///< answers heartbeats, and reads no further questions while many answers wait
+  bool is_store = false;  ///< answers heartbeats, and serves no further questions while many answers wait
+  std::chrono::milliseconds answer{500};  ///< how often a store says that it hears a frame that is long on its way
 };
 
 /// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
@@ -28368,9 +31275,8 @@ class Line : public std::enable_shared_from_this<Line> {
       : loop_(loop),
         options_(options),
         handlers_(std::move(handlers)),
-        outbox_(options.outgoing_bytes, kept_bytes),
+        outbox_(options.outgoing_bytes, max_unacknowledged_bytes),
         to_write_(loop),
-        taken_(loop),
         last_heard_(Deadline::Clock::now()) {}
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
@@ -28401,10 +31307,8 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Tells the peer how many frames have come; keeps a connection alive. No effect without one, nor where so much is
   /// under way that the peer hears anyway.
   void beat() {
-    if (link_ && link_->writer.queued_bytes() < batch_bytes &&
-        link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
-      unacknowledged_bytes_ = 0;
-      to_write_.set();
+    if (link_ && link_->writer.queued_bytes() < batch_bytes) {
+      acknowledge();
     }
   }
 
@@ -28426,27 +31330,26 @@ class Line : public std::enable_shared_from_this<Line> {
   std::size_t waiting_bytes() const noexcept { return outbox_.waiting_bytes(); }
 
  private:
-  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
-  static constexpr std::size_t acknowledged_every = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds linger{1000};
+  static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
 
   static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
+  /// Many frames wait to be sent: a rank has to read answers before it is served more. On one side only: two that
+  /// waited so for each other would do so for good.
   bool lacks_room() const noexcept {
     return options_.is_store && outbox_.waiting_bytes() > options_.outgoing_bytes / 16;
   }
 
-  /// Waits while many frames wait to be sent, so that a rank reads answers before it asks for more. On one side only:
-  /// two that waited so for each other would do so for good. A peer that is not read is alive while it takes bytes.
-  async::Task<void> room() {
-    while (lacks_room()) {
-      is_crowded_ = true;
-      co_await taken_.wait(a_day());
+  void acknowledge() {
+    if (link_ && link_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
+      unacknowledged_bytes_ = 0;
+      last_beat_ = Deadline::Clock::now();
+      to_write_.set();
     }
-    is_crowded_ = false;
   }
 
   /// Ends both directions and the connection.
@@ -28454,7 +31357,8 @@ class Line : public std::enable_shared_from_this<Line> {
     reading_.cancel();
     writing_.cancel();
     link_.reset();
-    taken_.set();
+    unserved_.clear();  // it was not acknowledged: it comes again
+    unserved_bytes_ = 0;
   }
 
   /// Runs one direction. Its end, or its exception, is the end of the connection.
@@ -28477,50 +31381,90 @@ class Line : public std::enable_shared_from_this<Line> {
 
   async::Task<std::string> read_all(Link& link) {
     net::FrameResult frame;
-    is_crowded_ = false;  // an earlier connection may have ended while it waited for room
     for (;;) {
-      if (lacks_room()) {
-        co_await room();
+      const std::uint64_t before = link.reader.received_bytes();
+      const bool is_whole = link.reader.try_read_frame(frame);
+      if (link.reader.received_bytes() != before) {
+        note_bytes(is_whole);
       }
-      if (!link.reader.try_read_frame(frame)) {
+      if (!is_whole) {
         co_await link.connection.readable(a_day());
         continue;
       }
       if (!frame.ok()) {
         co_return frame.reason;
       }
-      last_heard_ = Deadline::Clock::now();
       const bool understood = hear(frame.payload);
       if (link_.get() != &link) {
         co_return std::string();
       }
       if (!understood) {
-        co_return "it sent bytes that do not follow the protocol";
+        co_return no_protocol;
       }
     }
   }
 
-  bool hear(std::span<const std::byte> frame) {
+  /// Every byte is a sign of life: a frame may take longer than the liveness time. The sender of a long one hears of
+  /// it, because its heartbeats wait behind it.
+  void note_bytes(bool are_whole) {
+    last_heard_ = Deadline::Clock::now();
+    if (options_.is_store && !are_whole && last_heard_ - last_beat_ >= options_.answer) {
+      beat();
+    }
+  }
+
+  /// What has to wait for room is kept unacknowledged, and the peer sends only so much; acknowledgements are read at
+  /// all times, or there would never be room.
+  bool hear(Frame& frame) {
     if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
       if (options_.is_store) {
         beat();
       }
-      return outbox_.acknowledge(*has);
+      const bool is_possible = outbox_.acknowledge(*has);
+      if (outbox_.has_waiting()) {
+        to_write_.set();
+      }
+      return is_possible;
     }
+    if (unserved_.empty() && !lacks_room()) {
+      return serve(frame);
+    }
+    unserved_bytes_ += frame.size();
+    unserved_.push_back(std::move(frame));
+    return unserved_bytes_ <= max_unacknowledged_bytes;
+  }
+
+  bool serve(std::span<const std::byte> frame) {
     ++received_;
     unacknowledged_bytes_ += frame.size();
-    if (unacknowledged_bytes_ > acknowledged_every) {
-      beat();
+    if (unacknowledged_bytes_ > max_unacknowledged_bytes / 4) {
+      acknowledge();
     }
     const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
     return !on_frame || on_frame(frame);
   }
 
+  /// Serves what waited for room. False where it does not follow the protocol.
+  bool serve_waiting(const Link& link) {
+    bool understood = true;
+    while (understood && link_.get() == &link && !unserved_.empty() && !lacks_room()) {
+      const Frame frame = std::move(unserved_.front());
+      unserved_.pop_front();
+      unserved_bytes_ -= frame.size();
+      understood = serve(frame);
+    }
+    return understood;
+  }
+
   async::Task<std::string> write_all(Link& link) {
     Deadline::Clock::time_point last_taken = Deadline::Clock::now();
     for (;;) {
-      while (outbox_.has_waiting() && link.writer.queued_bytes() < batch_bytes) {
+      while (outbox_.may_take() && link.writer.queued_bytes() < batch_bytes) {
         static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+      }
+      const bool understood = serve_waiting(link);
+      if (link_.get() != &link || !understood) {
+        co_return no_protocol;
       }
       if (link.writer.queued_bytes() > 0) {
         net::IoResult result = link.writer.try_flush();
@@ -28529,16 +31473,22 @@ class Line : public std::enable_shared_from_this<Line> {
           result = co_await link.writer.flush(Deadline::after(std::min(options_.send, step)));
           result.bytes += at_once;
         }
-        taken_.set();
         if (result.status == net::IoStatus::closed) {
           co_return result.reason();
         }
         const Deadline::Clock::time_point now = Deadline::Clock::now();
         if (result.bytes > 0) {
           last_taken = now;
-          last_heard_ = is_crowded_ ? now : last_heard_;
         } else if (now - last_taken >= options_.send) {
           co_return "it took nothing for " + seconds_text(options_.send);
+        }
+      } else if (outbox_.has_waiting()) {  // until the peer has acknowledged more
+        const std::size_t before = outbox_.taken_bytes();
+        const async::Ready ready = co_await to_write_.wait(Deadline::at(last_taken + options_.send));
+        if (outbox_.taken_bytes() != before) {
+          last_taken = Deadline::Clock::now();
+        } else if (ready == async::Ready::timed_out) {
+          co_return "it acknowledged nothing for " + seconds_text(options_.send);
         }
       } else if (closing_) {
         link.connection.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
@@ -28557,12 +31507,13 @@ class Line : public std::enable_shared_from_this<Line> {
   Outbox outbox_;
   std::unique_ptr<Link> link_;
   async::AutoResetEvent to_write_;
-  async::AutoResetEvent taken_;
   Deadline::Clock::time_point last_heard_;
+  Deadline::Clock::time_point last_beat_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
   FieldWriter heartbeat_;
-  bool is_crowded_ = false;  ///< too much waits to be sent, so nothing is read
+  std::deque<Frame> unserved_;  ///< frames of the peer that wait for room
+  std::size_t unserved_bytes_ = 0;
   bool closing_ = false;
   async::Spawned reading_;
   async::Spawned writing_;
@@ -28610,13 +31561,11 @@ class RequestDesk {
     barriers_.clear();
   }
 
-  /// This rank has left the job: no barrier can complete any more.
+  /// This rank has left the job: no barrier that it has a part in can complete any more.
   void refuse_barriers(int left) {
     left_.insert(left);
-    const auto waiting = barriers_.clear();
-    const std::string why = waiting.empty() ? std::string() : cannot_complete();
-    for (const auto& [who, name] : waiting) {
-      answer(who, Status::refused, why);
+    for (const RequestKey who : barriers_.clear_those_of(left)) {
+      answer(who, Status::refused, cannot_complete({left}));
     }
   }
 
@@ -28672,7 +31621,7 @@ class RequestDesk {
   }
 
   std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
-    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(world_size_) +
+    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(barrier.parties) +
                        " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
                        seconds_text(now - barrier.since) + " ago)";
     if (!barrier.missing.empty()) {
@@ -28715,8 +31664,9 @@ class RequestDesk {
       }
       case Operation::get:
       case Operation::wait:
-      case Operation::get_many: wait(who, request, now); break;
-      case Operation::barrier: arrive(who, rank, key, now); break;
+      case Operation::get_many:
+      case Operation::take: wait(who, request, now); break;
+      case Operation::barrier: arrive(who, rank, request, now); break;
     }
     release(released);
   }
@@ -28739,8 +31689,10 @@ class RequestDesk {
       return answer(who, Status::refused,
                     "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
     }
-    if (!keys_.wait(who, request.operation, request.keys, now)) {
-      answer(found(KeyWaits::Released{who, request.operation, std::move(request.keys)}), who.session);
+    if (!keys_.wait(who, request.operation, request.keys, now, request.number)) {
+      const KeyWaits::Released wait{who, request.operation, std::move(request.keys), request.number};
+      answer(found(wait), who.session);
+      count_take(wait);
     }
   }
 
@@ -28748,7 +31700,7 @@ class RequestDesk {
   Response found(const KeyWaits::Released& wait) const {
     Response response;
     response.id = wait.who.request;
-    if (wait.operation == Operation::get) {
+    if (wait.operation == Operation::get || wait.operation == Operation::take) {
       response.text = *keys_.find(wait.keys.front());
     } else if (wait.operation == Operation::get_many) {
       std::size_t bytes = 0;
@@ -28769,6 +31721,12 @@ class RequestDesk {
     return response;
   }
 
+  void count_take(const KeyWaits::Released& wait) {
+    if (wait.operation == Operation::take) {
+      keys_.take(wait.keys.front(), wait.readers);
+    }
+  }
+
   /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
   void release(const std::vector<KeyWaits::Released>& released) {
     std::map<SessionId, std::size_t> bytes;
@@ -28787,23 +31745,49 @@ class RequestDesk {
       }
       answer(std::move(response), each.who.session);
     }
+    for (const KeyWaits::Released& each : released) {  // now that nobody's answer needs the key any more
+      count_take(each);
+    }
   }
 
-  void arrive(RequestKey who, int rank, const std::string& name, Instant now) {
-    if (!left_.empty()) {
-      return answer(who, Status::refused, cannot_complete());
+  void arrive(RequestKey who, int rank, Request& request, Instant now) {
+    const RankSet& parties = request.parties;
+    const bool of_all = parties.runs.empty();
+    if (!of_all && (!parties.contains(rank) || parties.last() >= world_size_)) {
+      return answer(who, Status::refused,
+                    "it is one of " + rank_list(parties.ranks()) + " of a job of " + std::to_string(world_size_) +
+                        ", and rank " + std::to_string(rank) + " came to it");
+    }
+    if (barriers_.runs_of(who.session) + parties.runs.size() > limits_.party_runs) {
+      return answer(who, Status::refused,
+                    "this rank would wait in barriers of more than " + std::to_string(limits_.party_runs) +
+                        " runs of ranks, the limit");
+    }
+    std::vector<int> left;
+    std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
+                 [&](int each) { return of_all || parties.contains(each); });
+    if (!left.empty()) {
+      return answer(who, Status::refused, cannot_complete(left));
     }
     std::vector<RequestKey> released;
-    if (barriers_.arrive(name, rank, who, now, released) == Barriers::Arrival::already_there) {
-      return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+    switch (barriers_.arrive(request.keys.front(), rank, who, now, released, std::move(request.parties))) {
+      case Barriers::Arrival::already_there:
+        return answer(who, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+      case Barriers::Arrival::other_parties:
+        return answer(
+            who, Status::refused,
+            "other ranks wait in one of this name: " + rank_list(barriers_.parties_of(request.keys.front()).ranks()) +
+                "; name one of them otherwise");
+      case Barriers::Arrival::waiting:
+      case Barriers::Arrival::completed: break;
     }
     for (const RequestKey each : released) {
       answer(each, Status::ok);
     }
   }
 
-  std::string cannot_complete() const {
-    return "it cannot complete: " + rank_list(std::vector<int>(left_.begin(), left_.end())) + " left the job";
+  static std::string cannot_complete(const std::vector<int>& left) {
+    return "it cannot complete: " + rank_list(left) + " left the job";
   }
 
   Limits limits_;
@@ -28828,9 +31812,14 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Threads: one. Bounded by its Limits whatever it is told.
 class Job {
  public:
-  /// @param id the name of the job that every rank gets
-  Job(int world_size, std::string owner, std::string id, const Limits& limits)
-      : id_(std::move(id)), seats_(world_size, std::move(owner)), desk_(world_size, limits, effects_) {}
+  /// @param id of this start of the job, which every rank gets
+  /// @param job its name, and `opener` the rank that opens its store: with them all others are compared
+  Job(int world_size, std::string owner, std::string id, const Limits& limits, std::string job = {},
+      StoreOpener opener = {})
+      : id_(std::move(id)),
+        members_(owner, std::move(job), std::move(opener)),
+        seats_(world_size, std::move(owner)),
+        desk_(world_size, limits, effects_) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   ~Job() = default;
@@ -28853,10 +31842,15 @@ class Job {
 
   /// Somebody who has shown that it may wants to join. @pre the session is new
   Verdict join(SessionId session, const Join& join) {
+    const JobComparison compared = members_.compare(join);
+    if (compared.result == JobComparison::Result::other) {
+      note_refusal(compared.sentence);
+      return Refused{compared.sentence, true};
+    }
     if (cause_) {
       return Failure{*cause_};
     }
-    auto verdict = seats_.sit(session, join);
+    auto verdict = claim(session, join);
     if (const Refused* refused = std::get_if<Refused>(&verdict)) {
       note_refusal(refused->sentence);
       return *refused;
@@ -28867,6 +31861,10 @@ class Job {
     }
     ranks_.emplace(session, join.facts.rank);
     desk_.open(session, join.facts.rank);
+    members_.add(join);
+    if (compared.result == JobComparison::Result::doubtful && !std::exchange(has_doubted_, true)) {
+      effects_.emplace_back(Doubt{compared.sentence});  // one for each job is enough
+    }
     effects_.emplace_back(Joined{join.facts.rank, join.facts.host});
     if (seats_.complete()) {
       form();
@@ -28929,6 +31927,25 @@ class Job {
   void send(SessionId session, ToRank message) { effects_.emplace_back(send_to(session, std::move(message))); }
   void close(SessionId session) { effects_.emplace_back(CloseAfterSending{session}); }
 
+  /// A seat for it. Where ranks of two jobs may meet, because nothing told them apart so far, a second claim of a seat
+  /// ends a job that is not complete yet.
+  std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
+    const bool opens_another = members_.opens_another(join);
+    const bool comes_again = seats_.seat_of(join) != nullptr;  // its first connection may not have ended yet
+    const Seats::Seat* const taken = comes_again ? nullptr : seats_.taken_by(join.facts.rank);
+    const bool one_size = join.world_size == seats_.world_size();
+    if (members_.has_opener() && !seats_.complete() && one_size && (opens_another || taken != nullptr)) {
+      return Cause{CauseKind::disagreement, join.facts.rank, join.facts.host,
+                   who(join) + " claims a place that " + (opens_another ? members_.opener() : taken->who()) +
+                       " has, while the job forms: two jobs have met at one port, or a rank was given twice; " +
+                       detail::own_name_remedy() + ", and each process its own rank"};
+    }
+    if (opens_another) {
+      return Refused{members_.opener() + " has opened this store, for another job; " + detail::own_name_remedy(), true};
+    }
+    return seats_.sit(session, join);
+  }
+
   void form() {
     auto formed = form_membership(seats_.facts(), id_);
     if (const Cause* cause = std::get_if<Cause>(&formed)) {
@@ -28975,10 +31992,12 @@ class Job {
   }
 
   std::string id_;
+  JobMembers members_;
   Seats seats_;
   std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
   std::optional<Cause> cause_;
   bool formed_ = false;
+  bool has_doubted_ = false;
   std::string last_refusal_;
   std::vector<Effect> effects_;
   RequestDesk desk_;  ///< answers into effects_
@@ -29062,7 +32081,7 @@ class ServedJob {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        job_(options_.world_size, options_.owner, random_job_id(), limits_),
+        job_(options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         formation_(loop, job_, options_.formation, [this] { apply(); }),
         listening_(loop_.spawn(watch_silence())) {}
@@ -29088,6 +32107,9 @@ class ServedJob {
   }
 
   std::size_t sessions() const noexcept { return members_.size(); }
+
+  /// What its ranks keep in it.
+  const KeySpace& keys() const noexcept { return job_.keys(); }
 
   /// @name For the server's door
   /// @{
@@ -29134,7 +32156,7 @@ class ServedJob {
     if (found->second->line->attach(std::move(link), has)) {
       found->second->waiting.cancel();
     } else {
-      gone(id, "it missed more than is kept for it");
+      gone(id, "it missed frames that it had acknowledged, or claimed some that were never sent");
     }
   }
   void note_refusal(std::string sentence) { job_.note_refusal(std::move(sentence)); }
@@ -29164,7 +32186,7 @@ class ServedJob {
     Line::Handlers handlers;
     handlers.on_frame = [this, id](std::span<const std::byte> frame) { return hear(id, frame); };
     handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    const LineOptions line{limits_.outgoing_bytes, limits_.send, true};
+    const LineOptions line{limits_.outgoing_bytes, limits_.send, true, heartbeat()};
     return std::make_shared<Line>(loop_, line, std::move(handlers));
   }
 
@@ -29202,7 +32224,7 @@ class ServedJob {
 
   /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
   void disconnected(SessionId id, const std::string& how) {
-    const std::string text = "its connection ended without leave(ok) (" + how + ")";
+    const std::string text = "its process ended, or its connection broke, before it left the job (" + how + ")";
     const auto found = members_.find(id);
     if (found == members_.end()) {
       return;
@@ -29302,6 +32324,8 @@ class ServedJob {
     }
   }
 
+  void perform(const Doubt& doubt, std::vector<SessionId>&) { log(LogLevel::warning, doubt.sentence); }
+
   async::EventLoop& loop_;
   JobOptions options_;
   Limits limits_;
@@ -29313,6 +32337,71 @@ class ServedJob {
   FormationWatch formation_;  ///< the tasks come last: they are gone before what they use
   async::Spawned listening_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/slow_notice.hpp
+
+/// @file
+/// The line that says that a wait is long, and what for.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Warns once where it has lived for a while. Lifetime: the loop outlives it; it does not move. Threads: the loop's.
+class SlowNotice {
+ public:
+  /// @param doing what waits: "joining the job at a:1 as rank 2"
+  /// @param why what it waits for, until note() says better
+  SlowNotice(async::EventLoop& loop, std::string doing, std::string why,
+             std::chrono::milliseconds after = std::chrono::seconds(10))
+      : doing_(std::move(doing)),
+        why_(std::move(why)),
+        saying_(loop.spawn(say(loop, after), [](const std::exception_ptr&) {})) {}
+  SlowNotice(const SlowNotice&) = delete;
+  SlowNotice& operator=(const SlowNotice&) = delete;
+
+  /// What is known by now.
+  void note(std::string why) { why_ = std::move(why); }
+
+ private:
+  async::Task<void> say(async::EventLoop& loop, std::chrono::milliseconds after) {
+    co_await loop.sleep_for(after);
+    log(LogLevel::warning, doing_ + ": still waiting; " + why_);
+  }
+
+  std::string doing_;
+  std::string why_;
+  async::Spawned saying_;  ///< last: gone before what it uses
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/too_few_files.hpp
+
+/// @file
+/// Whether a process may open the files that serving a job takes.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Said at once: ranks that find no room would be waited for in vain. Nothing where there are files enough.
+inline std::optional<Cause> too_few_files(const JobOptions& job) {
+  constexpr std::size_t spare = 4;  // the process's own session, somebody who comes, and what it opens for a moment
+  const auto members = static_cast<std::size_t>(job.world_size);
+  const std::size_t needed = open_files() + members + job.further_files + spare;
+  const std::size_t limit = open_files_limit().value_or(needed);
+  if (needed <= limit) {
+    return std::nullopt;
+  }
+  const std::string number = std::to_string(needed);
+  return Cause{CauseKind::exception,
+               -1,
+               {},
+               job.owner + " serves the store of " + std::to_string(members) +
+                   (job.role == Role::rank ? " ranks" : " launchers") + " and needs " + number +
+                   " open files for that, but may open " + std::to_string(limit) +
+                   "; raise the hard limit (ulimit -Hn " + number +
+                   ", systemd's LimitNOFILE, docker's --ulimit nofile)"};
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -29377,11 +32466,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
 inline std::size_t unjoined_bound(std::size_t wanted) noexcept {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) {
-    return wanted;
-  }
-  return std::min(wanted, std::max(static_cast<std::size_t>(files.rlim_cur / 2), std::size_t{1}));
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -29423,6 +32508,7 @@ struct Address {
 struct NoAnswer {
   std::string reason;
   bool timed_out = false;
+  bool called = false;  ///< the Join or Resume was sent: the store may have acted on it
 };
 
 using KnockResult = std::variant<Accepted, Refused, Failure, NoAnswer>;
@@ -29434,8 +32520,8 @@ inline Error no_store_error(const std::string& doing) {
                doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
 }
 
-inline NoAnswer no_answer(const net::FrameResult& frame) {
-  return {frame.reason, frame.status == net::FrameStatus::timed_out};
+inline NoAnswer no_answer(const net::FrameResult& frame, bool called) {
+  return {frame.reason, frame.status == net::FrameStatus::timed_out, called};
 }
 
 }  // namespace detail
@@ -29458,7 +32544,7 @@ inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock 
   }
   const net::FrameResult first = co_await link.reader.read_frame(deadline);
   if (!first.ok()) {
-    co_return detail::no_answer(first);
+    co_return detail::no_answer(first, false);
   }
   std::optional<DoorAnswer> answer = decode_door_answer(first.payload);
   if (answer && std::holds_alternative<Refused>(*answer)) {
@@ -29483,11 +32569,11 @@ inline async::Task<KnockResult> knock(Link& link, const Address& address, Knock 
   transcript.add(frame);
   const net::IoResult called = co_await link.writer.write_frame(frame, settled);
   if (!called.ok()) {
-    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out};
+    co_return NoAnswer{called.reason(), called.status == net::IoStatus::timed_out, true};
   }
   const net::FrameResult second = co_await link.reader.read_frame(settled);
   if (!second.ok()) {
-    co_return detail::no_answer(second);
+    co_return detail::no_answer(second, true);
   }
   answer = decode_door_answer(second.payload);
   if (!answer || std::holds_alternative<Challenge>(*answer)) {
@@ -29520,7 +32606,22 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct JoinRequest {
   RankFacts facts;
   int world_size = 1;
-  std::string job{};  ///< what the launcher calls the job
+  std::string job{};         ///< the job's name; empty where it has none
+  Origin origin{};           ///< what else tells the job from others
+  bool opens_store = false;  ///< the job's store is this rank's to open
+
+  /// @param patience how long this rank waits for the others
+  Join message(std::chrono::milliseconds patience) const {
+    Join join;
+    join.facts = facts;
+    join.world_size = world_size;
+    join.job = job;
+    join.origin = origin;
+    join.opens_store = opens_store;
+    join.process = static_cast<std::int64_t>(::getpid());
+    join.patience_ms = static_cast<std::uint64_t>(patience.count());
+    return join;
+  }
 };
 
 /// A store that has let this rank in.
@@ -29551,12 +32652,16 @@ class Entrance {
     if (turn.count() > 0) {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(turn)));
     }
+    SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
+    backoff_.on_failure = [&notice](const std::string& why) { notice.note(why); };
     const std::uint16_t first = address_.port;
-    std::chrono::milliseconds delay{10};
-    for (std::uint16_t place = 0;; place = static_cast<std::uint16_t>((place + 1) % address_.ports)) {
+    std::chrono::milliseconds delay = backoff_.first;
+    bool is_again = false;
+    for (std::uint16_t place = 0;;) {
       address_.port = static_cast<std::uint16_t>(first + place);
+      has_called_ = false;
       Entered entered;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered, deadline_, deadline_) : try_place(entered);
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(entered) : try_place(entered);
       const bool in = co_await std::move(attempt);
       if (in) {
         entered.address = address_;
@@ -29565,9 +32670,16 @@ class Entrance {
       if (Deadline::Clock::now() + delay >= deadline_.instant()) {
         throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
       }
-      if (place + 1 == address_.ports) {
+      notice.note(in_vain_);
+      is_again = has_called_ && !is_again;
+      if (is_again) {  // a store that took the Join waits for this rank, for its grace
+        co_await loop_->sleep_for(backoff_.first);
+        continue;
+      }
+      place = static_cast<std::uint16_t>((place + 1) % address_.ports);
+      if (place == 0) {
         co_await loop_->sleep_for(delay);
-        delay = std::min(2 * delay, std::chrono::milliseconds(1000));
+        delay = std::min(2 * delay, backoff_.longest);
       }
     }
   }
@@ -29577,8 +32689,6 @@ class Entrance {
   static constexpr std::chrono::milliseconds one_place{500};
   /// And how long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
   static constexpr std::chrono::milliseconds settling{5000};
-  /// How long users wait without a word.
-  static constexpr std::chrono::seconds silence{10};
 
   /// How long a rank waits before it calls. More calls at once than a listener's queue holds (4096 on most systems) are
   /// dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as fast as a store
@@ -29596,12 +32706,12 @@ class Entrance {
   async::Task<bool> try_place(Entered& entered) {
     bool in = false;
     try {
-      const Deadline moment = earlier(deadline_, Deadline::after(one_place));
-      in = co_await try_once(entered, moment, earlier(deadline_, Deadline::after(settling)));
+      in = co_await try_once(entered);
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && !is_elsewhere_)) {
+      const bool is_final = !is_elsewhere_ || !net::why_no_name(address_.host).empty();
+      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
         throw;
       }
       in_vain_ = error.what();
@@ -29610,11 +32720,14 @@ class Entrance {
   }
 
   /// Connects and knocks. False, with `in_vain_` set, where it is worth another try.
-  async::Task<bool> try_once(Entered& entered, Deadline deadline, Deadline settled) {
+  async::Task<bool> try_once(Entered& entered) {
     is_elsewhere_ = true;
-    net::Connection connection = co_await connect(deadline);
+    net::Connection connection = co_await connect();
     entered.link = std::make_unique<Link>(std::move(connection));
     Knock call = make_join();
+    const bool is_only = address_.ports == 1;
+    const Deadline deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(one_place));
+    const Deadline settled = is_only ? deadline_ : earlier(deadline_, Deadline::after(settling));
     KnockResult result = co_await knock(*entered.link, address_, std::move(call), doing_, deadline, settled);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_elsewhere_ = refused->other_job;
@@ -29629,6 +32742,7 @@ class Entrance {
       throw timed_out("the store took the connection but does not answer");
     }
     if (none != nullptr) {
+      has_called_ = none->called;
       in_vain_ = "what listens there closed the connection without an answer (" + none->reason + ")";
       co_return false;
     }
@@ -29636,36 +32750,30 @@ class Entrance {
     co_return true;
   }
 
-  /// With a word to the user where it takes long.
-  async::Task<net::Connection> connect(Deadline deadline) {
-    const Deadline moment = earlier(deadline, Deadline::after(silence));
-    std::string so_far;
-    try {
-      net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, moment);
+  /// The only place is tried until it answers; of several each once, since there is a next one.
+  async::Task<net::Connection> connect() {
+    if (address_.ports == 1) {
+      async::Task<net::Connection> patient =
+          net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+      net::Connection connection = co_await std::move(patient);
       co_return std::move(connection);
-    } catch (const Error& error) {
-      constexpr std::chrono::milliseconds longest_delay(1100);  // it ends by so much before its deadline
-      if (moment.remaining() > longest_delay || moment.instant() == deadline.instant()) {
-        throw;
-      }
-      so_far = error.what();
     }
-    log(LogLevel::warning, doing_ + ": still waiting; " + so_far);
-    net::Connection connection = co_await net::connect_with_backoff(*loop_, address_.host, address_.port, deadline);
-    co_return std::move(connection);
+    async::Task<std::vector<net::Endpoint>> lookup =
+        net::resolve_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+    std::vector<net::Endpoint> endpoints = co_await std::move(lookup);
+    async::Task<net::ConnectResult> attempt =
+        net::connect_to_one_of(*loop_, std::move(endpoints), deadline_, one_place);
+    net::ConnectResult result = co_await std::move(attempt);
+    if (!result.connection) {
+      throw posix_error(result.error, "connecting to " + address_.text());
+    }
+    co_return *std::move(result.connection);
   }
 
   /// The store gives up a moment before this rank does, so that it has time to say which ranks are missing.
   Join make_join() const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    const auto patience = left - std::min(left / 10, std::chrono::milliseconds(1000));
-    Join join;
-    join.facts = request_->facts;
-    join.world_size = request_->world_size;
-    join.job = request_->job;
-    join.process = static_cast<std::int64_t>(::getpid());
-    join.patience_ms = static_cast<std::uint64_t>(patience.count());
-    return join;
+    return request_->message(left - std::min(left / 10, std::chrono::milliseconds(1000)));
   }
 
   async::EventLoop* loop_;
@@ -29675,6 +32783,8 @@ class Entrance {
   std::string doing_;
   Deadline deadline_;
   std::string in_vain_;
+  net::Backoff backoff_;
+  bool has_called_ = false;   ///< the last try ended after its Join was sent
   bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
 };
 
@@ -29699,6 +32809,7 @@ class Lifeline {
            Handlers handlers)
       : loop_(loop),
         address_(std::move(address)),
+        peer_(link->connection.peer()),
         accepted_(accepted),
         handlers_(std::move(handlers)),
         line_(std::make_shared<Line>(loop, LineOptions{}, line_handlers())) {
@@ -29720,9 +32831,14 @@ class Lifeline {
     line_->close();
     beating_.cancel();
     resuming_.cancel();
+    looking_.cancel();
   }
 
  private:
+  /// How long an address may take to answer at first: TCP itself would repeat a lost SYN only after a second.
+  static constexpr std::chrono::milliseconds first_try{100};
+  static constexpr std::chrono::milliseconds longest_try{5000};
+
   Line::Handlers line_handlers() {
     Line::Handlers handlers;
     handlers.on_frame = [this](std::span<const std::byte> frame) {
@@ -29767,30 +32883,47 @@ class Lifeline {
     }
   }
 
-  /// Makes the broken connection good within the grace. @param how it broke
+  /// Makes the broken connection good within the grace: at the address that was good, since asking for a name may take
+  /// longer than that; where the name means another one by now, also there. @param how it broke
   async::Task<void> resume(std::string how) {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.grace_ms));
     std::string reason;
     bool done = false;
+    endpoints_.assign(1, peer_);
+    one_try_ = first_try;
+    in_vain_.clear();
     try {
       while (!done && reason.empty() && !deadline.passed()) {
         done = co_await resume_once(reason, deadline);
         if (!done && reason.empty()) {
+          if (one_try_ == first_try) {
+            looking_ = loop_.spawn(look_up(deadline), [](const std::exception_ptr&) {});
+          }
+          one_try_ = std::min(2 * one_try_, longest_try);
+          std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
           co_await loop_.sleep_for(std::chrono::milliseconds(10));
         }
       }
     } catch (const std::exception& error) {
       reason = error.what();
     }
+    looking_.cancel();
     if (!done) {
+      reason = reason.empty() ? in_vain_ : reason;
       lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
     }
   }
 
   /// @param reason set where trying again is in vain
   async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
-    net::Connection connection = co_await net::connect_with_backoff(loop_, address_.host, address_.port, deadline);
-    auto link = std::make_unique<Link>(std::move(connection));
+    async::Task<net::ConnectResult> attempt = net::connect_to_one_of(loop_, endpoints_, deadline, one_try_);
+    net::ConnectResult connected = co_await std::move(attempt);
+    if (!connected.connection) {
+      in_vain_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
+      co_return false;
+    }
+    auto link = std::make_unique<Link>(*std::move(connected.connection));
+    const net::Endpoint peer = link->connection.peer();
     Knock call = Resume{accepted_.ticket, line_->received(), {}};
     KnockResult result =
         co_await knock(*link, address_, std::move(call), "going on with the session", deadline, deadline);
@@ -29802,23 +32935,42 @@ class Lifeline {
       const std::function<bool(ToRank&)> on_message = handlers_.on_message;
       static_cast<void>(!on_message || on_message(message));
     }
+    const NoAnswer* none = std::get_if<NoAnswer>(&result);
+    in_vain_ = none != nullptr ? none->reason : in_vain_;
     const Accepted* accepted = std::get_if<Accepted>(&result);
     if (accepted == nullptr) {
       co_return false;
     }
     link->watch(std::chrono::milliseconds(accepted_.liveness_ms));
     const bool attached = line_->attach(std::move(link), accepted->received);
-    reason = attached ? "" : "the store misses more than is kept for it";
+    peer_ = attached ? peer : peer_;
+    reason = attached ? "" : "the store misses frames that it had acknowledged, or claims some that were never sent";
     co_return attached;
+  }
+
+  /// Adds what the store's name means by now to where the session may go on.
+  async::Task<void> look_up(Deadline deadline) {
+    async::Task<net::Resolution> lookup = net::resolve(loop_, address_.host, address_.port, deadline);
+    const net::Resolution found = co_await std::move(lookup);
+    for (const net::Endpoint& each : found.endpoints) {
+      if (each != peer_) {
+        endpoints_.push_back(each);
+      }
+    }
   }
 
   async::EventLoop& loop_;
   Address address_;
+  net::Endpoint peer_;  ///< where the session's last connection went
   Accepted accepted_;
   Handlers handlers_;
   std::shared_ptr<Line> line_;
   async::Spawned beating_;
+  std::vector<net::Endpoint> endpoints_;  ///< where the session may go on
+  std::chrono::milliseconds one_try_{};   ///< how long each of them may take to answer the next time
+  std::string in_vain_;                   ///< why none of them did
   async::Spawned resuming_;
+  async::Spawned looking_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -30118,6 +33270,15 @@ inline std::vector<net::Endpoint> named_addresses(const std::string& name, std::
   return found;
 }
 
+/// Every interface is for those with a secret. @param who names it: "DTRAIN_INTERFACE=0.0.0.0" @throws Error (usage)
+inline void require_secret_for_any(const net::Endpoint& endpoint, const std::string& who, bool has_secret) {
+  if (!has_secret && endpoint.unmapped().is_any()) {
+    throw Error(Errc::usage, who + " means every interface of this machine, and to listen at all of them the job's " +
+                                 "store needs a secret; name one address or interface, or set the same DTRAIN_SECRET " +
+                                 "for all of the job");
+  }
+}
+
 /// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
 /// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
 /// @throws Error (usage) where that would be every interface, for everybody
@@ -30143,14 +33304,18 @@ inline std::vector<net::Endpoint> behind_a_name(const std::string& host, const s
 
 /// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
 /// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
-/// address of the default route, and at the loopback address that the name means here.
-/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve; Error
-/// (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of this machine's
+/// address of the default route, and at the loopback address that the name means here. 0.0.0.0 and :: are every
+/// address.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve by the
+/// deadline; Error (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of
+/// this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
                                                                 ListenRules rules) {
   std::vector<net::Listener> listeners;
+  const std::string who = rules.interface ? "DTRAIN_INTERFACE=" + *rules.interface : "the master address " + host;
   const auto listen = [&](const net::Endpoint& endpoint) {
+    detail::require_secret_for_any(endpoint, who, rules.has_secret);
     std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
     if (listener) {
       listeners.push_back(*std::move(listener));
@@ -30160,15 +33325,16 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   if (rules.interface) {
     const std::vector<net::Endpoint> named = detail::named_addresses(*rules.interface, port);
     if (!std::any_of(named.begin(), named.end(), listen)) {
-      throw Error(Errc::usage, "DTRAIN_INTERFACE=" + *rules.interface + " is no address of this machine");
+      throw Error(Errc::usage, who + " is no address of this machine");
     }
     co_return std::move(listeners);
   }
-  const net::Resolution resolution = co_await net::resolve(loop, host, port, deadline);
-  const std::vector<net::Endpoint>& resolved = resolution.endpoints;
-  if (resolved.empty()) {
-    throw net::unresolved_error(host, resolution.reason);
-  }
+  SlowNotice notice(loop, "opening the job's store at " + host + ":" + std::to_string(port),
+                    "the name service has not answered");
+  net::Backoff backoff;
+  backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
+  async::Task<std::vector<net::Endpoint>> lookup = net::resolve_with_backoff(loop, host, port, deadline, backoff);
+  const std::vector<net::Endpoint> resolved = co_await std::move(lookup);
   const bool loopback = net::is_written_as_loopback(host);
   const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::Endpoint& endpoint) {
     return (loopback || !endpoint.is_loopback()) && listen(endpoint);
@@ -30220,6 +33386,7 @@ class Server {
   /// @param listeners at least one
   Server(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
       : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    raise_open_files();
     options_.limits.unjoined_connections = unjoined_bound(options_.limits.unjoined_connections);
     for (net::Listener& listener : listeners_) {
       accepting_.push_back(
@@ -30236,25 +33403,29 @@ class Server {
   net::Endpoint local() const noexcept { return listeners_.front().local(); }
 
   /// Opens a job. A former one of its role ends: its sessions are closed, and who comes late is refused by name.
+  /// Where this process may not open as many files as the job needs, the job has failed from the beginning.
   /// Lifetime of the result: until the next job of its role, or the server's end. @throws as ServedJob
   ServedJob& open(JobOptions options) {
     auto job = std::make_unique<ServedJob>(loop_, std::move(options), options_.limits);
     std::unique_ptr<ServedJob>& place = jobs_[job->options().role];
     place = std::move(job);
+    if (const std::optional<Cause> cause = too_few_files(place->options())) {
+      place->post_failure(*cause);
+    }
     return *place;
   }
 
   /// How many connections have not joined: for tests and diagnosis.
-  std::size_t visitors() const noexcept { return visitors_.size(); }
+  std::size_t visitors() const noexcept { return unheard_.size() + greeted_.size(); }
 
  private:
   /// A connection that has not joined.
   struct Visitor {
     std::unique_ptr<Link> link;
-    bool has_greeted = false;
     async::Spawned task;  ///< gone before the link
   };
   using VisitorId = std::uint64_t;
+  using Visitors = std::map<VisitorId, Visitor>;  ///< the oldest first
 
   /// What somebody said at the door.
   struct Call {
@@ -30295,29 +33466,25 @@ class Server {
   }
 
   void admit(net::Connection connection) {
-    if (visitors_.size() >= most_visitors()) {
-      visitors_.erase(least_welcome());
+    if (visitors() >= most_visitors()) {
+      Visitors& visitors = crowd();
+      visitors.erase(visitors.begin());
     }
     const VisitorId id = ++last_id_;
     try {
-      Visitor& visitor = visitors_[id];
+      Visitor& visitor = unheard_[id];
       visitor.link = std::make_unique<Link>(std::move(connection), max_door_bytes);
       visitor.link->watch(options_.limits.liveness);
       visitor.task = loop_.spawn(receive(id, *visitor.link));
     } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
-      visitors_.erase(id);
+      unheard_.erase(id);
     }
   }
 
-  /// The oldest that has said nothing that makes sense, or else the oldest.
-  std::map<VisitorId, Visitor>::iterator least_welcome() {
-    for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
-      if (!visitor->second.has_greeted) {
-        return visitor;
-      }
-    }
-    return visitors_.begin();
-  }
+  /// Where the oldest makes room for one more. Anybody can say Hello: so those who did, of whom a rank is one until the
+  /// store's answer has come back to it, have half of the places before the others, and no more. Neither floods of
+  /// connections nor crowds of greeters push a rank out before half of all places have been given away anew.
+  Visitors& crowd() noexcept { return greeted_.size() > most_visitors() / 2 || unheard_.empty() ? greeted_ : unheard_; }
 
   /// One visitor, from its first byte to its session or its end. What goes wrong with it ends it and nobody else.
   async::Task<void> receive(VisitorId id, Link& link) {
@@ -30334,7 +33501,9 @@ class Server {
       }
     } catch (const std::exception&) {  // the connection broke, or there is no memory for it
     }
-    visitors_.erase(id);
+    if (unheard_.erase(id) == 0) {
+      greeted_.erase(id);
+    }
   }
 
   /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
@@ -30352,7 +33521,7 @@ class Server {
     if (auto refused = wrong_secret(call.hello)) {
       co_return *std::move(refused);
     }
-    visitors_.at(id).has_greeted = true;
+    greeted_.insert(unheard_.extract(id));
     call.transcript.add(first.payload);
     const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
     call.transcript.add(challenge);
@@ -30399,7 +33568,7 @@ class Server {
     if (call.hello.generation > job.options().generation) {
       return Frame();  // the store itself still belongs to the former attempt
     }
-    if (auto refused = wrong_job(call.hello, join, job.options())) {
+    if (auto refused = earlier_attempt(call.hello, join, job.options())) {
       job.note_refusal(refused->sentence);
       return encode(*std::move(refused));
     }
@@ -30414,26 +33583,18 @@ class Server {
       const Proof proof = call.transcript.proof_for(Prover::store, *options_.secret, frame);
       std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
     }
-    std::unique_ptr<Link> link = std::move(visitors_.at(id).link);
+    std::unique_ptr<Link> link = std::move(greeted_.at(id).link);
     static_cast<void>(link->writer.queue(frame));  // its queue is empty
     const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(call.knock).received;
     job.carry(accepted->ticket.session, std::move(link), has);
     return std::nullopt;
   }
 
-  static std::optional<Refused> wrong_job(const Hello& hello, const Join* join, const JobOptions& job) {
-    const std::string who = join == nullptr ? "a process"
-                                            : "rank " + std::to_string(join->facts.rank) + " on host " +
-                                                  join->facts.host + " (process " + std::to_string(join->process) + ")";
+  static std::optional<Refused> earlier_attempt(const Hello& hello, const Join* join, const JobOptions& job) {
     if (hello.generation < job.generation) {
-      return Refused{who + " belongs to attempt " + std::to_string(hello.generation) +
-                     " of the job, which has been started again as attempt " + std::to_string(job.generation) +
-                     "; end what is left of the earlier attempt"};
-    }
-    if (join != nullptr && !join->job.empty() && !job.job.empty() && join->job != job.job) {
-      return Refused{who + " belongs to the job '" + join->job + "', and this is the store of '" + job.job +
-                         "'; give each job a port of its own (MASTER_PORT)",
-                     true};
+      return Refused{(join == nullptr ? "a process" : who(*join)) + " belongs to attempt " +
+                     std::to_string(hello.generation) + " of the job, which has been started again as attempt " +
+                     std::to_string(job.generation) + "; end what is left of the earlier attempt"};
     }
     return std::nullopt;
   }
@@ -30474,7 +33635,8 @@ class Server {
   ServerOptions options_;
   std::map<Role, std::unique_ptr<ServedJob>> jobs_;
   VisitorId last_id_ = 0;
-  std::map<VisitorId, Visitor> visitors_;  ///< the oldest first
+  Visitors unheard_;
+  Visitors greeted_;                       ///< have said Hello as a rank does, and nothing yet that shows who they are
   std::vector<async::Spawned> accepting_;  ///< last: gone before what they use
 };
 
@@ -30549,164 +33711,6 @@ class Session {
   Membership membership_;
   std::shared_ptr<Exchange> exchange_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/participant_definitions.hpp
-
-/// @file
-/// The functions of rendezvous::Participant.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-/// How long a rank that hosts the store stays for the others to hear why it goes.
-inline constexpr std::chrono::milliseconds farewell{1000};
-
-}  // namespace detail
-
-/// The rank's end of its session and, where it hosts the store, the other ones: the loop's thread only, until it has
-/// ended.
-struct Participant::Ends {
-  std::optional<Server> server;
-  ServedJob* job = nullptr;  ///< the server's
-  std::unique_ptr<Session> session;
-};
-
-DTRAIN_DEFINED Participant::Participant(const ParticipantOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)), control_(std::make_shared<Control>(thread_)), ends_(std::make_unique<Ends>()) {
-  const HostIdentity host = host_identity(options.host_id);
-  const Deadline deadline = Deadline::after(options.timeout);
-  const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
-  try {
-    thread_.run_blocking(form, a_moment_after(deadline), "joining the job");
-  } catch (...) {
-    close();
-    throw;
-  }
-  install_reporter();
-}
-
-DTRAIN_DEFINED Participant::~Participant() {
-  close();
-}
-
-DTRAIN_DEFINED bool Participant::leave_blocking(Deadline deadline) {
-  failure_->set_reporter({});
-  const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
-  const bool left = thread_.run_blocking(leave, a_moment_after(deadline), "leaving the job");
-  close();
-  return left;
-}
-
-DTRAIN_DEFINED async::Task<void> Participant::join(async::EventLoop& loop, const ParticipantOptions& options,
-                                                   const HostIdentity& host, Deadline deadline) {
-  JoinRequest request;
-  request.facts = RankFacts{
-      options.rank,       host.id,       host.name, options.local_rank, options.local_world_size, options.node_rank,
-      options.node_count, options.agreed};
-  request.world_size = options.world_size;
-  request.job = options.job;
-  const bool alone = options.world_size == 1 && options.host_store;
-  Address address;
-  address.host = alone ? "127.0.0.1" : options.master_host;
-  address.port = alone ? std::uint16_t{0} : options.master_port;
-  address.ports = alone ? std::uint16_t{1} : options.master_ports;
-  address.generation = options.generation;
-  address.secret = options.secret;
-  if (options.host_store) {
-    const ListenRules rules{alone ? std::nullopt : options.interface, options.secret.has_value()};
-    std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
-    const net::Endpoint bound = listeners.front().local();
-    address.host = bound.is_any() ? "localhost" : bound.host();
-    address.port = bound.port();
-    address.ports = 1;
-    open_store(loop, std::move(listeners), options, host, deadline);
-  }
-  try {
-    ends_->session = co_await Session::join(loop, address, std::move(request), failure_, deadline);
-  } catch (const std::exception& error) {
-    if (ends_->server) {  // the others are to hear why their store goes away
-      ends_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
-    }
-    throw;
-  }
-  membership_ = ends_->session->membership();
-  membership_.named_address = options.interface ? net::own_address_named(*options.interface) : std::string();
-  exchange_ = ends_->session->exchange();
-}
-
-DTRAIN_DEFINED void Participant::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
-                                            const ParticipantOptions& options, const HostIdentity& host,
-                                            Deadline formation) {
-  ends_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
-  JobOptions job;
-  job.world_size = options.world_size;
-  job.generation = options.generation;
-  job.job = options.job;
-  job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
-  job.formation = formation;
-  ends_->job = &ends_->server->open(std::move(job));
-}
-
-DTRAIN_DEFINED async::Task<bool> Participant::leave_all(Deadline deadline) {
-  bool left = ends_->session != nullptr;
-  if (ends_->session != nullptr) {
-    left = co_await ends_->session->leave(deadline);
-  }
-  if (ends_->server) {
-    const bool all = co_await ends_->job->all_left(deadline);
-    left = left && all;
-  }
-  co_return left;
-}
-
-/// Ends the session, and lets the others of a store that this rank hosts hear of it.
-DTRAIN_DEFINED async::Task<void> Participant::bid_farewell() {
-  ends_->session.reset();
-  if (ends_->server) {
-    co_await ends_->job->all_left(Deadline::after(detail::farewell));
-  }
-}
-
-DTRAIN_DEFINED async::Task<void> Participant::drop() {
-  ends_->session.reset();
-  ends_->server.reset();
-  co_return;
-}
-
-/// A report goes to the store; once there is no session any more, nobody else is to be told.
-DTRAIN_DEFINED void Participant::install_reporter() {
-  const std::weak_ptr<FailureLatch> latch = failure_;
-  failure_->set_reporter([control = control_, handle = exchange_, latch](const Cause& cause) {
-    const bool posted = control->post([handle, latch, cause] {
-      if (const std::shared_ptr<Exchange> exchange = handle.lock()) {
-        exchange->report(cause);
-      } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
-        own->set(cause);
-      }
-    });
-    const std::shared_ptr<FailureLatch> own = latch.lock();
-    if (!posted && own) {
-      own->set(cause);
-    }
-  });
-}
-
-DTRAIN_DEFINED void Participant::close() noexcept {
-  failure_->set_reporter({});
-  const auto first = [this](async::EventLoop&) { return bid_farewell(); };
-  const auto then = [this](async::EventLoop&) { return drop(); };
-  for (const bool last : {false, true}) {
-    try {
-      const Deadline deadline = a_moment_after(Deadline::after(detail::farewell));
-      last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
-    } catch (...) {  // the loop has ended, and with it every task
-    }
-  }
-  control_->close();
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -30876,6 +33880,18 @@ DTRAIN_DEFINED std::string Store::get_blocking(const std::string& key, OptionalD
   return block(get(key, by(deadline)), deadline, "waiting for a key of the store");
 }
 
+DTRAIN_DEFINED async::Task<std::string> Store::take(std::string key, std::int64_t readers,
+                                                    OptionalDeadline deadline) const {
+  Request request = about(Operation::take, std::move(key));
+  request.number = readers;
+  return detail::text_of(ask(std::move(request), deadline));
+}
+
+DTRAIN_DEFINED std::string Store::take_blocking(const std::string& key, std::int64_t readers,
+                                                OptionalDeadline deadline) const {
+  return block(take(key, readers, by(deadline)), deadline, "waiting for a key of the store");
+}
+
 DTRAIN_DEFINED async::Task<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
                                                                      OptionalDeadline deadline) const {
   const std::size_t count = keys.size();
@@ -30936,10 +33952,11 @@ DTRAIN_DEFINED void Store::wait_blocking(const std::vector<std::string>& keys, O
 }
 
 DTRAIN_DEFINED async::Task<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  if (parties_ > 0) {
-    return party_barrier(*this, std::move(name), parties_, by(deadline));
+  Request request = about(Operation::barrier, std::move(name));
+  if (parties_) {
+    request.parties = *parties_;
   }
-  return detail::nothing_of(ask(about(Operation::barrier, std::move(name)), deadline));
+  return detail::nothing_of(ask(std::move(request), deadline));
 }
 
 DTRAIN_DEFINED void Store::barrier_blocking(const std::string& name, OptionalDeadline deadline) const {
@@ -30948,93 +33965,308 @@ DTRAIN_DEFINED void Store::barrier_blocking(const std::string& name, OptionalDea
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/backend/shared_memory/available_memory.hpp
+// ---- dtrain/rendezvous/taken_port.hpp
 
 /// @file
-/// How much memory this process may still take.
+/// Listening for the ranks of a job where another job's store may hold the port.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// Tells a store of dtrain's at `address` that this process wanted to open one there: its job ends where nothing tells
+/// the two jobs apart. @returns its answer; empty for what is no store of dtrain's or does not answer soon
+inline async::Task<std::string> ask_holder(async::EventLoop& loop, Address address, const JoinRequest& request,
+                                           Deadline deadline) {
+  std::string answer;
+  try {
+    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, deadline);
+    net::Connection connection = co_await std::move(connecting);
+    Link link(std::move(connection));
+    Knock call = request.message(std::chrono::milliseconds(0));
+    const KnockResult result = co_await knock(link, address, std::move(call), "asking", deadline, deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      answer = refused->sentence;
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      answer = failure->cause.sentence();
+    }
+  } catch (const Error&) {  // a program of somebody else's, or a store with another secret
+  }
+  co_return answer;
+}
+
+}  // namespace detail
+
+/// listen_at_one_of. Where the port is taken, a store of dtrain's that has it is asked whose it is, and told.
+/// @param request as this process would join
+/// @throws as listen_at_one_of; what the other store says ends the sentence
+inline async::Task<std::vector<net::Listener>> listen_or_ask(async::EventLoop& loop, Address address, ListenRules rules,
+                                                             const JoinRequest& request, Deadline deadline) {
+  constexpr std::chrono::milliseconds patience{1500};
+  std::optional<Error> taken;
+  try {
+    std::vector<net::Listener> listeners = co_await listen_at_one_of(loop, address, deadline, rules);
+    co_return std::move(listeners);
+  } catch (const Error& error) {
+    if (error.code().value() != EADDRINUSE) {
+      throw;
+    }
+    taken = error;
+  }
+  const std::string own = rules.interface ? net::own_address_named(*rules.interface) : std::string();
+  address.host = own.empty() ? address.host : own;
+  const Deadline soon = earlier(deadline, Deadline::after(patience));
+  const std::string answer = co_await detail::ask_holder(loop, address, request, soon);
+  if (answer.empty()) {
+    throw *taken;
+  }
+  throw Error(taken->code(), taken->what() + ("; the store of dtrain's there says: " + answer));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/participant_definitions.hpp
+
+/// @file
+/// The functions of rendezvous::Participant.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// How long a rank that hosts the store stays for the others to hear why it goes.
+inline constexpr std::chrono::milliseconds farewell{1000};
+
+}  // namespace detail
+
+/// The rank's end of its session and, where it hosts the store, the other ones: the loop's thread only, until it has
+/// ended.
+struct Participant::Ends {
+  std::optional<Server> server;
+  ServedJob* job = nullptr;  ///< the server's
+  std::unique_ptr<Session> session;
+};
+
+DTRAIN_DEFINED Participant::Participant(const ParticipantOptions& options, std::shared_ptr<FailureLatch> failure)
+    : failure_(std::move(failure)), control_(std::make_shared<Control>(thread_)), ends_(std::make_unique<Ends>()) {
+  const HostIdentity host = host_identity(options.host_id);
+  const Deadline deadline = Deadline::after(options.timeout);
+  const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
+  try {
+    thread_.run_blocking(form, a_moment_after(deadline), "joining the job");
+  } catch (...) {
+    close();
+    throw;
+  }
+  install_reporter();
+}
+
+DTRAIN_DEFINED Participant::~Participant() {
+  close();
+}
+
+DTRAIN_DEFINED bool Participant::leave_blocking(Deadline deadline) {
+  failure_->set_reporter({});
+  const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
+  const bool left = thread_.run_blocking(leave, a_moment_after(deadline), "leaving the job");
+  close();
+  return left;
+}
+
+DTRAIN_DEFINED async::Task<void> Participant::join(async::EventLoop& loop, const ParticipantOptions& options,
+                                                   const HostIdentity& host, Deadline deadline) {
+  JoinRequest request;
+  request.facts = RankFacts{
+      options.rank,       host.id,       host.name, options.local_rank, options.local_world_size, options.node_rank,
+      options.node_count, options.agreed};
+  request.world_size = options.world_size;
+  request.job = options.job;
+  request.origin = options.origin;
+  request.opens_store = options.host_store;
+  const bool alone = options.world_size == 1 && options.host_store;
+  Address address;
+  address.host = alone ? "127.0.0.1" : options.master_host;
+  address.port = alone ? std::uint16_t{0} : options.master_port;
+  address.ports = alone ? std::uint16_t{1} : options.master_ports;
+  address.generation = options.generation;
+  address.secret = options.secret;
+  if (options.host_store) {
+    const ListenRules rules{options.interface, options.secret.has_value()};
+    std::vector<net::Listener> listeners;
+    if (alone) {
+      listeners.push_back(net::Listener::bind_loopback(loop, 0));
+    } else {
+      listeners = co_await listen_or_ask(loop, address, rules, request, deadline);
+    }
+    const net::Endpoint bound = listeners.front().local();
+    address.host = bound.is_any() ? "localhost" : bound.host();
+    address.port = bound.port();
+    address.ports = 1;
+    open_store(loop, std::move(listeners), options, host, deadline);
+  }
+  try {
+    ends_->session = co_await Session::join(loop, address, std::move(request), failure_, deadline);
+  } catch (const std::exception& error) {
+    if (ends_->server) {  // the others are to hear why their store goes away
+      ends_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+    }
+    throw;
+  }
+  membership_ = ends_->session->membership();
+  membership_.named_address = options.interface ? net::own_address_named(*options.interface) : std::string();
+  exchange_ = ends_->session->exchange();
+}
+
+DTRAIN_DEFINED void Participant::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
+                                            const ParticipantOptions& options, const HostIdentity& host,
+                                            Deadline formation) {
+  ends_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
+  JobOptions job;
+  job.world_size = options.world_size;
+  job.generation = options.generation;
+  job.job = options.job;
+  job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+  job.opener = StoreOpener{::getpid(), host.id, options.origin};
+  job.formation = formation;
+  ends_->job = &ends_->server->open(std::move(job));
+}
+
+DTRAIN_DEFINED async::Task<bool> Participant::leave_all(Deadline deadline) {
+  bool left = ends_->session != nullptr;
+  if (ends_->session != nullptr) {
+    left = co_await ends_->session->leave(deadline);
+  }
+  if (ends_->server) {
+    const bool all = co_await ends_->job->all_left(deadline);
+    left = left && all;
+  }
+  co_return left;
+}
+
+/// Ends the session, and lets the others of a store that this rank hosts hear of it.
+DTRAIN_DEFINED async::Task<void> Participant::bid_farewell() {
+  ends_->session.reset();
+  if (ends_->server) {
+    co_await ends_->job->all_left(Deadline::after(detail::farewell));
+  }
+}
+
+DTRAIN_DEFINED async::Task<void> Participant::drop() {
+  ends_->session.reset();
+  ends_->server.reset();
+  co_return;
+}
+
+/// A report goes to the store; once there is no session any more, nobody else is to be told.
+DTRAIN_DEFINED void Participant::install_reporter() {
+  const std::weak_ptr<FailureLatch> latch = failure_;
+  failure_->set_reporter([control = control_, handle = exchange_, latch](const Cause& cause) {
+    const bool posted = control->post([handle, latch, cause] {
+      if (const std::shared_ptr<Exchange> exchange = handle.lock()) {
+        exchange->report(cause);
+      } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
+        own->set(cause);
+      }
+    });
+    const std::shared_ptr<FailureLatch> own = latch.lock();
+    if (!posted && own) {
+      own->set(cause);
+    }
+  });
+}
+
+DTRAIN_DEFINED void Participant::close() noexcept {
+  failure_->set_reporter({});
+  const auto first = [this](async::EventLoop&) { return bid_farewell(); };
+  const auto then = [this](async::EventLoop&) { return drop(); };
+  for (const bool last : {false, true}) {
+    try {
+      const Deadline deadline = a_moment_after(Deadline::after(detail::farewell));
+      last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+    } catch (...) {  // the loop has ended, and with it every task
+    }
+  }
+  control_->close();
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/shared_memory/callers.hpp
+
+/// @file
+/// Who has connected to rank 0 of a channel and not yet said who it is.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// The beginning of a small file of the kernel's; empty where it cannot be read.
-inline std::string read_start(const char* path) {
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
-}
+/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
+/// two mappings of one memory: ranks that are threads share one.)
+struct Link {
+  net::UnixConnection connection;
+  bool same_process = false;
 
-/// The number that follows `label` in `text`; `otherwise` where there is none.
-inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
+  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
+    same_process = connection.peer_credentials().pid == ::getpid();
   }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
-}
+};
 
-/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
-/// kernel gives back. No bound where the folder has no limit, or does not exist.
-/// @param files what the group's statistics call its files' pages, those of groups below included
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
-  if (most == unknown) {
-    return unknown;
+/// All are heard at once: a rank that is stalled before it has greeted has its time, and strangers take nobody's. Of
+/// more than `most` the oldest goes.
+class Callers {
+ public:
+  Callers(net::UnixListener listener, std::size_t most) : listener_(std::move(listener)), most_(most) {}
+
+  /// What to poll before serve().
+  std::span<pollfd> waiting() {
+    waiting_.assign(1, {listener_.descriptor(), POLLIN, 0});
+    for (const Link& caller : callers_) {
+      waiting_.push_back({caller.connection.descriptor(), POLLIN, 0});
+    }
+    return waiting_;
   }
-  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
-  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
 
-/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
-/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
-inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
-    if (!first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    // In a container the path may be the host's; the container's own root is looked at in any case.
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
-      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
-                                                                         "/memory.usage_in_bytes", "total_")
-                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
-      if (path.find('/') == std::string::npos) {
-        break;
+  /// Once that was polled: calls `greeted(Link&&, bytes)` for each from whom something has come, and takes new ones in.
+  /// @throws Error (posix)
+  template <class Greeted>
+  void serve(Greeted greeted) {
+    for (std::size_t i = callers_.size(); i-- > 0;) {
+      if (waiting_[i + 1].revents != 0) {
+        Link caller = std::move(callers_[i]);
+        callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
+        hear(std::move(caller), greeted);
       }
     }
+    if (waiting_[0].revents != 0) {
+      take_in(Link(listener_.accept(Deadline::after(std::chrono::seconds(1)))));
+    }
   }
-  return available;
-}
 
-/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
-/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
-/// is unknown.
-inline std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
+ private:
+  template <class Greeted>
+  static void hear(Link caller, Greeted& greeted) {
+    std::vector<std::byte> bytes;
+    try {
+      bytes = caller.connection.receive(Deadline::after({}));
+    } catch (const Error&) {
+      return;  // it has gone, or sent what no rank sends
+    }
+    greeted(std::move(caller), bytes);
+  }
+
+  /// A process of another user is no rank.
+  void take_in(Link caller) {
+    if (caller.connection.peer_credentials().uid == ::geteuid()) {
+      if (callers_.size() >= most_) {
+        callers_.erase(callers_.begin());
+      }
+      callers_.push_back(std::move(caller));
+    }
+  }
+
+  net::UnixListener listener_;
+  const std::size_t most_;
+  std::vector<Link> callers_;
+  std::vector<pollfd> waiting_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -31127,7 +34359,7 @@ struct Message {
 
   std::uint64_t magic = magic_number;
   MessageKind kind = MessageKind::greeting;
-  std::int32_t rank = 0;
+  std::int32_t rank = 0;     ///< the sender's among those of the channel
   std::uint64_t number = 0;  ///< of the exchange on this channel: 1, 2, ...
   std::uint64_t bytes = 0;
   std::uint64_t nonce = 0;
@@ -31171,23 +34403,54 @@ inline Message message_from(const std::vector<std::byte>& bytes) {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/door.hpp
+
+/// @file
+/// What rank 0 of a channel says in the store: where the other ranks find it, or why they do not.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// "open NAME TOKEN", or "error SENTENCE".
+struct Door {
+  std::string name;   ///< of its Unix socket
+  std::string token;  ///< which strangers do not know
+
+  std::string to_text() const { return "open " + name + " " + token; }
+
+  static std::string error_text(int job_rank, const Error& error) {
+    return "error rank " + std::to_string(job_rank) + " could not: " + error.what();
+  }
+
+  /// @throws Error (job_failed) where it is an error, or no door
+  static Door from(const std::string& text, const std::string& channel) {
+    std::string_view rest = text;
+    const auto word = [&rest] {
+      const std::string_view found = rest.substr(0, rest.find(' '));
+      rest.remove_prefix(std::min(found.size() + 1, rest.size()));
+      return std::string(found);
+    };
+    const bool is_open = word() == "open";
+    Door door;
+    if (is_open) {
+      door.name = word();
+      door.token = word();
+    }
+    if (!is_open || door.token.empty() || door.token.size() > Message{}.token.size() || !rest.empty()) {
+      throw Error(Errc::job_failed, "opening channel '" + channel +
+                                        "': " + (is_open ? "rank 0 said '" + printable(text) + "'" : printable(rest)));
+    }
+    return door;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/links.hpp
 
 /// @file
 /// The Unix connections between rank 0 and every other rank of a channel.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
-/// two mappings of one memory: ranks that are threads share one.)
-struct Link {
-  net::UnixConnection connection;
-  bool same_process = false;
-
-  explicit Link(net::UnixConnection to) : connection(std::move(to)) {
-    same_process = connection.peer_credentials().pid == ::getpid();
-  }
-};
 
 /// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
 class Links {
@@ -31206,6 +34469,9 @@ class Links {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+
+  /// A rank's number in the job, for sentences.
+  int job_rank(int rank) const noexcept { return members_.rank_in_job(rank); }
 
   /// On rank 0: to that peer. Elsewhere: to rank 0.
   Link& link(int peer) noexcept { return *links_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
@@ -31272,6 +34538,7 @@ class Links {
       : rank_(context.members.rank),
         size_(context.members.world_size),
         channel_(context.name),
+        members_(context.members),
         failure_(context.failure),
         check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
 
@@ -31300,62 +34567,53 @@ class Links {
   }
 
   void accept_all(const ChannelContext& context, Deadline deadline) {
-    const std::string name = "dtrain-" + rendezvous::random_job_id();
-    const std::string token = rendezvous::random_job_id();
-    std::optional<net::UnixListener> listener;
+    const Door door{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id()};
+    std::optional<Callers> callers;
     try {
-      listener.emplace(name);
+      callers.emplace(net::UnixListener(door.name), static_cast<std::size_t>(size_) + most_strangers);
     } catch (const Error& error) {
-      context.store.set_blocking(door_key(context), std::string("error ") + error.what(), deadline);
+      context.store.set_blocking(door_key(context), Door::error_text(job_rank(0), error), deadline);
       throw;
     }
-    context.store.set_blocking(door_key(context), "open " + name + " " + token, deadline);
+    context.store.set_blocking(door_key(context), door.to_text(), deadline);
     links_.resize(static_cast<std::size_t>(size_ - 1));
-    for (int arrived = 0; arrived < size_ - 1;) {
-      wait_for_caller(*listener, deadline);
-      Link link(listener->accept(deadline));
-      const int peer = greeting_of(link, token, deadline);
-      if (peer > 0 && peer < size_ && !links_[static_cast<std::size_t>(peer - 1)]) {
-        links_[static_cast<std::size_t>(peer - 1)].emplace(std::move(link));
-        ++arrived;
-      }
+    int arrived = 0;
+    while (arrived < size_ - 1) {
+      wait_for_callers(callers->waiting(), deadline);
+      callers->serve([&](Link caller, const std::vector<std::byte>& greeting) {
+        arrived += admit(std::move(caller), greeting, door.token) ? 1 : 0;
+      });
     }
+    context.store.erase_blocking(door_key(context), deadline);
   }
 
-  /// The rank that a connection says it is; -1 for a stranger, who may delay the others by a second, no more.
-  int greeting_of(Link& link, const std::string& token, Deadline deadline) {
+  /// @returns false for a stranger
+  bool admit(Link caller, const std::vector<std::byte>& bytes, const std::string& token) {
     try {
-      if (link.connection.peer_credentials().uid != ::geteuid()) {
-        return -1;
+      const Message greeting = message_from(bytes);
+      if (greeting.kind != MessageKind::greeting || !std::equal(token.begin(), token.end(), greeting.token.begin()) ||
+          greeting.rank <= 0 || greeting.rank >= size_ || links_[static_cast<std::size_t>(greeting.rank - 1)]) {
+        return false;
       }
-      const Deadline patience = earlier(deadline, Deadline::after(std::chrono::seconds(1)));
-      const Message greeting = message_from(link.connection.receive(patience));
-      const bool known =
-          greeting.kind == MessageKind::greeting && std::equal(token.begin(), token.end(), greeting.token.begin());
-      return known ? greeting.rank : -1;
+      links_[static_cast<std::size_t>(greeting.rank - 1)].emplace(std::move(caller));
+      return true;
     } catch (const Error&) {
-      return -1;
+      return false;
     }
   }
 
   void connect(const ChannelContext& context, Deadline deadline) {
-    const std::string door = context.store.get_blocking(door_key(context), deadline);
-    const std::size_t space = door.find(' ', 5);
-    if (!door.starts_with("open ") || space == std::string::npos || door.size() - space - 1 > Message{}.token.size()) {
-      throw Error(Errc::job_failed, "opening channel '" + context.name + "': rank 0 could not: " +
-                                        printable(door.substr(std::min<std::size_t>(door.size(), 6))));
-    }
-    const std::string name = door.substr(5, space - 5);
-    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(name, deadline)); });
+    const Door door = Door::from(context.store.get_blocking(door_key(context), deadline), context.name);
+    with_context(0, [&] { links_.emplace_back(std::in_place, net::UnixConnection::connect(door.name, deadline)); });
     Message greeting;
     greeting.rank = rank_;
-    std::copy(door.begin() + static_cast<std::ptrdiff_t>(space) + 1, door.end(), greeting.token.begin());
+    std::copy(door.token.begin(), door.token.end(), greeting.token.begin());
     send(0, greeting, deadline);
   }
 
-  void wait_for_caller(const net::UnixListener& listener, Deadline deadline) const {
+  void wait_for_callers(std::span<pollfd> waiting, Deadline deadline) const {
     try {
-      wait_readable(listener.descriptor(), deadline);
+      wait_readable(waiting, deadline);
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
@@ -31365,11 +34623,14 @@ class Links {
 
   /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
   void wait_readable(int descriptor, Deadline deadline) const {
+    pollfd entry{descriptor, POLLIN, 0};
+    wait_readable(std::span(&entry, 1), deadline);
+  }
+  void wait_readable(std::span<pollfd> entries, Deadline deadline) const {
     for (;;) {
       check_();
       const bool last = deadline.passed();
-      pollfd entry{descriptor, POLLIN, 0};
-      const int count = ::poll(&entry, 1, 20);
+      const int count = ::poll(entries.data(), entries.size(), 20);
       if (count > 0) {
         return;
       }
@@ -31386,7 +34647,7 @@ class Links {
     std::string ranks;
     for (int peer = 1; peer < size_; ++peer) {
       if (!links_[static_cast<std::size_t>(peer - 1)]) {
-        ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(job_rank(peer));
       }
     }
     return ranks;
@@ -31409,13 +34670,16 @@ class Links {
         failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // a peer that went has said why
       }
       check_();
-      throw Error(error.code(), doing() + " with rank " + std::to_string(peer) + ": " + error.what());
+      throw Error(error.code(), doing() + " with rank " + std::to_string(job_rank(peer)) + ": " + error.what());
     }
   }
+
+  static constexpr std::size_t most_strangers = 16;
 
   int rank_;
   int size_;
   std::string channel_;
+  rendezvous::Membership members_;
   std::shared_ptr<FailureLatch> failure_;
   std::function<void()> check_;
   std::vector<std::optional<Link>> links_;
@@ -31459,7 +34723,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// A mapped memfd: no file anywhere, gone with the last process that maps it. Pages exist once they are reserved (a
+/// A mapped memfd: no file anywhere, gone with the last process that maps it. A process that this one forks does not
+/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a
 /// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
 /// it.
 class Segment {
@@ -31476,6 +34741,7 @@ class Segment {
       throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
     }
     int result = 0;
+    const BlockedWriteSignals no_signal;
     do {
       result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
     } while (result != 0 && errno == EINTR);
@@ -31502,7 +34768,11 @@ class Segment {
 
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
-  ~Segment() { static_cast<void>(::munmap(base_, bytes_)); }
+  ~Segment() {
+    if (process_.is_current()) {  // in a process that was forked since, something else may be there
+      unmap();
+    }
+  }
 
   std::byte* base() const noexcept { return base_; }
   std::size_t bytes() const noexcept { return bytes_; }
@@ -31521,6 +34791,7 @@ class Segment {
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
     int result = 0;
+    const BlockedWriteSignals no_signal;
     do {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
     } while (result == EINTR);
@@ -31559,13 +34830,20 @@ class Segment {
       static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
     }
     if (mapped == MAP_FAILED) {
-      static_cast<void>(::munmap(base_, bytes));
+      unmap();
       throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    if (::madvise(base_, bytes, MADV_DONTFORK) != 0) {
+      const Error refused = errno_error("keeping a shared memory out of processes that this one forks");
+      unmap();
+      throw refused;
     }
     if (slack > 0) {
       static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
     }
   }
+
+  void unmap() const noexcept { static_cast<void>(::munmap(base_, bytes_)); }
 
   static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
     return {Errc::out_of_memory,
@@ -31574,6 +34852,7 @@ class Segment {
                 "container more memory"};
   }
 
+  const OwningProcess process_;
   net::Descriptor memory_;
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
@@ -31767,8 +35046,9 @@ class Sharing {
     for (int peer = 1; peer < links_.size(); ++peer) {
       const Message request = links_.receive(peer, MessageKind::request, number_, deadline_);
       if (request.bytes != bytes_) {
-        throw Error(Errc::disagreement, "rank 0 allocates " + std::to_string(bytes_) +
-                                            " bytes of shared memory and rank " + std::to_string(peer) + " allocates " +
+        throw Error(Errc::disagreement, "rank " + std::to_string(links_.job_rank(0)) + " allocates " +
+                                            std::to_string(bytes_) + " bytes of shared memory and rank " +
+                                            std::to_string(links_.job_rank(peer)) + " allocates " +
                                             std::to_string(request.bytes) + "; every rank asks for the same size");
       }
     }
@@ -31829,7 +35109,8 @@ class Sharing {
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      ready.set_error(Error(error.code(), "on rank " + std::to_string(links_.rank()) + ": " + error.what()));
+      ready.set_error(
+          Error(error.code(), "on rank " + std::to_string(links_.job_rank(links_.rank())) + ": " + error.what()));
     }
     links_.send_before_receiving(ready, deadline_);
     links_.receive(0, MessageKind::verdict, number_, deadline_).throw_if_error();
@@ -32050,7 +35331,7 @@ struct Meeting {
       }
       if (state == SlotState::closed && !has_arrived(slot, number)) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(rank) +
+                     present() + " cannot be finished: rank " + std::to_string(control.job_rank(rank)) +
                          " has left the channel without calling it; every rank takes as many steps and calls the same "
                          "collectives"};
       }
@@ -32263,6 +35544,7 @@ class Channel {
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
         on_stall_(context.on_stall),
+        describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         patience_(size_),
@@ -32381,8 +35663,13 @@ class Channel {
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays.
+  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays. In a process
+  /// that the rank forked only that process's copy ends: the slot is the rank's.
   void abort(const Cause& cause) noexcept {
+    if (!process_.is_current()) {
+      cause_.set(cause);
+      return;
+    }
     if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
       leave(SlotState::failed);
       sleeper_.wake();
@@ -32459,8 +35746,9 @@ class Channel {
             "to streams that wait for each other"};
   }
 
-  std::string present() const { return to_string(operation_) + ", " + place_of(operation_, name_); }
+  std::string present() const { return described(operation_, describe_) + ", " + place_of(operation_, name_); }
 
+  const OwningProcess process_;
   const int rank_;
   const int size_;
   const int job_rank_;
@@ -32469,6 +35757,7 @@ class Channel {
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<FailureLatch> failure_;
   const std::function<void()> on_stall_;
+  const DescribeOperation describe_;
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
@@ -33280,7 +36569,7 @@ struct Communicator::End {
   FailureLatch::Subscription subscription;
 };
 
-DTRAIN_DEFINED Communicator::Communicator(std::unique_ptr<End> end) noexcept : end_(std::move(end)) {}
+DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<End> end) noexcept : end_(std::move(end)) {}
 DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
@@ -33290,13 +36579,17 @@ DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& co
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
   Links links = Links::open(context, deadline);
   const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto end = std::make_unique<End>(context, std::move(links), shared.segment);
+  auto end = make_process_owned<End>(context, std::move(links), shared.segment);
   end->prove_one_memory(shared.nonce);
   return Communicator(std::move(end));
 }
 
 DTRAIN_DEFINED int Communicator::rank() const noexcept {
   return end_->channel->rank();
+}
+
+DTRAIN_DEFINED const rendezvous::Membership& Communicator::members() const noexcept {
+  return end_->context.members;
 }
 
 DTRAIN_DEFINED int Communicator::size() const noexcept {
@@ -33396,16 +36689,18 @@ namespace DTRAIN_NAMESPACE::backend {
 
 namespace shared_memory {
 
+static_assert(SharedMemory::most_ranks == max_ranks);
+
 inline void check_one_host(const rendezvous::Membership& members) {
   if (members.other_host_rank >= 0) {
     throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
                                        std::to_string(members.rank) + " is on " + members.host + " and rank " +
-                                       std::to_string(members.other_host_rank) + " on " + members.other_host +
+                                       std::to_string(members.other_host_rank) + " on " + members.other_host_text() +
                                        "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
   }
   if (members.world_size > max_ranks) {
     throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(max_ranks) + " ranks, not " +
-                                 std::to_string(members.world_size) + "; use backend::Mpi");
+                                 std::to_string(members.world_size) + "; use backend::Gloo or backend::Mpi");
   }
 }
 
@@ -33432,6 +36727,57 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/launch/command_words.hpp
+
+/// @file
+/// The words of a command line in one string, quoted as in a shell.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Pure. Blanks separate words. '...' is literal; in "..." a backslash before \, ", $ or ` is taken away; elsewhere it
+/// makes the next character literal. Nothing is expanded: `sh -c '"$@"' --` is `sh`, `-c`, `"$@"`, `--`.
+/// @returns nothing for a quote without an end
+inline std::optional<std::vector<std::string>> command_words(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  constexpr std::string_view escaped_in_quotes = "\\\"$`";
+  std::vector<std::string> words;
+  std::string word;
+  bool in_word = false;
+  char quote = '\0';
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    const bool has_next = i + 1 < text.size();
+    const bool escapes = letter == '\\' && has_next &&
+                         (quote == '\0' || (quote == '"' && escaped_in_quotes.find(text[i + 1]) != text.npos));
+    if (quote == '\0' && blanks.find(letter) != blanks.npos) {
+      if (in_word) {
+        words.push_back(word);
+        word.clear();
+      }
+      in_word = false;
+      continue;
+    }
+    in_word = true;
+    if (letter == quote) {
+      quote = '\0';
+    } else if (quote == '\0' && (letter == '\'' || letter == '"')) {
+      quote = letter;
+    } else {
+      i += escapes ? 1 : 0;
+      word += text[i];
+    }
+  }
+  if (quote != '\0') {
+    return std::nullopt;
+  }
+  if (in_word) {
+    words.push_back(word);
+  }
+  return words;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/exit_status.hpp
 
 /// @file
@@ -33457,10 +36803,23 @@ inline std::string signal_name(int signal) {
     case SIGPIPE: return "SIGPIPE";
     case SIGALRM: return "SIGALRM";
     case SIGTERM: return "SIGTERM";
+    case SIGSTOP: return "SIGSTOP";
+    case SIGTSTP: return "SIGTSTP";
+    case SIGTTIN: return "SIGTTIN";
+    case SIGTTOU: return "SIGTTOU";
     case SIGXCPU: return "SIGXCPU";
     case SIGXFSZ: return "SIGXFSZ";
     case SIGSYS: return "SIGSYS";
     default: return "signal " + std::to_string(signal);
+  }
+}
+
+/// What a signal of the system's says of a limit; empty for others.
+inline std::string limit_behind_signal(int signal) {
+  switch (signal) {
+    case SIGXCPU: return ": the limit of processor time, ulimit -t";
+    case SIGXFSZ: return ": the limit of file sizes, ulimit -f";
+    default: return "";
   }
 }
 
@@ -33477,7 +36836,8 @@ struct ExitStatus {
   int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
 
   std::string text() const {
-    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) + ")"
+    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) +
+                             limit_behind_signal(signal) + ")"
                        : "exit code " + std::to_string(code);
   }
 
@@ -33505,6 +36865,10 @@ inline constexpr const char* help_text =
     "                           node 0's counts); exit code 2 and a job that was told to end are not tried again\n"
     "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
     "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
+    "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
+    "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
+    "  --wrap-rank=R            in front of rank R alone\n"
+    "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
     "  --help-launch            prints this\n"
     "  --                       everything after it is the program's\n"
     "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
@@ -33514,6 +36878,127 @@ inline constexpr const char* help_text =
     "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
     "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
     "takes everything.\n";
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/infiniband.hpp
+
+/// @file
+/// InfiniBand ports of this machine, and what keeps a job from using them.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Ports that are up, "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; those of an Ethernet adapter (RoCE) are not among them.
+inline std::vector<std::string> active_infiniband_ports(const MachineFiles& files) {
+  const std::string all = "/sys/class/infiniband";
+  std::vector<std::string> active;
+  for (const std::string& adapter : files.names(all)) {
+    const std::string ports = all + "/" + adapter + "/ports";
+    for (const std::string& port : files.names(ports)) {
+      const std::string folder = ports + "/" + port;
+      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
+      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
+        const std::optional<std::string> rate = files.line(folder + "/rate");
+        active.push_back(printable(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
+      }
+    }
+  }
+  return active;
+}
+
+namespace detail {
+
+/// Whether a list of transports, "rc,sm" or "^tcp" for all others, leaves out every one whose name begins so.
+inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
+  const bool all_others = !list.empty() && list.front() == '^';
+  list.remove_prefix(all_others ? 1 : 0);
+  bool listed = false;
+  while (!list.empty()) {
+    std::string_view word = list.substr(0, list.find_first_of(",;"));
+    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: this one alone, without its helpers
+    for (const std::string_view transport : transports) {
+      listed = listed || word.substr(0, transport.size()) == transport;
+    }
+  }
+  return listed == all_others;
+}
+
+}  // namespace detail
+
+/// The variables that keep NCCL, UCX or libfabric from InfiniBand, each as "NAME='value'".
+/// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
+inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
+  std::vector<std::string> found;
+  const auto check = [&](const char* name, const auto& disables) {
+    const std::optional<std::string> value = variables.text(name);
+    if (value && disables(*value)) {
+      found.push_back(identity::quoted(name, *value));
+    }
+  };
+  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
+  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
+  check("FI_PROVIDER", [](const std::string& value) {
+    return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
+  });
+  return found;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/interface_facts.hpp
+
+/// @file
+/// What /sys says of a network interface.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// /sys/class/net/NAME; an alias ("eth0:1") is its interface's.
+inline std::string folder_of_interface(std::string_view name) {
+  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
+}
+
+/// Neither a device of its own nor on top of one, as a bond or a VLAN is.
+inline bool is_virtual(const std::vector<std::string>& files) {
+  return std::none_of(files.begin(), files.end(),
+                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
+}
+
+}  // namespace detail
+
+/// In Mbit/s. Nothing where the kernel does not know, and for an interface without a device: what veth says (10000) is
+/// made up.
+inline std::optional<int> interface_speed(std::string_view name, const MachineFiles& files) {
+  const std::string folder = detail::folder_of_interface(name);
+  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
+  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
+}
+
+/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
+inline std::string speed_text(std::optional<int> mbit) {
+  if (!mbit) {
+    return "speed unknown";
+  }
+  if (*mbit < 1000) {
+    return std::to_string(*mbit) + " Mbit/s";
+  }
+  std::string text = std::to_string(*mbit / 1000);
+  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
+    text += "." + std::to_string(tenths);
+  }
+  return text + " Gbit/s";
+}
+
+/// Whether it joins the containers of one machine: as an address for other hosts it is a mistake.
+inline bool is_container_bridge(std::string_view name) {
+  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
+  const bool docker_network =  // br-0123456789ab
+      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
+         begins("lxdbr") || begins("virbr");
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -33533,6 +37018,7 @@ class LauncherKeys {
   static std::string table() { return "nodes"; }                                          ///< NodeTable
   static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
   std::string go() const { return attempt_ + "go"; }                                      ///< ranks can join
+  std::string complete() const { return attempt_ + "complete"; }                          ///< all ranks have joined
   std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
   std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
   std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
@@ -33707,22 +37193,29 @@ class LogFile {
   /// Keeps nothing.
   LogFile() noexcept = default;
 
+  /// @param on_lost is called once, with what cannot be written and why: "writing d/rank-0.stdout: No space ..."
   /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
-  explicit LogFile(const std::string& path)
-      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
+      : path_(path),
+        on_lost_(std::move(on_lost)),
+        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
     if (!file_) {
       throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
     }
   }
 
   /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
-  bool write(std::string_view bytes) noexcept {
+  bool write(std::string_view bytes) {
     while (file_ && !bytes.empty()) {
       const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
       if (count >= 0) {
         bytes.remove_prefix(static_cast<std::size_t>(count));
       } else if (errno != EINTR) {
+        const std::string reason = std::generic_category().message(errno);
         file_.reset();
+        if (on_lost_) {
+          on_lost_("writing " + path_ + ": " + reason);
+        }
         return false;
       }
     }
@@ -33730,203 +37223,10 @@ class LogFile {
   }
 
  private:
+  std::string path_;
+  std::function<void(const std::string&)> on_lost_;
   async::Descriptor file_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/machine_files.hpp
-
-/// @file
-/// What a machine says of itself in files, below a root that a test can choose.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
-class MachineFiles {
- public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
-  static constexpr std::size_t most_names = 1024;
-
-  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  explicit MachineFiles(std::string root = "/") : root_(std::move(root)) {
-    while (!root_.empty() && root_.back() == '/') {
-      root_.pop_back();
-    }
-  }
-
-  /// A regular file's bytes, at most the first `most_bytes`; nothing for what is none.
-  std::optional<std::string> text(const std::string& path) const {
-    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct ::stat facts {};
-    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-      return std::nullopt;
-    }
-    std::string bytes(most_bytes, '\0');
-    std::size_t filled = 0;
-    while (filled < bytes.size()) {
-      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
-      if (count < 0 && errno != EINTR) {
-        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
-      }
-      if (count == 0) {
-        break;
-      }
-      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
-    }
-    bytes.resize(filled);
-    return bytes;
-  }
-
-  /// A file's first line without the spaces at its end.
-  std::optional<std::string> line(const std::string& path) const {
-    std::optional<std::string> all = text(path);
-    if (all) {
-      all->resize(std::min(all->find('\n'), all->size()));
-      all->resize(all->find_last_not_of(" \t\r") + 1);
-    }
-    return all;
-  }
-
-  /// What is in a folder, sorted; of more than `most_names` only so many.
-  std::vector<std::string> names(const std::string& path) const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
-    std::vector<std::string> found;
-    const dirent* entry = nullptr;
-    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
-      const std::string_view name = static_cast<const char*>(entry->d_name);
-      if (name != "." && name != "..") {
-        found.emplace_back(name);
-      }
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::string root_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/infiniband.hpp
-
-/// @file
-/// InfiniBand ports of this machine, and what keeps a job from using them.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Ports that are up, "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; those of an Ethernet adapter (RoCE) are not among them.
-inline std::vector<std::string> active_infiniband_ports(const MachineFiles& files) {
-  const std::string all = "/sys/class/infiniband";
-  std::vector<std::string> active;
-  for (const std::string& adapter : files.names(all)) {
-    const std::string ports = all + "/" + adapter + "/ports";
-    for (const std::string& port : files.names(ports)) {
-      const std::string folder = ports + "/" + port;
-      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
-      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
-        const std::optional<std::string> rate = files.line(folder + "/rate");
-        active.push_back(printable(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
-      }
-    }
-  }
-  return active;
-}
-
-namespace detail {
-
-/// Whether a list of transports, "rc,sm" or "^tcp" for all others, leaves out every one whose name begins so.
-inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
-  const bool all_others = !list.empty() && list.front() == '^';
-  list.remove_prefix(all_others ? 1 : 0);
-  bool listed = false;
-  while (!list.empty()) {
-    std::string_view word = list.substr(0, list.find_first_of(",;"));
-    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
-    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: this one alone, without its helpers
-    for (const std::string_view transport : transports) {
-      listed = listed || word.substr(0, transport.size()) == transport;
-    }
-  }
-  return listed == all_others;
-}
-
-}  // namespace detail
-
-/// The variables that keep NCCL, UCX or libfabric from InfiniBand, each as "NAME='value'".
-/// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
-inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
-  std::vector<std::string> found;
-  const auto check = [&](const char* name, const auto& disables) {
-    const std::optional<std::string> value = variables.text(name);
-    if (value && disables(*value)) {
-      found.push_back(identity::quoted(name, *value));
-    }
-  };
-  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
-  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
-  check("FI_PROVIDER", [](const std::string& value) {
-    return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
-  });
-  return found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/interface_facts.hpp
-
-/// @file
-/// What /sys says of a network interface.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-namespace detail {
-
-/// /sys/class/net/NAME; an alias ("eth0:1") is its interface's.
-inline std::string folder_of_interface(std::string_view name) {
-  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
-}
-
-/// Neither a device of its own nor on top of one, as a bond or a VLAN is.
-inline bool is_virtual(const std::vector<std::string>& files) {
-  return std::none_of(files.begin(), files.end(),
-                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
-}
-
-}  // namespace detail
-
-/// In Mbit/s. Nothing where the kernel does not know, and for an interface without a device: what veth says (10000) is
-/// made up.
-inline std::optional<int> interface_speed(std::string_view name, const MachineFiles& files) {
-  const std::string folder = detail::folder_of_interface(name);
-  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
-  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
-}
-
-/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
-inline std::string speed_text(std::optional<int> mbit) {
-  if (!mbit) {
-    return "speed unknown";
-  }
-  if (*mbit < 1000) {
-    return std::to_string(*mbit) + " Mbit/s";
-  }
-  std::string text = std::to_string(*mbit / 1000);
-  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
-    text += "." + std::to_string(tenths);
-  }
-  return text + " Gbit/s";
-}
-
-/// Whether it joins the containers of one machine: as an address for other hosts it is a mistake.
-inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
-  const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
-}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -34141,6 +37441,22 @@ inline void open_standard_descriptors() {
   }
 }
 
+/// A file of the launcher's that would grow beyond its limit (ulimit -f) is an error, and does not end the job. Workers
+/// have the system's default again: an exec takes handlers away.
+inline void survive_file_size_limit() {
+  struct sigaction present {};
+  if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
+    throw errno_error("asking what SIGXFSZ does");
+  }
+  if (present.sa_handler == SIG_DFL) {
+    present.sa_handler = [](int) {};
+    present.sa_flags = SA_RESTART;
+    if (::sigaction(SIGXFSZ, &present, nullptr) != 0) {
+      throw errno_error("handling SIGXFSZ");
+    }
+  }
+}
+
 /// What a worker leaves behind becomes this process's child, so that it can be reaped, also as PID 1 of a container.
 inline void adopt_orphans() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
@@ -34189,8 +37505,10 @@ inline rendezvous::ParticipantOptions participant_options(const Worker& worker, 
   options.timeout = in_milliseconds(worker.timeout);
   options.secret = worker.secret;
   options.generation = static_cast<std::uint64_t>(who.attempt);
-  if (who.job && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
-    options.job = *who.job + "@" + *who.master_addr + ":" + std::to_string(options.master_port);
+  options.job = worker.job.name;
+  options.origin = worker.job.origin;
+  if (who.elastic && who.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
+    options.job += "@" + *who.master_addr + ":" + std::to_string(options.master_port);
     options.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - int{options.master_port}));
   }
   options.limits.liveness = in_milliseconds(worker.liveness);
@@ -34262,6 +37580,10 @@ class Console {
 
   bool is_terminal() const noexcept { return is_terminal_; }
   bool broken() const noexcept { return broken_; }
+
+  /// Called once with the errno, when the consumer takes nothing more.
+  void on_broken(std::function<void(int error)> handler) { on_broken_ = std::move(handler); }
+
   bool empty() const noexcept { return pending_.size() == written_; }
 
   /// How many bytes the consumer has taken: whether it moves.
@@ -34350,6 +37672,7 @@ class Console {
   /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
   /// other stream may have filled the same pipe since this one was woken.
   bool write_some() {
+    int error = 0;
     bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
     if (!broken_ && !would_block) {
       const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
@@ -34358,7 +37681,8 @@ class Console {
         taken_bytes_ += static_cast<std::uint64_t>(count);
       } else {
         would_block = errno == EAGAIN;
-        broken_ = errno != EAGAIN && errno != EINTR;
+        error = errno == EINTR || errno == EAGAIN ? 0 : errno;
+        broken_ = error != 0;
       }
     }
     if (broken_ || empty()) {
@@ -34371,6 +37695,9 @@ class Console {
     if (broken_ || pending_.size() - written_ <= high_water_bytes / 2) {
       room_.set();
     }
+    if (error != 0 && on_broken_) {
+      on_broken_(error);
+    }
     return !would_block;
   }
 
@@ -34379,6 +37706,7 @@ class Console {
   bool is_terminal_;
   bool can_wait_;
   bool broken_ = false;
+  std::function<void(int)> on_broken_;
   std::string pending_;
   std::size_t written_ = 0;  ///< how much of pending_ is out
   std::uint64_t taken_bytes_ = 0;
@@ -34466,6 +37794,93 @@ class InputPump {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/process_tree.hpp
+
+/// @file
+/// Ancestors and descendants of a process, as /proc lists them.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// The next decimal number of a text, which loses it; nothing where there is none.
+inline std::optional<pid_t> take_number(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+  pid_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+inline bool is_same_program(pid_t a, pid_t b) {
+  struct ::stat first {};
+  struct ::stat second {};
+  return ::stat(("/proc/" + std::to_string(a) + "/exe").c_str(), &first) == 0 &&
+         ::stat(("/proc/" + std::to_string(b) + "/exe").c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+}  // namespace detail
+
+/// Nothing for a process that has ended; 0 for one whose parent is in another process namespace.
+inline std::optional<pid_t> parent_of(pid_t process) {
+  const std::string all = MachineFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
+  const std::size_t name_end = all.rfind(')');  // "1234 (any (name) S 1 ..."
+  if (name_end == std::string::npos || name_end + 4 > all.size()) {
+    return std::nullopt;
+  }
+  std::string_view rest = std::string_view(all).substr(name_end + 3);
+  return detail::take_number(rest);
+}
+
+/// Whether `ancestor` is this process's parent, or the parent's, and so on. True where a process namespace in between
+/// hides it.
+inline bool has_ancestor(pid_t ancestor) {
+  constexpr int deepest = 64;
+  std::optional<pid_t> process = ::getppid();
+  for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
+    process = parent_of(*process);
+  }
+  return process == ancestor || process == pid_t{0};
+}
+
+/// The process itself, then its children, then theirs. Bounded.
+inline std::vector<pid_t> descendants_of(pid_t process) {
+  constexpr std::size_t most = 4096;
+  const MachineFiles files;
+  std::vector<pid_t> found{process};
+  for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
+    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task";
+    for (const std::string& task : files.names(tasks)) {
+      const std::string text = files.text(tasks + "/" + task + "/children").value_or("");
+      std::string_view children = text;
+      while (const std::optional<pid_t> child = detail::take_number(children)) {
+        found.push_back(*child);
+      }
+    }
+  }
+  return found;
+}
+
+/// The rank that runs below a wrapper which started it as a child of its own (strace, gdb, a shell), with what the rank
+/// has started. Empty where the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
+inline std::vector<pid_t> rank_below(pid_t wrapper) {
+  if (detail::is_same_program(wrapper, ::getpid())) {
+    return {};
+  }
+  for (const pid_t process : descendants_of(wrapper)) {
+    if (process != wrapper && detail::is_same_program(process, ::getpid())) {
+      return descendants_of(process);
+    }
+  }
+  return {};
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/rank_store.hpp
 
 /// @file
@@ -34478,9 +37893,16 @@ struct RankStoreOptions {
   int world_size = 1;
   std::string owner;                               ///< "the launcher on host a"
   std::chrono::nanoseconds formation{0};           ///< from its opening until all have joined
+  std::size_t further_files = 0;                   ///< that this process will open besides: for its workers
   std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
   std::function<void(int rank)> on_left{};
+  std::function<void()> on_complete{};  ///< all ranks have joined
 };
+
+/// How many files a launcher has open for so many workers: what each writes to, and pipes to the one that starts.
+inline std::size_t files_for_workers(int workers) noexcept {
+  return 2 * static_cast<std::size_t>(workers) + 6;
+}
 
 /// Opens a generation of the ranks' job for each attempt, which closes the one before: its stragglers are refused.
 /// Lifetime: the server outlives it. Threads: the loop's.
@@ -34490,8 +37912,9 @@ class RankStore {
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;
 
-  /// Ranks of this attempt can join from now on.
+  /// Ranks of this attempt can join from now on. @throws Error (limit) where too few files may be opened for them
   void open(int attempt) {
+    joined_.clear();
     left_.clear();
     cause_.reset();
     rendezvous::JobOptions job;
@@ -34500,6 +37923,12 @@ class RankStore {
     job.generation = static_cast<std::uint64_t>(attempt);
     job.owner = options_.owner;
     job.formation = Deadline::after(options_.formation);
+    job.on_joined = [this](int rank, const std::string&) {
+      joined_.insert(rank);
+      if (joined_.size() == static_cast<std::size_t>(options_.world_size) && options_.on_complete) {
+        options_.on_complete();
+      }
+    };
     job.on_left = [this](int rank) {
       left_.insert(rank);
       if (options_.on_left) {
@@ -34512,9 +37941,14 @@ class RankStore {
         options_.on_failure(cause);
       }
     };
+    job.further_files = options_.further_files;
     job_ = &server_->open(std::move(job));
+    if (cause_) {  // no worker is to be started for it
+      throw Error(Errc::limit, cause_->text);
+    }
   }
 
+  bool has_joined(int rank) const { return joined_.count(rank) != 0; }
   bool has_left(int rank) const { return left_.count(rank) != 0; }
 
   /// The first cause of the present attempt; nothing while it is well.
@@ -34530,6 +37964,7 @@ class RankStore {
  private:
   rendezvous::Server* server_;
   RankStoreOptions options_;
+  std::set<int> joined_;
   std::set<int> left_;
   std::optional<Cause> cause_;
   rendezvous::ServedJob* job_ = nullptr;  ///< the server's
@@ -34656,6 +38091,7 @@ struct NodeMeetingOptions {
   rendezvous::Limits limits{};
   std::optional<rendezvous::Secret> secret{};
   std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
+  std::string job{};                        ///< its name; empty where it has none
 };
 
 /// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
@@ -34695,6 +38131,7 @@ class NodeMeeting {
     request.facts.host_id = options_.host.id;
     request.facts.host = options_.host.name;
     request.world_size = options_.node_count;
+    request.job = options_.job;
     session_ = co_await rendezvous::Session::join(*loop_, address, std::move(request), failure_, deadline);
     missing_watch_.cancel();
     store_.emplace(session_->exchange(), nullptr);
@@ -34773,6 +38210,7 @@ class NodeMeeting {
     rendezvous::JobOptions job;
     job.role = rendezvous::Role::launcher;
     job.world_size = options_.node_count;
+    job.job = options_.job;
     job.owner = "the launcher of node 0 on host " + options_.host.name;
     job.formation = deadline;
     job.on_joined = [this](int node, const std::string&) { present_.insert(node); };
@@ -34905,8 +38343,9 @@ inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP, 
 
 /// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
 /// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
-/// read: SIGPIPE, because a reader that went away is an error of a write here; SIGTTIN and SIGTTOU, because a launcher
-/// in the background must not be stopped by its own pumping. Threads: for a process with one thread.
+/// read: SIGPIPE and SIGXFSZ, because a reader that went away and a file at its limit are errors of a write here;
+/// SIGTTIN and SIGTTOU, because a launcher in the background must not be stopped by its own pumping. Threads: for a
+/// process with one thread.
 class SignalReader {
  public:
   SignalReader() {
@@ -34929,7 +38368,7 @@ class SignalReader {
       throw errno_error("setting how SIGCHLD is handled");
     }
     sigset_t blocked = wanted;
-    for (const int signal : {SIGPIPE, SIGTTIN, SIGTTOU}) {
+    for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
       sigaddset(&blocked, signal);
     }
     descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -34947,10 +38386,12 @@ class SignalReader {
     while (next()) {  // what came too late must not hit the process when the mask falls
     }
     const timespec at_once{};
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    static_cast<void>(::sigtimedwait(&pipe, nullptr, &at_once));
+    sigset_t of_writes;
+    sigemptyset(&of_writes);
+    sigaddset(&of_writes, SIGPIPE);
+    sigaddset(&of_writes, SIGXFSZ);
+    while (::sigtimedwait(&of_writes, nullptr, &at_once) > 0) {
+    }
     static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
   }
 
@@ -35168,6 +38609,18 @@ struct SpawnRequest {
   sigset_t signal_mask{};
 };
 
+/// From now on this process is killed when the thread that started it ends; it ends at once where that has ended
+/// already. An exec of a file with capabilities, or for another user, undoes it. @returns 0, or the error
+inline int end_with_parent(pid_t parent) noexcept {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    return errno;
+  }
+  if (::getppid() != parent) {
+    ::_exit(128 + SIGKILL);
+  }
+  return 0;
+}
+
 namespace detail {
 
 inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -35181,15 +38634,15 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 /// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
-inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment,
-                  pid_t parent) noexcept {
+inline int become(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
+                  const std::optional<rlimit>& files) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
   // starts can be ended with it.
-  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+  if (::setpgid(0, 0) != 0) {
     return errno;
   }
-  if (::getppid() != parent) {
-    ::_exit(128 + SIGKILL);  // the launcher died before it could be tied to it
+  if (const int error = end_with_parent(parent); error != 0) {
+    return error;
   }
   const std::pair<int, int> standard[] = {
       {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
@@ -35199,6 +38652,9 @@ inline int become(const SpawnRequest& request, char* const* arguments, char* con
         return errno;
       }
     }
+  }
+  if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
+    return errno;
   }
   if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
     return errno;
@@ -35243,13 +38699,14 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
   Pipe report = make_pipe();
+  const std::optional<rlimit> files = open_files_for_children();
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
     throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
   if (child == 0) {
-    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent);
+    const int error = detail::become(request, argument_pointers.data(), environment_pointers.data(), parent, files);
     const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
     static_cast<void>(written);
     ::_exit(127);
@@ -35350,6 +38807,234 @@ class StopPlan {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/line_fold.hpp
+
+/// @file
+/// One line for a sentence of dtrain's that several ranks say: "[0-2,4-63] dtrain: ends because ...".
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A line that begins with "dtrain: " is held until every rank has said it, for `window` at most. "rank 3: " behind
+/// that, where rank 3 says it, does not count as a difference, and is not in the folded line.
+/// - Every other line is shown at once. What its rank has said before, and is held, is shown before it.
+/// - The lines of a rank are shown in their order.
+/// Pure. Bounded: `most_held` lines of `longest_held` bytes; more, and longer ones, are not held.
+class LineFold {
+ public:
+  using Clock = StopPlan::Clock;
+
+  /// Longer than the workers of a job that has failed take to end: all of them say why in one line.
+  static constexpr std::chrono::milliseconds window =
+      StopPlan::settle + StopPlan::term_grace + std::chrono::milliseconds(200);
+  static constexpr std::size_t most_held = 64;
+  static constexpr std::size_t longest_held = 4096;
+
+  /// @param ranks how many may say the same; of 1 nothing is held
+  /// @param emit shows a line: "[3] " and its text
+  LineFold(int ranks, std::function<void(std::string_view prefix, std::string_view text)> emit)
+      : ranks_(static_cast<std::size_t>(std::max(1, ranks))), emit_(std::move(emit)) {}
+
+  /// A rank's line, without its '\n'.
+  void take(int rank, std::string_view line, Clock::time_point now) {
+    const std::size_t last = held_with(rank);  // one behind the last that this rank has said
+    if (ranks_ == 1 || line.substr(0, own.size()) != own || line.size() > longest_held) {
+      show(last);
+      emit_(prefix_of({rank}), line);
+      return;
+    }
+    std::string_view text = line.substr(own.size());
+    const std::string name = rank_name(rank);
+    const bool is_named = text.substr(0, name.size()) == name;
+    text.remove_prefix(is_named ? name.size() : 0);
+    const auto begin = held_.begin() + static_cast<std::ptrdiff_t>(last);
+    auto same = std::find_if(begin, held_.end(),
+                             [&](const Held& each) { return each.is_named == is_named && each.text == text; });
+    if (same == held_.end()) {
+      show(held_.size() < most_held ? 0 : 1);
+      same = held_.insert(held_.end(), Held{std::string(text), is_named, {}, now + window});
+    }
+    same->ranks.insert(std::upper_bound(same->ranks.begin(), same->ranks.end(), rank), rank);
+    while (!held_.empty() && held_.front().ranks.size() == ranks_) {
+      show(1);
+    }
+  }
+
+  /// Shows what has been held for long enough.
+  void expire(Clock::time_point now) {
+    while (!held_.empty() && held_.front().until <= now) {
+      show(1);
+    }
+  }
+
+  /// Shows all.
+  void flush() { show(held_.size()); }
+
+  /// When the next one has been held for long enough.
+  std::optional<Clock::time_point> next() const {
+    return held_.empty() ? std::nullopt : std::optional(held_.front().until);
+  }
+
+ private:
+  struct Held {
+    std::string text;       ///< without what `is_named` says
+    bool is_named = false;  ///< "rank R: " stands before it, of the rank that says it
+    std::vector<int> ranks;
+    Clock::time_point until;
+  };
+
+  static constexpr std::string_view own = "dtrain: ";
+
+  static std::string rank_name(int rank) { return "rank " + std::to_string(rank) + ": "; }
+
+  static std::string prefix_of(const std::vector<int>& ranks) {
+    std::string prefix = "[";
+    for (const std::string& run : rendezvous::rank_runs(ranks)) {
+      prefix += (prefix.size() == 1 ? "" : ",") + run;
+    }
+    return prefix + "] ";
+  }
+
+  std::size_t held_with(int rank) const {
+    const auto last = std::find_if(held_.rbegin(), held_.rend(), [rank](const Held& each) {
+      return std::binary_search(each.ranks.begin(), each.ranks.end(), rank);
+    });
+    return static_cast<std::size_t>(held_.rend() - last);
+  }
+
+  void show(std::size_t count) {
+    for (; count > 0; --count) {
+      const Held& first = held_.front();
+      const bool is_alone = first.ranks.size() == 1;
+      const std::string name = first.is_named && is_alone ? rank_name(first.ranks.front()) : std::string();
+      emit_(prefix_of(first.ranks), std::string(own) + name + first.text);
+      held_.pop_front();
+    }
+  }
+
+  std::size_t ranks_;
+  std::function<void(std::string_view, std::string_view)> emit_;
+  std::deque<Held> held_;  ///< in the order in which they were first said
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/folded_console.hpp
+
+/// @file
+/// A console behind a LineFold, whose held lines are shown in time.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Lifetime: the loop and the console outlive it; what it still holds is shown when it is destroyed. Threads: the
+/// loop's.
+class FoldedConsole {
+ public:
+  /// @param ranks how many may say the same; of 1 nothing is folded
+  FoldedConsole(async::EventLoop& loop, Console& console, int ranks)
+      : fold_(ranks, [&console](std::string_view prefix, std::string_view text) { console.line(prefix, text); }),
+        changed_(loop),
+        showing_(loop.spawn(show_in_time())) {}
+  FoldedConsole(const FoldedConsole&) = delete;
+  FoldedConsole& operator=(const FoldedConsole&) = delete;
+  ~FoldedConsole() {
+    try {
+      flush();
+    } catch (...) {  // out of memory: nothing more is said
+    }
+  }
+
+  /// A rank's line, without its '\n'.
+  void line(int rank, std::string_view text) {
+    fold_.take(rank, text, LineFold::Clock::now());
+    changed_.set();
+  }
+
+  /// Shows what is held.
+  void flush() { fold_.flush(); }
+
+ private:
+  async::Task<void> show_in_time() {
+    for (;;) {
+      const auto longest = LineFold::Clock::now() + std::chrono::hours(1);
+      co_await changed_.wait(Deadline::at(fold_.next().value_or(longest)));
+      fold_.expire(LineFold::Clock::now());
+    }
+  }
+
+  LineFold fold_;
+  async::AutoResetEvent changed_;
+  async::Spawned showing_;  ///< last: it is gone before what it uses
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/stopped_workers.hpp
+
+/// @file
+/// How long workers have been stopped (SIGSTOP, SIGTSTP): a pure function of who was stopped when.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A worker whose process is stopped now.
+struct StoppedWorker {
+  int rank = 0;
+  pid_t process = 0;
+  int signal = 0;
+
+  /// What is said where it has joined nothing yet. @param liveness how long it was waited for
+  std::string text(std::chrono::nanoseconds liveness) const {
+    return "its process " + std::to_string(process) + " was stopped by " + signal_name(signal) +
+           " before it had joined the job, and has not gone on for " + seconds_text(liveness) +
+           "; where that is meant, give it longer with DTRAIN_LIVENESS_SECONDS";
+  }
+};
+
+/// A worker that is stopped for as long as a silent rank counts as alive counts as lost, as one that has joined does.
+class StoppedWorkers {
+ public:
+  using Clock = Deadline::Clock;
+
+  explicit StoppedWorkers(std::chrono::nanoseconds liveness)
+      : liveness_(std::chrono::ceil<Clock::duration>(std::min<std::chrono::nanoseconds>(liveness, longest))) {}
+
+  /// @param stopped all that are stopped now, and that nobody else watches over
+  /// @returns those that are so for the liveness time, each once in that time. Where the launcher itself was stopped,
+  /// they get it once more.
+  std::vector<StoppedWorker> lost(const std::vector<StoppedWorker>& stopped, Clock::time_point now) {
+    const bool was_stopped = next() && now > *next() + liveness_ / 2;
+    std::map<pid_t, Clock::time_point> since;
+    std::vector<StoppedWorker> lost;
+    for (const StoppedWorker& each : stopped) {
+      const auto before = since_.find(each.process);
+      const Clock::time_point begin = before == since_.end() || was_stopped ? now : before->second;
+      const bool is_lost = now - begin >= liveness_;
+      since.emplace(each.process, is_lost ? now : begin);
+      if (is_lost) {
+        lost.push_back(each);
+      }
+    }
+    since_ = std::move(since);
+    return lost;
+  }
+
+  /// When the next one counts as lost.
+  std::optional<Clock::time_point> next() const {
+    std::optional<Clock::time_point> first;
+    for (const auto& [process, begin] : since_) {
+      first = std::min(first.value_or(begin + liveness_), begin + liveness_);
+    }
+    return first;
+  }
+
+ private:
+  static constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);
+
+  Clock::duration liveness_;
+  std::map<pid_t, Clock::time_point> since_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/tail.hpp
 
 /// @file
@@ -35389,14 +39074,18 @@ class Tail {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Reads a pipe to its end. Lifetime: it and the console outlive the task of carry(). Threads: the loop's.
+/// Reads a pipe to its end. Lifetime: it, the console and the fold outlive the task of carry(). Threads: the loop's.
 class LineRelay {
  public:
   /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
-  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log)
+  /// @param folded through which lines go to the console; null: they go there directly
+  LineRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
+            FoldedConsole* folded = nullptr)
       : loop_(&loop),
         pipe_(std::move(pipe)),
         console_(&console),
+        folded_(folded),
+        rank_(rank),
         prefix_("[" + std::to_string(rank) + "] "),
         is_live_(is_live && console.is_terminal()),
         log_(std::move(log)) {
@@ -35440,10 +39129,7 @@ class LineRelay {
 
  private:
   void take(std::string_view bytes) {
-    if (!log_.write(bytes)) {
-      console_->line("dtrain: ",
-                     "a file of --log-dir cannot be written any more (is the disk full?); the output goes on here");
-    }
+    static_cast<void>(log_.write(bytes));  // it says itself what it cannot keep
     show_live("");
     splitter_.feed(bytes, [this](std::string_view line) { emit(line); });
     if (is_live_) {
@@ -35453,7 +39139,11 @@ class LineRelay {
   }
 
   void emit(std::string_view line) {
-    console_->line(prefix_, line);
+    if (folded_ != nullptr) {
+      folded_->line(rank_, line);
+    } else {
+      console_->line(prefix_, line);
+    }
     tail_.push(visible_part(line));
   }
 
@@ -35467,6 +39157,8 @@ class LineRelay {
   async::EventLoop* loop_;
   async::Descriptor pipe_;
   Console* console_;
+  FoldedConsole* folded_;
+  int rank_;
   std::string prefix_;
   bool is_live_;
   bool has_live_line_ = false;
@@ -35485,7 +39177,7 @@ class LineRelay {
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
-/// other. Lifetime: the loop outlives it. Threads: the loop's.
+/// other. A stdout that takes nothing more is said on stderr. Lifetime: the loop outlives it. Threads: the loop's.
 class TerminalOutput {
  public:
   TerminalOutput(async::EventLoop& loop, int output, int error)
@@ -35494,7 +39186,11 @@ class TerminalOutput {
         error_(loop, error, ::isatty(error) == 1),
         is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
         output_task_(loop.spawn(output_.write_out())),
-        error_task_(loop.spawn(error_.write_out())) {}
+        error_task_(loop.spawn(error_.write_out())) {
+    if (!is_one_) {
+      output_.on_broken([this, output](int reason) { error_.line("dtrain: ", lost_output("stdout", output, reason)); });
+    }
+  }
 
   Console& output() noexcept { return output_; }
   Console& error() noexcept { return is_one_ ? output_ : error_; }
@@ -35717,15 +39413,18 @@ struct Flags {
   identity::NodeFlags node;
   std::optional<std::string> log_dir;
   int max_restarts = 0;
+  std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
+  std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this one alone
+  bool in_process = false;           ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
 };
 
 namespace detail {
 
-inline constexpr std::array<std::string_view, 8> flag_names{
-    "--nproc-per-node", "--nnodes",       "--node-rank", "--master-addr",
-    "--master-port",    "--max-restarts", "--log-dir",   "--help-launch",
+inline constexpr std::array<std::string_view, 11> flag_names{
+    "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts",
+    "--log-dir",        "--wrap",   "--wrap-rank", "--in-process",  "--help-launch",
 };
 
 /// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
@@ -35745,7 +39444,6 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// The launcher's flag that an argument names; nothing for the program's own.
 /// @throws Error (usage) for a name that is nearly one, with the suggestion
 inline std::optional<std::string_view> flag_named(std::string_view given) {
-  constexpr std::size_t nearly = 2;
   constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
   if (given.substr(0, 2) != "--" || given.size() > longest) {
     return std::nullopt;
@@ -35757,6 +39455,7 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
     if (spelling == flag) {
       return flag;
     }
+    const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
     if (edit_distance(spelling, flag) <= nearly) {
       closest = flag;
     }
@@ -35768,14 +39467,49 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
   return std::nullopt;
 }
 
+inline constexpr int most_rank = 1000000000;
+
 /// @throws Error (usage)
-inline int max_restarts(std::string_view value) {
+inline int number_of(std::string_view flag, std::string_view value, int most) {
   const std::optional<int> number = identity::parse_integer(std::string(value));
-  if (!number || *number > RestartPolicy::most_restarts) {
-    throw Error(Errc::usage, identity::quoted("--max-restarts", value) + " is not a number from 0 to " +
-                                 std::to_string(RestartPolicy::most_restarts));
+  if (!number || *number > most) {
+    throw Error(Errc::usage, identity::quoted(std::string(flag).c_str(), value) + " is not a number from 0 to " +
+                                 std::to_string(most));
   }
   return *number;
+}
+
+/// @throws Error (usage)
+inline std::vector<std::string> wrapper_words(std::string_view value) {
+  std::optional<std::vector<std::string>> words = command_words(value);
+  if (!words || words->empty()) {
+    throw Error(Errc::usage, identity::quoted("--wrap", value) +
+                                 " is no command: " + (words ? "it has no word" : "a quote in it has no end") +
+                                 "; give it as a shell would take it, like --wrap='valgrind -q --'");
+  }
+  return *std::move(words);
+}
+
+/// @throws Error (usage) for flags that contradict each other
+inline void check_together(const Flags& flags) {
+  if (flags.wrapped_rank && flags.wrapper.empty()) {
+    throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*flags.wrapped_rank) +
+                                 " says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'");
+  }
+  if (!flags.in_process) {
+    return;
+  }
+  const char* const other = !flags.wrapper.empty()                           ? "--wrap"
+                            : flags.log_dir                                  ? "--log-dir"
+                            : flags.max_restarts != 0                        ? "--max-restarts"
+                            : flags.node.node_count.value_or("1") != "1"     ? "--nnodes"
+                            : flags.node.nproc_per_node.value_or("1") != "1" ? "--nproc-per-node"
+                                                                             : nullptr;
+  if (other != nullptr) {
+    throw Error(Errc::usage, std::string("--in-process makes this process rank 0 of 1, without a launcher and without "
+                                         "other workers: leave out ") +
+                                 other + ", or --in-process");
+  }
 }
 
 }  // namespace detail
@@ -35797,8 +39531,8 @@ inline Flags parse_flags(identity::Arguments arguments) {
       flags.program.emplace_back(argument);
       continue;
     }
-    if (*flag == "--help-launch") {
-      flags.help = true;
+    if (*flag == "--help-launch" || *flag == "--in-process") {
+      (*flag == "--help-launch" ? flags.help : flags.in_process) = true;
       continue;
     }
     std::string value;
@@ -35815,17 +39549,22 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (*flag == "--node-rank") flags.node.node_rank = value;
     if (*flag == "--master-addr") flags.node.master_addr = value;
     if (*flag == "--master-port") flags.node.master_port = value;
-    if (*flag == "--max-restarts") flags.max_restarts = detail::max_restarts(value);
+    if (*flag == "--max-restarts") {
+      flags.max_restarts = detail::number_of(*flag, value, RestartPolicy::most_restarts);
+    }
     if (*flag == "--log-dir") flags.log_dir = value;
+    if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
+    if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
   }
+  detail::check_together(flags);
   return flags;
 }
 
 /// For a program that is started once for each rank: flags that only a launcher of its own could follow.
 /// @throws Error (usage)
 inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 5> launchers{"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts",
-                                                      "--help-launch"};
+  constexpr std::array<std::string_view, 7> launchers{
+      "--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--wrap-rank", "--in-process", "--help-launch"};
   for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');
@@ -35969,6 +39708,9 @@ class Coordination {
   /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
   virtual bool failing() const = 0;
 
+  /// Whether a rank of this node has joined, as far as is known here: from then on the store notices its silence.
+  virtual bool has_joined(int rank) const = 0;
+
   /// Whether a rank of this node, whose process has just ended, had said before that it was done.
   virtual async::Task<bool> has_left(int rank) = 0;
 
@@ -36015,16 +39757,17 @@ class OneNode final : public Coordination {
   /// @throws Error (posix) for a port in use
   OneNode(async::EventLoop& loop, async::AutoResetEvent& changed, OneNodeOptions options)
       : loop_(&loop), changed_(&changed), options_(std::move(options)) {
-    net::Listener listener = net::Listener::bind(loop, net::Endpoint::loopback_v4(options_.port));
+    net::Listener listener = net::Listener::bind_loopback(loop, options_.port);
     const rendezvous::Secret secret = rendezvous::Secret::drawn();
     place_.secret = secret.text();
     place_.world_size = options_.workers;
-    place_.master_addr = "127.0.0.1";
+    place_.master_addr = listener.local().host();
     place_.master_port = listener.port();
     RankStoreOptions store;
     store.world_size = options_.workers;
     store.owner = "the launcher on host " + options_.host;
     store.formation = options_.formation;
+    store.further_files = files_for_workers(options_.workers);
     store.on_failure = [this](const Cause&) { changed_->set(); };
     server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
     store_.emplace(*server_, std::move(store));
@@ -36042,6 +39785,8 @@ class OneNode final : public Coordination {
   std::optional<Cause> first_cause() const override { return store_->cause(); }
 
   bool failing() const override { return first_cause().has_value(); }
+
+  bool has_joined(int rank) const override { return store_->has_joined(rank); }
 
   /// A rank leaves before it exits, but the store may not have read that yet.
   async::Task<bool> has_left(int rank) override {
@@ -36123,12 +39868,14 @@ class SeveralNodes final : public Coordination {
       store.world_size = table.world_size();
       store.owner = "the launcher of node 0 on host " + own.host.name;
       store.formation = own.formation;
+      store.further_files = files_for_workers(own.workers);
       store.on_failure = [this](const Cause& cause) { tell(keys().cause(), to_value(CauseRecord{cause})); };
       store.on_left = [this](int rank) {
         if (rank >= meeting_.table().workers.front()) {
           tell(keys().left(rank), "yes");
         }
       };
+      store.on_complete = [this] { tell(keys().complete(), "yes"); };
       ranks_.emplace(meeting_.server(), std::move(store));
     }
     watching_stops_ = loop_->spawn(watch_stops(), ignored());
@@ -36149,6 +39896,7 @@ class SeveralNodes final : public Coordination {
     attempt_ = attempt;
     cause_.reset();
     told_.reset();
+    is_complete_ = false;
     left_.clear();
     leaving_.clear();
     if (is_first()) {
@@ -36157,6 +39905,7 @@ class SeveralNodes final : public Coordination {
     } else {
       co_await meeting_.get(keys().go());
       watching_cause_ = loop_->spawn(watch_cause(keys().cause()), ignored());
+      watching_joins_ = loop_->spawn(learn_complete(keys().complete()), ignored());
     }
     watching_failure_ = loop_->spawn(watch_failure(keys().failing()), ignored());
   }
@@ -36164,6 +39913,8 @@ class SeveralNodes final : public Coordination {
   std::optional<Cause> first_cause() const override { return is_first() ? ranks_->cause() : cause_; }
 
   bool failing() const override { return told_.has_value() || first_cause() || meeting_.is_over(); }
+
+  bool has_joined(int rank) const override { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
   async::Task<bool> has_left(int rank) override {
     if (!is_first()) {
@@ -36256,6 +40007,7 @@ class SeveralNodes final : public Coordination {
   void stop_watching() {
     watching_stops_.cancel();
     watching_cause_.cancel();
+    watching_joins_.cancel();
     watching_failure_.cancel();
     leaving_.clear();
   }
@@ -36299,6 +40051,11 @@ class SeveralNodes final : public Coordination {
     left_.insert(rank);
   }
 
+  async::Task<void> learn_complete(std::string key) {
+    co_await meeting_.get(std::move(key));
+    is_complete_ = true;
+  }
+
   async::EventLoop* loop_;
   async::AutoResetEvent* changed_;
   RestartPolicy policy_;
@@ -36308,10 +40065,12 @@ class SeveralNodes final : public Coordination {
   int attempt_ = 0;
   std::optional<Cause> cause_;         ///< as node 0 told it
   std::optional<FailureRecord> told_;  ///< what a launcher told first
+  bool is_complete_ = false;           ///< all ranks have joined
   std::set<int> left_;
   std::vector<async::Spawned> leaving_;
   async::Spawned watching_stops_;  ///< the tasks come last: they are gone before what they use
   async::Spawned watching_cause_;
+  async::Spawned watching_joins_;
   async::Spawned watching_failure_;
 };
 
@@ -36364,12 +40123,27 @@ DTRAIN_DEFINED Worker worker_of(JoinOptions options) {
   Worker worker = detail::worker_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
       identity::Variables(environment));
+  if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still counts
+    identity::name_job(identity::Variables(environment), worker.identity);
+  }
+  worker.job = own_job(identity::Variables(environment), worker.identity);
   worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
     detail::say_who(worker.identity, identity::Variables(environment));
   }
+  return worker;
+}
+
+DTRAIN_DEFINED Worker worker_alone(const identity::Environment& environment, std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  Worker worker = detail::worker_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
   return worker;
 }
 
@@ -36411,9 +40185,9 @@ namespace detail {
 /// What would make every worker look like the one process that an MPI or torchrun started here.
 inline bool describes_the_launcher(std::string_view variable) noexcept {
   constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
-  return variable == "DTRAIN_LAUNCHER" || std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
-           return variable.substr(0, prefix.size()) == prefix;
-         });
+  return variable == "DTRAIN_LAUNCHER" || variable == "DTRAIN_WRAPPED" || variable == "PALS_RANKID" ||
+         std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return variable.substr(0, prefix.size()) == prefix; });
 }
 
 }  // namespace detail
@@ -36478,6 +40252,112 @@ inline bool is_worker_environment(const identity::Environment& environment, long
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/worker_program.hpp
+
+/// @file
+/// The command line of a worker: this process's own program, with what it is loaded by and wrapped in.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, for every attempt.
+struct WorkerProgram {
+  std::vector<std::string> loader;     ///< see loader_of
+  std::vector<std::string> wrapper;    ///< --wrap, its program's path first; empty for none
+  std::optional<int> wrapped_rank;     ///< --wrap-rank; nothing: every rank is wrapped
+  std::vector<std::string> arguments;  ///< the program's name first
+  identity::Environment environment;
+  std::optional<std::string> log_dir;
+  bool folds = true;  ///< what several ranks say is shown once (see LineFold)
+
+  bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
+};
+
+/// A file to execute, and its argv.
+struct CommandLine {
+  std::string executable;
+  std::vector<std::string> arguments;
+};
+
+/// Where this process's program can be executed once more: its path, by which `ps` names the workers, while that is
+/// the very file that runs here; else the kernel's link to that file, for a program that was replaced or deleted.
+/// valgrind and qemu answer these calls for the program that they run.
+inline std::string own_program() {
+  std::string path(4096, '\0');
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const net::Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
+  struct ::stat file {};
+  struct ::stat found {};
+  path.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  const bool is_there = running && ::fstat(running.get(), &file) == 0 && ::stat(path.c_str(), &found) == 0 &&
+                        file.st_dev == found.st_dev && file.st_ino == found.st_ino;
+  return is_there ? path : "/proc/self/exe";
+}
+
+/// What stands before `argv` on the command line that this process was started with: `ld.so --library-path DIR`, where
+/// a loader runs the program. Mostly empty. Pure.
+/// @param command_line /proc/self/cmdline: each word ends with '\0'
+inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
+  std::vector<std::string> words;
+  while (!command_line.empty()) {
+    const std::size_t end = std::min(command_line.find('\0'), command_line.size());
+    words.emplace_back(command_line.substr(0, end));
+    command_line.remove_prefix(std::min(end + 1, command_line.size()));
+  }
+  const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());
+  words.resize(is_its_end ? words.size() - argv.size() : 0);
+  return words;
+}
+
+/// The same, of this process.
+inline std::vector<std::string> own_loader(const std::vector<std::string>& argv) {
+  const std::string command_line = MachineFiles().text("/proc/self/cmdline").value_or("");
+  const bool is_whole = command_line.size() < MachineFiles::most_bytes;
+  return loader_of(is_whole ? std::string_view(command_line) : std::string_view(), argv);
+}
+
+/// The path of --wrap's program, as a shell would find it. @throws Error (usage) where there is none
+inline std::string wrapper_path(const std::string& name, const identity::Environment& environment) {
+  const auto is_program = [](const std::string& path) {
+    struct ::stat status {};
+    return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  };
+  const std::string path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
+  while (!folders.empty()) {
+    const std::size_t end = std::min(folders.find(':'), folders.size());
+    const std::string found = std::string(end == 0 ? "." : folders.substr(0, end)) + "/" + name;
+    if (is_program(found)) {
+      return found;
+    }
+    folders.remove_prefix(std::min(end + 1, folders.size()));
+  }
+  if (name.find('/') == std::string::npos || !is_program(name)) {
+    throw Error(Errc::usage,
+                "--wrap is to put " + in_quotes(name, 256) +
+                    " in front of the workers, and there is no such program; install it, or give its path");
+  }
+  return name;
+}
+
+/// What starts a rank. Looked up each time: a program may be replaced between two attempts, and then the one that runs
+/// here goes on to be started.
+inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
+  CommandLine command;
+  command.executable = own_program();
+  command.arguments = program.loader;
+  command.arguments.insert(command.arguments.end(), program.arguments.begin(), program.arguments.end());
+  if (program.wraps(rank)) {
+    // Below a wrapper /proc/self is the wrapper.
+    const bool is_link = command.executable == "/proc/self/exe";
+    command.arguments.front() = is_link ? "/proc/" + std::to_string(::getpid()) + "/exe" : command.executable;
+    command.executable = program.wrapper.front();
+    command.arguments.insert(command.arguments.begin(), program.wrapper.begin(), program.wrapper.end());
+  }
+  return command;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/workers.hpp
 
 /// @file
@@ -36500,7 +40380,7 @@ class Workers {
 
   /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
   ~Workers() {
-    signal_groups(SIGKILL);
+    kill_groups();
     const Deadline deadline = Deadline::after(std::chrono::seconds(1));
     for (const Worker& worker : workers_) {
       while (worker.process > 0 && ::waitpid(worker.process, nullptr, WNOHANG) == 0 && !deadline.passed()) {
@@ -36510,12 +40390,14 @@ class Workers {
   }
 
   /// Takes over a process that leads its own group, and starts to carry what it writes.
+  /// @param is_wrapped whether it is the command of --wrap, which may stay the parent of the rank
   /// @param input may be null
-  void add(int rank, pid_t process, std::unique_ptr<LineRelay> output, std::unique_ptr<LineRelay> error,
-           std::unique_ptr<InputPump> input) {
+  void add(int rank, pid_t process, bool is_wrapped, std::unique_ptr<LineRelay> output,
+           std::unique_ptr<LineRelay> error, std::unique_ptr<InputPump> input) {
     Worker worker;
     worker.rank = rank;
     worker.process = process;
+    worker.is_wrapped = is_wrapped;
     worker.group = process;
     worker.output = std::move(output);
     worker.error = std::move(error);
@@ -36534,11 +40416,35 @@ class Workers {
         std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process > 0; }));
   }
 
-  /// Sends a signal to each worker, not to what it has started.
-  void signal_each(int signal) const noexcept { send(signal, 1); }
+  /// Sends a signal to each worker, not to what it has started, nor to a wrapper that is its parent: a shell or perf
+  /// would end of it, and what the worker still had to say with it.
+  void signal_each(int signal) const {
+    for (const Worker& worker : workers_) {
+      const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
+      send(worker, rank.empty() ? worker.process : rank.front(), signal);
+    }
+  }
 
-  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group.
-  void signal_groups(int signal) const noexcept { send(signal, -1); }
+  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group. Again
+  /// not to a wrapper.
+  void signal_groups(int signal) const {
+    for (const Worker& worker : workers_) {
+      const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
+      for (const pid_t process : rank) {
+        send(worker, process, signal);
+      }
+      if (rank.empty()) {
+        send_to_group(worker, signal);
+      }
+    }
+  }
+
+  /// Kills each worker's group, a wrapper included.
+  void kill_groups() const noexcept {
+    for (const Worker& worker : workers_) {
+      send_to_group(worker, SIGKILL);
+    }
+  }
 
   /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
   /// what an ended worker leaves in its group. Blocking: no.
@@ -36564,6 +40470,21 @@ class Workers {
       while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
       }
     }
+  }
+
+  /// The workers that are stopped now, and that no debugger holds; wrapped ones are their wrapper's. Blocking: no.
+  std::vector<StoppedWorker> stopped() const {
+    std::vector<StoppedWorker> found;
+    for (const Worker& worker : workers_) {
+      siginfo_t info{};
+      const auto process = static_cast<id_t>(worker.process);
+      const bool is_own = worker.process > 0 && !worker.is_wrapped;
+      const int result = is_own ? ::waitid(P_PID, process, &info, WSTOPPED | WNOHANG | WNOWAIT) : -1;
+      if (result == 0 && info.si_pid == worker.process) {
+        found.push_back({worker.rank, worker.process, info.si_status});
+      }
+    }
+    return found;
   }
 
   /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to
@@ -36600,20 +40521,23 @@ class Workers {
     int rank = 0;
     pid_t process = 0;  ///< 0 once it is reaped
     pid_t group = 0;    ///< the number that it had
+    bool is_wrapped = false;
     std::unique_ptr<LineRelay> output;
     std::unique_ptr<LineRelay> error;
     std::unique_ptr<InputPump> input;
     std::vector<async::Spawned> tasks;  ///< destroyed before what they use
   };
 
-  void send(int signal, int sign) const noexcept {
-    for (const Worker& worker : workers_) {
-      if (worker.process > 0) {
-        static_cast<void>(::kill(sign * worker.process, signal));  // one that has just ended is a zombie: no error
-        if (sign < 0 && ::getpgid(worker.process) != worker.process) {
-          static_cast<void>(::kill(worker.process, signal));
-        }
-      }
+  static void send(const Worker& worker, pid_t process, int signal) noexcept {
+    if (worker.process > 0) {
+      static_cast<void>(::kill(process, signal));  // one that has just ended is a zombie: no error
+    }
+  }
+
+  static void send_to_group(const Worker& worker, int signal) noexcept {
+    send(worker, -worker.process, signal);
+    if (worker.process > 0 && ::getpgid(worker.process) != worker.process) {
+      send(worker, worker.process, signal);
     }
   }
 
@@ -36700,7 +40624,7 @@ class Forwarder {
   }
 
   /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
-  void pass_on(int signal) const noexcept {
+  void pass_on(int signal) const {
     constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
     if (workers_ == nullptr) {
       return;
@@ -36740,14 +40664,16 @@ class Supervisor {
  public:
   /// @param changed is set by the forwarder and the coordination
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
-             Coordination& job, StopPlan plan, std::string host)
+             Coordination& job, StopPlan plan, std::chrono::nanoseconds liveness, std::string host)
       : loop_(&loop),
         changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
         job_(&job),
         host_(std::move(host)),
-        plan_(std::move(plan)) {}
+        liveness_(liveness),
+        plan_(std::move(plan)),
+        stopped_(liveness) {}
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
@@ -36762,6 +40688,7 @@ class Supervisor {
         break;
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
+      note_stopped(now);
       take_news(now);
       act(plan_.due(now));
       if (killed_at_ && now - *killed_at_ > unkillable_patience) {
@@ -36769,7 +40696,8 @@ class Supervisor {
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
-      co_await changed_->wait(earlier(Deadline::at(plan_.next().value_or(longest)), Deadline::at(longest)));
+      const auto next = std::min(plan_.next().value_or(longest), stopped_.next().value_or(longest));
+      co_await changed_->wait(Deadline::at(std::min(next, longest)));
     }
     co_await bury_orphans();
   }
@@ -36809,6 +40737,17 @@ class Supervisor {
     job_->failed(loss, end.is_secondary());
   }
 
+  /// A worker that is stopped before it has joined: nobody but its launcher can see it.
+  void note_stopped(Deadline::Clock::time_point now) {
+    std::vector<StoppedWorker> stopped = plan_.has_acted() ? std::vector<StoppedWorker>{} : workers_->stopped();
+    std::erase_if(stopped, [this](const StoppedWorker& each) { return job_->has_joined(each.rank); });
+    for (const StoppedWorker& each : stopped_.lost(stopped, now)) {
+      const Cause loss{CauseKind::lost, each.rank, host_, each.text(liveness_)};
+      job_->failed(loss, false);
+      plan_.failed(now);
+    }
+  }
+
   void take_news(Deadline::Clock::time_point now) {
     for (; stops_noted_ < forwarder_->stops_asked(); ++stops_noted_) {
       plan_.stop_asked(now);
@@ -36822,7 +40761,7 @@ class Supervisor {
     if (action == StopPlan::Action::terminate) {
       workers_->signal_each(SIGTERM);
     } else if (action == StopPlan::Action::kill) {
-      workers_->signal_groups(SIGKILL);
+      workers_->kill_groups();
       killed_at_ = Deadline::Clock::now();
     }
   }
@@ -36833,11 +40772,47 @@ class Supervisor {
   Workers* workers_;
   Coordination* job_;
   std::string host_;
+  std::chrono::nanoseconds liveness_;
   StopPlan plan_;
+  StoppedWorkers stopped_;
   int stops_noted_ = 0;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/wrapped_worker.hpp
+
+/// @file
+/// A worker that the command of --wrap started, and not the launcher itself.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Set for a wrapped worker, which takes it out of its environment: what it starts in turn is not that worker.
+inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
+
+/// The process id of the launcher whose wrapped worker has this environment; nothing for any other process. Pure.
+inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
+  const identity::Variables variables(environment);
+  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
+  return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
+}
+
+/// Makes this process end with the wrapper, which ends with the launcher: the system tells a process of its parent's
+/// end only. Threads: the main thread, before there are others. @throws Error (usage) where the launcher has gone
+inline void tie_to_launcher(pid_t launcher) {
+  if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    throw errno_error("tying this worker to the command of --wrap");
+  }
+  if (!has_ancestor(launcher)) {
+    throw Error(Errc::usage,
+                "process " + std::to_string(launcher) +
+                    ", the launcher of this worker, is none of its ancestors: it has ended, or the command "
+                    "of --wrap does not stay the parent of what it starts; wrap in one that does");
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -36847,14 +40822,6 @@ class Supervisor {
 /// One attempt on one node: its workers from their start to the end of their output.
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// What is started, for every attempt.
-struct WorkerProgram {
-  std::string executable = "/proc/self/exe";
-  std::vector<std::string> arguments;
-  identity::Environment environment;
-  std::optional<std::string> log_dir;
-};
 
 /// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
 inline std::string log_directory(const std::string& directory, int attempt) {
@@ -36876,7 +40843,11 @@ class Attempt {
  public:
   /// @throws Error (posix) where the directory of --log-dir cannot be made
   Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
-      : services_(services), program_(&program), plan_(&plan), workers_(services.loop) {
+      : services_(services),
+        program_(&program),
+        plan_(&plan),
+        error_(services.loop, services.output.error(), program.folds ? plan.workers : 1),
+        workers_(services.loop) {
     if (program.log_dir) {
       log_directory_ = log_directory(*program.log_dir, plan.attempt);
       make_directories(*log_directory_);
@@ -36901,9 +40872,10 @@ class Attempt {
   }
 
   /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
-  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::string host) {
+  /// @param liveness how long a worker may be stopped before it has joined
+  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::chrono::nanoseconds liveness, std::string host) {
     Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
-                          std::move(stop_plan), std::move(host));
+                          std::move(stop_plan), liveness, std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stops_asked();
@@ -36933,7 +40905,10 @@ class Attempt {
   bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
 
   /// Stops carrying, and shows last lines that have no end.
-  void finish_output() { workers_.finish_output(); }
+  void finish_output() {
+    workers_.finish_output();
+    error_.flush();
+  }
 
  private:
   /// How long the last lines may take to come where the console does not keep up.
@@ -36944,35 +40919,53 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
-    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), "stdout");
-    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), "stderr");
+    auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
+    auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
     auto pump =
         local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    const bool is_wrapped = program_->wraps(rank);
+    CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
-    request.executable = program_->executable;
-    request.arguments = program_->arguments;
+    request.executable = std::move(command.executable);
+    request.arguments = std::move(command.arguments);
     request.environment = worker_environment(program_->environment, *plan_, local_rank);
+    if (is_wrapped) {
+      request.environment[wrapped_variable] = "1";
+    }
     request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
-    workers_.add(rank, process, std::move(output_relay), std::move(error_relay), std::move(pump));
+    workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay), std::move(pump));
   }
 
-  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, const char* stream) const {
+  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
+                                   const char* stream) {
     LogFile log;
     if (log_directory_) {
-      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream);
+      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream,
+                    [this](const std::string& what) { say_lost(what); });
     }
     const bool is_live = rank == plan_->first_rank;
-    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log));
+    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log), folded);
+  }
+
+  /// Once: a disk that is full is so for all of them.
+  void say_lost(const std::string& what) {
+    if (!std::exchange(has_lost_log_, true)) {
+      services_.output.error().line("dtrain: ", what +
+                                                    "; the job goes on, and its output is shown here, but this file "
+                                                    "and others of --log-dir may lack the rest of it");
+    }
   }
 
   AttemptServices services_;
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
+  bool has_lost_log_ = false;
+  FoldedConsole error_;
   Workers workers_;
   int stops_before_end_ = 0;
 };
@@ -36998,6 +40991,7 @@ struct NodeJobOptions {
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
   std::optional<std::string> host_id;
+  std::string job;                           ///< its name, by which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
@@ -37062,7 +41056,7 @@ inline identity::NodeIdentity node_of(const identity::Environment& environment, 
     const IdentityErrc reason = error.reason();
     const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
                        reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
-                       reason == IdentityErrc::rank_out_of_range;
+                       reason == IdentityErrc::rank_out_of_range || reason == IdentityErrc::half_identity;
     if (!stray || flags.node_count) {
       throw;
     }
@@ -37096,6 +41090,16 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 
 }  // namespace detail
 
+/// @throws Error (usage) where the backend does not join so many ranks on one host. Before any is started: each would
+/// find it out by itself
+inline void check_most_workers(int workers, const BackendFacts& backend) {
+  if (backend.most_ranks != 0 && workers > backend.most_ranks) {
+    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
+                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
+                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
+  }
+}
+
 /// @param cores how many this process may use
 /// @param visible_devices is called for --nproc-per-node=auto; may be null
 /// @throws Error (usage, identity). Blocking: reads the secret's file
@@ -37115,6 +41119,10 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);
   options.interface = variables.text("DTRAIN_INTERFACE");
+  options.job = identity::given_job_name(variables).value_or("");
+  options.program.folds = variables.text("DTRAIN_LOG") != "debug";
+  options.program.wrapper = std::move(flags.wrapper);
+  options.program.wrapped_rank = flags.wrapped_rank;
   options.program.arguments = std::move(flags.program);
   options.program.environment = environment;
   options.program.log_dir = std::move(flags.log_dir);
@@ -37193,6 +41201,7 @@ class NodeJob {
     several.limits = limits;
     several.secret = options_.secret;
     several.interface = options_.interface;
+    several.job = options_.job;
     return std::make_unique<SeveralNodes>(loop_, changed_, std::move(several), policy(),
                                           [this](int signal, int count) { forwarder_.stop_by(signal, count); });
   }
@@ -37237,6 +41246,7 @@ class NodeJob {
         output_.error().line("dtrain: ", "slow path: " + slow_path);
       }
     }
+    require_rank(options_.program.wrapped_rank, place->world_size);
     NodePlan plan = plan_at(*place);
     for (;; ++plan.attempt) {
       co_await job_->begin(plan.attempt);
@@ -37270,6 +41280,14 @@ class NodeJob {
     changed_.set();
   }
 
+  /// @throws Error (usage) for a --wrap-rank that is no rank of the job
+  static void require_rank(const std::optional<int>& rank, int world_size) {
+    if (rank && *rank >= world_size) {
+      throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*rank) + " is no rank of this job, which has " +
+                                   std::to_string(world_size) + ": 0 to " + std::to_string(world_size - 1));
+    }
+  }
+
   NodePlan plan_at(const Place& place) {
     NodePlan plan;
     plan.workers = options_.workers;
@@ -37295,7 +41313,8 @@ class NodeJob {
       const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *job_};
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
       co_await attempt->start();
-      async::Task<NodeEnd> supervising = attempt->supervise(StopPlan(options_.stop_grace), host_.name);
+      async::Task<NodeEnd> supervising =
+          attempt->supervise(StopPlan(options_.stop_grace), options_.liveness, host_.name);
       end = co_await std::move(supervising);
     }
     end.node = plan.node_rank;
@@ -37355,27 +41374,50 @@ class NodeJob {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, VisibleDevices visible_devices) {
+DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, const BackendFacts& backend) {
   try {
     const identity::Environment environment = identity::snapshot_environment();
-    if (is_worker_environment(environment, ::getppid())) {
+    std::vector<std::string> arguments(argv, argv + argc);
+    const std::optional<pid_t> launcher = launcher_of_wrapped(environment);
+    const pid_t parent = ::getppid();
+    const bool is_worker = launcher || is_worker_environment(environment, parent);
+    if (launcher) {
+      tie_to_launcher(*launcher);
+    } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
+      throw posix_error(error, "tying this worker to its launcher");  // again: capabilities of its file have undone it
+    }
+    if (is_worker) {
       // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
-      return Start(worker_of_launcher(environment, std::vector<std::string>(argv, argv + argc)));
+      return Start(worker_of_launcher(environment, std::move(arguments)));
     }
-    require_single_thread();
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
-      return Start(std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0 ? 1 : 0);
+      if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
+        const Error lost = errno_error("printing the launcher's flags on " + stream_name("stdout", STDOUT_FILENO));
+        log(LogLevel::error, lost.what());
+        return Start(exit_code_exception);
+      }
+      return Start(0);
     }
+    if (flags.in_process) {
+      return Start(worker_alone(environment, std::move(flags.program)));
+    }
+    require_single_thread();
     NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
-                                              stream::host::cores_by_affinity(), visible_devices);
+                                              stream::host::cores_by_affinity(), backend.visible_devices);
+    check_most_workers(options.workers, backend);
+    survive_file_size_limit();
+    options.program.loader = own_loader(arguments);
+    if (!options.program.wrapper.empty()) {
+      options.program.wrapper.front() = wrapper_path(options.program.wrapper.front(), environment);
+    }
     open_standard_descriptors();
     adopt_orphans();
     NodeJob job(std::move(options));
     return Start(job.run());
-  } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
+  } catch (...) {
+    log(LogLevel::error, exception_text());
     return Start(exit_code_usage);
   }
 }
@@ -37422,6 +41464,12 @@ DTRAIN_DEFINED Job::~Job() {
 }
 
 DTRAIN_DEFINED void Job::require_may_block() const {
+  if (!process_.is_current()) {
+    throw Error(Errc::invalid_argument,
+                "a process that rank " + std::to_string(participant.membership().rank) +
+                    " forked called its process group; the group is of the process that joined the job; let the child "
+                    "compute without it, and end with _exit or exec");
+  }
   if (tasks.on_loop_thread()) {
     throw Error(Errc::invalid_argument,
                 "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
@@ -37429,9 +41477,12 @@ DTRAIN_DEFINED void Job::require_may_block() const {
   }
 }
 
-DTRAIN_DEFINED void Job::report_exception(const std::string& text) noexcept {
+DTRAIN_DEFINED void Job::report_exception(const std::string& text, std::optional<int> whose) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
   try {
-    participant.failure()->report(exception_cause(text));
+    participant.failure()->report(exception_cause(text, whose));
     if (!tasks.on_loop_thread()) {
       participant.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
     }
@@ -37441,6 +41492,9 @@ DTRAIN_DEFINED void Job::report_exception(const std::string& text) noexcept {
 }
 
 DTRAIN_DEFINED void Job::report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
   try {
     async::EventLoop& loop = participant.control_thread().loop();
     loop.post([&loop, grace, latch = participant.failure(), cause = exception_cause(std::move(text))] {
@@ -37466,11 +41520,50 @@ DTRAIN_DEFINED void Job::leave_blocking() {
   participant.leave_blocking(Deadline::after(timeout));
 }
 
-DTRAIN_DEFINED Cause Job::exception_cause(std::string text) const {
+DTRAIN_DEFINED Cause Job::exception_cause(std::string text, std::optional<int> whose) const {
   const rendezvous::Membership& self = participant.membership();
+  if (whose && *whose != self.rank) {
+    return {CauseKind::exception, *whose, {}, std::move(text)};  // whose host the text may name
+  }
   return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 
 }  // namespace DTRAIN_NAMESPACE::group
 
 #endif
+
+#pragma pop_macro("Status")
+#pragma pop_macro("small")
+#pragma pop_macro("slots")
+#pragma pop_macro("signals")
+#pragma pop_macro("min")
+#pragma pop_macro("max")
+#pragma pop_macro("interface")
+#pragma pop_macro("emit")
+#pragma pop_macro("check")
+#pragma pop_macro("Z")
+#pragma pop_macro("Y")
+#pragma pop_macro("X")
+#pragma pop_macro("W")
+#pragma pop_macro("V")
+#pragma pop_macro("U")
+#pragma pop_macro("T")
+#pragma pop_macro("S")
+#pragma pop_macro("R")
+#pragma pop_macro("Q")
+#pragma pop_macro("P")
+#pragma pop_macro("O")
+#pragma pop_macro("N")
+#pragma pop_macro("M")
+#pragma pop_macro("L")
+#pragma pop_macro("K")
+#pragma pop_macro("J")
+#pragma pop_macro("I")
+#pragma pop_macro("H")
+#pragma pop_macro("G")
+#pragma pop_macro("F")
+#pragma pop_macro("E")
+#pragma pop_macro("D")
+#pragma pop_macro("C")
+#pragma pop_macro("B")
+#pragma pop_macro("A")
