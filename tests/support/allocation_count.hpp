@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Counts every operator new of the program. Included by exactly one source file of a test program.
+/// Counts every operator new of the program, and its bytes. Included by exactly one source file of a test program.
 
 #include <atomic>
 #include <cstddef>
@@ -10,9 +10,11 @@
 namespace support {
 
 inline std::atomic<std::size_t> allocations{0};
+inline std::atomic<std::size_t> allocated_bytes{0};
 
 inline void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
   const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
   return std::aligned_alloc(alignment, whole == 0 ? alignment : whole);
 }

@@ -2,9 +2,11 @@
 /// @file
 /// Frames over a Connection.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -103,6 +105,12 @@ class FrameReader {
   std::uint64_t received_bytes_ = 0;
 };
 
+/// Bytes of a frame that it shares with others: they come before its own byte `at`, and are not copied.
+struct SharedPart {
+  std::size_t at = 0;
+  std::shared_ptr<const std::string> bytes;
+};
+
 /// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
 /// meanwhile, and what they queue goes with the same flush.
 class FrameWriter {
@@ -115,19 +123,28 @@ class FrameWriter {
 
   /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
   /// read.
-  /// @throws Error (limit) for a payload above the frame's bound
-  [[nodiscard]] bool queue(std::span<const std::byte> payload) {
-    if (payload.size() > bound_) {
-      throw Error(Errc::limit, "sending a message of " + std::to_string(payload.size()) + " bytes; at most " +
+  /// @param parts the rest of the frame, ascending
+  /// @throws Error (limit) for a frame above its bound
+  [[nodiscard]] bool queue(std::span<const std::byte> payload, std::span<const SharedPart> parts = {}) {
+    std::size_t size = payload.size();
+    for (const SharedPart& part : parts) {
+      size += part.bytes->size();
+    }
+    if (size > bound_) {
+      throw Error(Errc::limit, "sending a message of " + std::to_string(size) + " bytes; at most " +
                                    std::to_string(bound_) + " are possible");
     }
-    if (queued_bytes() + frame_header_bytes + payload.size() > queue_bound_) {
+    if (queued_bytes() + frame_header_bytes + size > queue_bound_) {
       return false;
     }
     for (std::size_t i = 0; i < frame_header_bytes; ++i) {
-      queue_.push_back(static_cast<std::byte>((payload.size() >> (8 * i)) & 0xff));
+      queue_.push_back(static_cast<std::byte>((size >> (8 * i)) & 0xff));
+    }
+    for (const SharedPart& part : parts) {
+      queue_parts_.push_back({queue_.size() + part.at, part.bytes});
     }
     queue_.insert(queue_.end(), payload.begin(), payload.end());
+    queued_bytes_ += frame_header_bytes + size;
     return true;
   }
 
@@ -149,14 +166,15 @@ class FrameWriter {
   IoResult try_flush() {
     IoResult total;
     while (queued_bytes() > 0) {
-      if (written_ == writing_.size()) {
+      if (written_ == writing_.size() && parts_.empty()) {
         writing_.clear();
         written_ = 0;
         writing_.swap(queue_);
+        parts_.swap(queue_parts_);
+        std::reverse(parts_.begin(), parts_.end());
       }
-      const IoResult io = connection_->try_write(std::span<const std::byte>(writing_).subspan(written_))
-                              .value_or(IoResult{IoStatus::timed_out, 0, 0});
-      written_ += io.bytes;
+      const IoResult io = connection_->try_write(next_piece()).value_or(IoResult{IoStatus::timed_out, 0, 0});
+      take(io.bytes);
       total.bytes += io.bytes;
       if (!io.ok()) {
         total.status = io.status;
@@ -177,15 +195,43 @@ class FrameWriter {
     co_return result;
   }
 
-  std::size_t queued_bytes() const noexcept { return queue_.size() + writing_.size() - written_; }
+  std::size_t queued_bytes() const noexcept { return queued_bytes_; }
 
  private:
+  /// What can be written in one go, of what is being written.
+  std::span<const std::byte> next_piece() const noexcept {
+    if (parts_.empty()) {
+      return std::span<const std::byte>(writing_).subspan(written_);
+    }
+    const SharedPart& part = parts_.back();
+    return written_ == part.at ? std::as_bytes(std::span(*part.bytes)).subspan(written_of_part_)
+                               : std::span<const std::byte>(writing_).first(part.at).subspan(written_);
+  }
+
+  /// So many bytes of next_piece() have been written.
+  void take(std::size_t bytes) noexcept {
+    queued_bytes_ -= bytes;
+    if (parts_.empty() || written_ != parts_.back().at) {
+      written_ += bytes;
+      return;
+    }
+    written_of_part_ += bytes;
+    if (written_of_part_ == parts_.back().bytes->size()) {
+      parts_.pop_back();
+      written_of_part_ = 0;
+    }
+  }
+
   Connection* connection_;
   std::size_t bound_;
   std::size_t queue_bound_;
-  std::vector<std::byte> queue_;    ///< what waits for the next write
-  std::vector<std::byte> writing_;  ///< what is being written, from written_ on
+  std::vector<std::byte> queue_;         ///< what waits for the next write
+  std::vector<SharedPart> queue_parts_;  ///< and what comes between its bytes
+  std::vector<std::byte> writing_;       ///< what is being written, from written_ on
+  std::vector<SharedPart> parts_;        ///< and what comes between its bytes, the next one last
   std::size_t written_ = 0;
+  std::size_t written_of_part_ = 0;
+  std::size_t queued_bytes_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net

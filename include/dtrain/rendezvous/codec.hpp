@@ -118,6 +118,13 @@ Frame encode(Message message) {
   return writer.take();
 }
 
+/// The same frame as that of the Response, whose values it shares.
+inline OutgoingFrame encode(ValueResponse message) {
+  FieldWriter writer;
+  static_cast<void>(encode(std::move(message), writer));
+  return {writer.take(), writer.take_parts()};
+}
+
 inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }

@@ -27,6 +27,14 @@ struct Send {
 [[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
   return {session, std::move(message)};
 }
+/// The answer to a request that has values.
+struct SendValues {
+  SessionId session = 0;
+  ValueResponse message;
+};
+[[gnu::noinline]] inline SendValues send_to(SessionId session, ValueResponse message) {
+  return {session, std::move(message)};
+}
 /// Close the session once what was sent to it is out.
 struct CloseAfterSending {
   SessionId session = 0;
@@ -48,7 +56,7 @@ struct HasFailed {
 struct Doubt {
   std::string sentence;
 };
-using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed, Doubt>;
+using Effect = std::variant<Send, SendValues, CloseAfterSending, Joined, HasLeft, HasFailed, Doubt>;
 /// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

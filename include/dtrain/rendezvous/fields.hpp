@@ -11,11 +11,13 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/printable.hpp"
 #include "dtrain/net/byte_reader.hpp"
 #include "dtrain/net/byte_writer.hpp"
+#include "dtrain/net/frame.hpp"
 #include "dtrain/rendezvous/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -38,6 +40,15 @@ class FieldWriter {
   }
   void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
   void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
+  /// A long one is not copied: it becomes a shared part. @pre it is not too long
+  void raw_text(const SharedValue& value, std::size_t longest) {
+    if (value == nullptr || value->size() < shared_from) {
+      text(value == nullptr ? std::string() : *value, longest);
+    } else {
+      out_.u32(static_cast<std::uint32_t>(value->size()));
+      parts_.push_back({out_.view().size(), value});
+    }
+  }
   void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
     out_.u32(static_cast<std::uint32_t>(values.size()));
     for (const std::string& value : values) {
@@ -51,11 +62,15 @@ class FieldWriter {
   }
 
   std::vector<std::byte> take() { return out_.take(); }
+  std::vector<net::SharedPart> take_parts() { return std::exchange(parts_, {}); }
   std::span<const std::byte> view() const noexcept { return out_.view(); }
   void clear() noexcept { out_.clear(); }
 
  private:
+  static constexpr std::size_t shared_from = std::size_t{4} << 10;  ///< less is copied faster than it is shared
+
   net::ByteWriter out_;
+  std::vector<net::SharedPart> parts_;
 };
 
 /// Reads fields from bytes that nobody vouches for; after the first one that cannot be, finished() is false for good.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -33,7 +34,13 @@ class KeySpace {
 
   const std::string* find(const std::string& key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : &found->second;
+    return found == values_.end() ? nullptr : found->second.get();
+  }
+
+  /// The value for answers that outlive it here; null where there is none.
+  SharedValue shared(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second;
   }
 
   /// Sets or replaces a value and releases those who waited for the key.
@@ -103,7 +110,11 @@ class KeySpace {
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
-      values_.at(key) += text;
+      std::shared_ptr<std::string>& value = values_.at(key);
+      if (value.use_count() > 1) {  // answers have it as it was
+        value = std::make_shared<std::string>(*value);
+      }
+      *value += text;
       bytes_ += text.size();
     }
     return count;
@@ -115,7 +126,7 @@ class KeySpace {
     if (found == values_.end()) {
       return false;
     }
-    bytes_ -= key.size() + found->second.size();
+    bytes_ -= key.size() + found->second->size();
     values_.erase(found);
     taken_.erase(key);
     waits_.vanished(key);
@@ -152,7 +163,7 @@ class KeySpace {
   std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  using Values = std::unordered_map<std::string, std::string>;
+  using Values = std::unordered_map<std::string, std::shared_ptr<std::string>>;
 
   /// For KeyWaits.
   struct Exists {
@@ -173,9 +184,10 @@ class KeySpace {
   }
 
   void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    auto shared = std::make_shared<std::string>(std::move(value));
     const auto [place, is_new] = values_.try_emplace(key);
-    bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
-    place->second = std::move(value);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second->size());
+    place->second = std::move(shared);
     taken_.erase(key);
     if (is_new) {
       waits_.appeared(key, released);

@@ -70,7 +70,7 @@ class Line : public std::enable_shared_from_this<Line> {
   bool attached() const noexcept { return link_ != nullptr; }
 
   /// False where the peer leaves too much unread.
-  [[nodiscard]] bool send(Frame frame) {
+  [[nodiscard]] bool send(OutgoingFrame frame) {
     to_write_.set();
     return outbox_.push(std::move(frame));
   }
@@ -231,7 +231,8 @@ class Line : public std::enable_shared_from_this<Line> {
     Deadline::Clock::time_point last_taken = Deadline::Clock::now();
     for (;;) {
       while (outbox_.may_take() && link.writer.queued_bytes() < batch_bytes) {
-        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+        const OutgoingFrame& next = outbox_.take();
+        static_cast<void>(link.writer.queue(next.own, next.parts));  // its own bound is far above a batch
       }
       const bool understood = serve_waiting(link);
       if (link_.get() != &link || !understood) {

@@ -8,11 +8,27 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/net/frame.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
+
+/// A frame to be sent: its own bytes, and those that it shares with other frames.
+struct OutgoingFrame {
+  OutgoingFrame(Frame bytes, std::vector<net::SharedPart> shared = {})  // NOLINT: most frames share nothing
+      : own(std::move(bytes)), parts(std::move(shared)) {
+    for (const net::SharedPart& part : parts) {
+      shared_bytes += part.bytes->size();
+    }
+  }
+
+  std::size_t size() const noexcept { return own.size() + shared_bytes; }
+
+  Frame own;
+  std::vector<net::SharedPart> parts;
+  std::size_t shared_bytes = 0;
+};
 
 /// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept, for a peer that loses
 /// its connection, until it has acknowledged them. No more can be taken than may be kept, so none is ever dropped.
@@ -23,7 +39,7 @@ class Outbox {
   Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
   /// False, with nothing appended, where more than the bound would wait: the peer does not read.
-  [[nodiscard]] bool push(Frame frame) {
+  [[nodiscard]] bool push(OutgoingFrame frame) {
     if (waiting_bytes_ + frame.size() > most_) {
       return false;
     }
@@ -42,8 +58,8 @@ class Outbox {
   std::size_t taken_bytes() const noexcept { return taken_bytes_; }
 
   /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
-  const Frame& take() {
-    const Frame& frame = frames_[taken_++];
+  const OutgoingFrame& take() {
+    const OutgoingFrame& frame = frames_[taken_++];
     waiting_bytes_ -= frame.size();
     taken_bytes_ += frame.size();
     return frame;
@@ -81,7 +97,7 @@ class Outbox {
 
   std::size_t most_;
   std::size_t kept_;
-  std::deque<Frame> frames_;  ///< those that were taken, then those that wait
+  std::deque<OutgoingFrame> frames_;  ///< those that were taken, then those that wait
   std::size_t taken_ = 0;
   std::uint64_t first_ = 0;  ///< the number of frames_.front()
   std::size_t taken_bytes_ = 0;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,12 +60,19 @@ enum class Status : std::uint8_t {
   failed,   ///< the job has failed; Failure has the cause
 };
 
-struct Response {
+template <class Value>
+struct BasicResponse {
   std::uint64_t id = 0;
   Status status = Status::ok;
-  std::string text;                   ///< a value, or a sentence
-  std::int64_t number = 0;            ///< add: the sum; append: the length; compare_set: 1 if it was set
-  std::vector<std::string> values{};  ///< get_many: in the order of the keys
+  Value text{};                 ///< a value, or a sentence
+  std::int64_t number = 0;      ///< add: the sum; append: the length; compare_set: 1 if it was set
+  std::vector<Value> values{};  ///< get_many: in the order of the keys
 };
+using Response = BasicResponse<std::string>;
+
+/// A value as the store and all answers that have it share it. Null: an empty one.
+using SharedValue = std::shared_ptr<const std::string>;
+/// The same answer, as a store gives it: many ranks may wait for one large value.
+using ValueResponse = BasicResponse<SharedValue>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -127,7 +128,8 @@ class RequestDesk {
     return text;
   }
 
-  void answer(Response response, SessionId session) {
+  template <class Value>
+  void answer(BasicResponse<Value> response, SessionId session) {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
@@ -152,8 +154,8 @@ class RequestDesk {
       case Operation::compare_set: compare_set(who, request, released); break;
       case Operation::erase: answer(who, keys_.erase(key) ? Status::ok : Status::missing); break;
       case Operation::try_get: {
-        const std::string* value = keys_.find(key);
-        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
+        const SharedValue value = keys_.shared(key);
+        answer(ValueResponse{who.request, value ? Status::ok : Status::missing, value}, who.session);
         break;
       }
       case Operation::get:
@@ -190,26 +192,28 @@ class RequestDesk {
     }
   }
 
-  /// The answer to a wait whose keys all exist.
-  Response found(const KeyWaits::Released& wait) const {
-    Response response;
+  static ValueResponse refusal(RequestKey who, std::string why) {
+    return {who.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+  }
+
+  /// The answer to a wait whose keys all exist, with values that are the store's own.
+  ValueResponse found(const KeyWaits::Released& wait) const {
+    ValueResponse response;
     response.id = wait.who.request;
     if (wait.operation == Operation::get || wait.operation == Operation::take) {
-      response.text = *keys_.find(wait.keys.front());
+      response.text = keys_.shared(wait.keys.front());
     } else if (wait.operation == Operation::get_many) {
       std::size_t bytes = 0;
       for (const std::string& key : wait.keys) {
         bytes += keys_.find(key)->size();
       }
       if (bytes > max_batch_bytes) {
-        return Response{wait.who.request, Status::refused,
-                        "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
-                            std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
-                            " are given at once; ask for fewer keys",
-                        0};
+        return refusal(wait.who, "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
+                                     std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
+                                     " are given at once; ask for fewer keys");
       }
       for (const std::string& key : wait.keys) {
-        response.values.push_back(*keys_.find(key));
+        response.values.push_back(keys_.shared(key));
       }
     }
     return response;
@@ -225,17 +229,16 @@ class RequestDesk {
   void release(const std::vector<KeyWaits::Released>& released) {
     std::map<SessionId, std::size_t> bytes;
     for (const KeyWaits::Released& each : released) {
-      Response response = found(each);
+      ValueResponse response = found(each);
       std::size_t& sum = bytes[each.who.session];
-      sum += response.text.size();
-      for (const std::string& value : response.values) {
-        sum += value.size();
+      sum += response.text ? response.text->size() : 0;
+      for (const SharedValue& value : response.values) {
+        sum += value->size();
       }
       if (sum > limits_.outgoing_bytes / 2) {
-        response = Response{each.who.request, Status::refused,
-                            "the answers that this rank waits for at once have more than " +
-                                std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once",
-                            0};
+        response =
+            refusal(each.who, "the answers that this rank waits for at once have more than " +
+                                  std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once");
       }
       answer(std::move(response), each.who.session);
     }

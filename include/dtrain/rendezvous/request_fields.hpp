@@ -16,7 +16,8 @@ namespace DTRAIN_NAMESPACE::rendezvous::detail {
 inline constexpr MessageKind kind_of(const Request*) {
   return MessageKind::request;
 }
-inline constexpr MessageKind kind_of(const Response*) {
+template <class Value>
+constexpr MessageKind kind_of(const BasicResponse<Value>*) {
   return MessageKind::response;
 }
 inline constexpr MessageKind kind_of(const Cancel*) {
@@ -24,10 +25,10 @@ inline constexpr MessageKind kind_of(const Cancel*) {
 }
 
 /// Exactly `count` values. @pre when writing, there are so many
-template <class Fields>
-void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
+template <class Fields, class Value>
+void values_of(Fields& of, std::vector<Value>& values, std::size_t count) {
   values.resize(count);
-  for (std::string& value : values) {
+  for (Value& value : values) {
     of.raw_text(value, max_value_bytes);
   }
 }
@@ -73,8 +74,8 @@ void fields(Fields& of, Request& message) {
   }
 }
 
-template <class Fields>
-void fields(Fields& of, Response& message) {
+template <class Fields, class Value>
+void fields(Fields& of, BasicResponse<Value>& message) {
   of.number(message.id);
   of.choice(message.status, Status::ok, Status::failed);
   of.raw_text(message.text, max_value_bytes);

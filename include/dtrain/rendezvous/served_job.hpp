@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -249,7 +250,9 @@ class ServedJob {
     }
   }
 
-  void perform(Send& send, std::vector<SessionId>& unread) {
+  template <class Answer>
+  requires std::is_same_v<Answer, Send> || std::is_same_v<Answer, SendValues>
+  void perform(Answer& send, std::vector<SessionId>& unread) {
     const auto found = members_.find(send.session);
     if (found != members_.end() && !found->second->line->send(encode(std::move(send.message)))) {
       unread.push_back(send.session);

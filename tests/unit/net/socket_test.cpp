@@ -2,7 +2,10 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -215,6 +218,48 @@ TEST_CASE("connecting in vain names host, port, reason and time, and ends at its
     CHECK(sentence.find("tried for ") != std::string::npos);
     CHECK(sentence.find("MASTER_ADDR") != std::string::npos);
   }
+}
+
+TEST_CASE("frames that share parts with each other come whole and in order, also where not all of them goes at once") {
+  EventLoop loop;
+  const auto body = [&]() -> Task<void> {
+    Ends ends = co_await connected(loop);
+    net::FrameWriter writer(ends.client, 4 << 20);
+    net::FrameReader reader(ends.server, 4 << 20);
+    const auto large = std::make_shared<const std::string>(1 << 20, 'x');
+    const auto small = std::make_shared<const std::string>("s");
+    const std::vector<net::SharedPart> around{{0, small}, {1, large}, {1, small}, {2, large}};
+    const std::vector<net::SharedPart> alone{{0, small}};
+    const std::string whole = "sa" + *large + "sb" + *large;
+    CHECK(writer.queue(bytes_of("one")));
+    for (int i = 0; i < 3; ++i) {
+      CHECK(writer.queue(bytes_of("ab"), around));
+      CHECK(writer.queue(bytes_of("two")));
+      CHECK(writer.queue({}, alone));
+    }
+    CHECK(writer.queued_bytes() == 10 * 4 + 3 + 3 * (whole.size() + 4));
+    CHECK_THROWS_AS(static_cast<void>(writer.queue(std::vector<std::byte>(3 << 20), around)), Error);
+    CHECK(writer.try_flush().status == IoStatus::timed_out);
+    CHECK(writer.queue(bytes_of("last")));
+    Task<net::IoResult> flushing = writer.flush(soon());
+    std::optional<net::IoResult> flushed;
+    const auto flush = [&]() -> Task<void> { flushed = co_await std::move(flushing); };
+    const async::Spawned task = loop.spawn(flush());
+    std::vector<std::string> expected{"one"};
+    for (int i = 0; i < 3; ++i) {
+      expected.insert(expected.end(), {whole, "two", "s"});
+    }
+    expected.push_back("last");
+    for (const std::string& each : expected) {
+      const net::FrameResult frame = co_await reader.read_frame(soon());
+      const std::span<const std::byte> bytes = bytes_of(each);
+      const bool is_same = std::equal(frame.payload.begin(), frame.payload.end(), bytes.begin(), bytes.end());
+      CHECK(is_same);
+    }
+    CHECK(writer.queued_bytes() == 0);
+    CHECK(large.use_count() == 3);  // this test's, and twice in `around`
+  };
+  loop.run_until(body(), soon());
 }
 
 TEST_CASE("a host that does not resolve is named, with what to set") {

@@ -61,6 +61,11 @@ struct Table {
     for (const Effect& effect : job.take_effects()) {
       if (const auto* send = std::get_if<Send>(&effect)) {
         lines.push_back(std::to_string(send->session) + " " + text(send->message));
+      } else if (const auto* values = std::get_if<SendValues>(&effect)) {
+        const ValueResponse& response = values->message;
+        lines.push_back(
+            std::to_string(values->session) + " " +
+            text(Response{response.id, response.status, response.text ? *response.text : "", response.number}));
       } else if (const auto* close = std::get_if<CloseAfterSending>(&effect)) {
         lines.push_back(std::to_string(close->session) + " close");
       } else if (const auto* joined = std::get_if<Joined>(&effect)) {

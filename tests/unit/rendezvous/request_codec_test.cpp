@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <random>
 #include <span>
@@ -176,4 +177,24 @@ TEST_CASE("names and sentences from a peer arrive printable, keys and values as 
   CHECK(std::get<Report>(*report).cause.text.size() == max_sentence_bytes);
   CHECK(std::get<Report>(*report).cause.text.find('\x1b') == std::string::npos);
   CHECK(through_the_wire(a_request(Operation::set, {"k\x1b"})).keys.front() == "k\x1b");
+}
+
+TEST_CASE("an answer that shares its values is the same frame as one that has them") {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{100000}}) {
+    const std::string value(size, 'v');
+    const auto shared = std::make_shared<const std::string>(value);
+    const Response plain{7, Status::ok, value, -3, {value, "b", value}};
+    const ValueResponse sharing{7, Status::ok, shared, -3, {shared, std::make_shared<const std::string>("b"), shared}};
+    const OutgoingFrame frame = encode(sharing);
+    CHECK(frame.parts.size() == (size > 5 ? 3 : 0));
+    Frame joined = frame.own;
+    for (auto part = frame.parts.rbegin(); part != frame.parts.rend(); ++part) {
+      const auto bytes = std::as_bytes(std::span(*part->bytes));
+      joined.insert(joined.begin() + static_cast<std::ptrdiff_t>(part->at), bytes.begin(), bytes.end());
+    }
+    const bool is_same = joined == encode(plain);
+    CHECK(is_same);
+    CHECK(frame.size() == joined.size());
+  }
+  CHECK(encode(ValueResponse{}).own == encode(Response{}));
 }

@@ -2,10 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
+
+#include "dtrain/rendezvous/codec.hpp"
+#include "support/allocation_count.hpp"
 
 using namespace dtrain::rendezvous;
 
@@ -42,18 +47,28 @@ struct Desk {
   Strings seen() {
     Strings lines;
     for (const Effect& effect : effects) {
-      const Send& send = std::get<Send>(effect);
-      const Response& response = std::get<Response>(send.message);
-      std::string line = std::to_string(send.session) + " " + std::to_string(response.id) + " " +
-                         std::to_string(static_cast<int>(response.status)) + " " + response.text;
-      for (const std::string& value : response.values) {
-        line += "[" + value + "]";
+      if (const auto* values = std::get_if<SendValues>(&effect)) {
+        lines.push_back(line_of(values->session, values->message));
+      } else {
+        const Send& send = std::get<Send>(effect);
+        lines.push_back(line_of(send.session, std::get<Response>(send.message)));
       }
-      lines.push_back(line + (response.number != 0 ? std::to_string(response.number) : ""));
     }
     effects.clear();
     return lines;
   }
+
+  template <class Value>
+  static std::string line_of(SessionId session, const BasicResponse<Value>& response) {
+    std::string line = std::to_string(session) + " " + std::to_string(response.id) + " " +
+                       std::to_string(static_cast<int>(response.status)) + " " + text_of(response.text);
+    for (const Value& value : response.values) {
+      line += "[" + text_of(value) + "]";
+    }
+    return line + (response.number != 0 ? std::to_string(response.number) : "");
+  }
+  static std::string text_of(const std::string& value) { return value; }
+  static std::string text_of(const SharedValue& value) { return value ? *value : std::string(); }
 
   std::vector<Effect> effects;
   RequestDesk desk;
@@ -90,6 +105,55 @@ TEST_CASE("what creates a key answers those who wait for it, whichever operation
     table.ask(101, Operation::erase, {"k"});
     CHECK(table.seen() == Strings{"101 4 1 ", "101 5 2 "});
   }
+}
+
+namespace {
+
+/// The bytes that are allocated until every answer of `table` waits to be sent to its session.
+std::size_t bytes_of_answers(Desk& table, std::vector<Outbox>& outboxes, const std::function<void()>& answered) {
+  const std::size_t before = support::allocated_bytes;
+  answered();
+  for (Effect& effect : table.effects) {
+    const auto push = [&](auto& send) {
+      if constexpr (requires { send.message; }) {
+        CHECK(outboxes.at(send.session - 100).push(encode(std::move(send.message))));
+      }
+    };
+    std::visit(push, effect);
+  }
+  table.effects.clear();
+  return support::allocated_bytes - before;
+}
+
+}  // namespace
+
+TEST_CASE("a large value is there once, however many ranks wait for it, or get it later") {
+  constexpr int world_size = 100;
+  Desk table(world_size);
+  std::vector<Outbox> outboxes(world_size, Outbox(max_value_bytes * 8, max_value_bytes * 4));
+  const auto ask_all = [&](Operation operation) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      table.ask(100 + static_cast<SessionId>(rank), operation, {"k"});
+    }
+  };
+  ask_all(Operation::get);
+  ask_all(Operation::get_many);
+  const std::size_t few = 3 * max_value_bytes;
+  const std::string large(max_value_bytes, 'x');
+  CHECK(bytes_of_answers(table, outboxes, [&] { table.ask(100, Operation::set, {"k"}, large); }) < few);
+  CHECK(bytes_of_answers(table, outboxes, [&] { ask_all(Operation::try_get); }) < few);
+  CHECK(bytes_of_answers(table, outboxes, [&] { ask_all(Operation::get); }) < few);
+  CHECK(outboxes.back().waiting_bytes() > 4 * max_value_bytes);
+}
+
+TEST_CASE("an answer on its way keeps the value as it was when it was given") {
+  Desk table(1);
+  table.ask(100, Operation::set, {"k"}, "before");
+  table.ask(100, Operation::get, {"k"});
+  table.ask(100, Operation::append, {"k"}, ", after");
+  table.ask(100, Operation::get, {"k"});
+  table.ask(100, Operation::set, {"k"}, "anew");
+  CHECK(table.seen() == Strings{"100 1 1 ", "100 2 1 before", "100 3 1 13", "100 4 1 before, after", "100 5 1 "});
 }
 
 TEST_CASE("many waits for one key, of one session and of many, are answered in one batch by one request") {
