@@ -207,8 +207,9 @@ class DistributedDataParallel {
                         Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
-    auto communicator = group_.open_channel(
-        "ddp", [running](const backend::Operation& operation) { return running->describe(operation); });
+    auto communicator = group_.open_channel("ddp", options.accumulate, [running](const backend::Operation& operation) {
+      return running->describe(operation);
+    });
     const auto stream = driver_->stream.ref();
     ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);

@@ -12,9 +12,11 @@
 #include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/reduce_op.hpp"
 #include "dtrain/group/circle.hpp"
 #include "dtrain/group/collectives.hpp"
 #include "dtrain/group/job.hpp"
+#include "dtrain/group/options.hpp"
 #include "dtrain/policy.hpp"
 #include "dtrain/rendezvous/agreed_terms.hpp"
 #include "dtrain/rendezvous/control_tasks.hpp"
@@ -45,14 +47,15 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
-  static ProcessGroup join(const launch::Worker& worker) {
+  static ProcessGroup join(const launch::Worker& worker, const GroupOptions& options = {}) {
     launch::Worker self = worker;
     std::shared_ptr<void> base;
     if constexpr (backend::Enters<typename P::Backend>) {
       base = enter(self);
     }
-    std::shared_ptr<group::Job> job(new group::Job(self, terms(self), std::move(base)), rendezvous::DeleteOffLoop());
-    return ProcessGroup(Circle::whole(std::move(job)));
+    std::shared_ptr<group::Job> job(new group::Job(self, terms(self, options), std::move(base)),
+                                    rendezvous::DeleteOffLoop());
+    return ProcessGroup(Circle::whole(std::move(job), options));
   }
 
   /// Among the ranks of this group. Causes and log lines name ranks of the job: members().rank_in_job().
@@ -123,8 +126,10 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
-  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
-    return circle_->open_channel(purpose, describe);
+  /// @param accumulate f32: also where GroupOptions do not say so
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
+                            const backend::DescribeOperation& describe = {}) const {
+    return circle_->open_channel(purpose, accumulate, describe);
   }
 
   /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
@@ -188,10 +193,11 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   }
 
   /// What must be the same on all ranks. Their models and what is said about these are compared when they are wrapped.
-  static std::string terms(const launch::Worker& worker) {
+  static std::string terms(const launch::Worker& worker, const GroupOptions& options) {
     rendezvous::AgreedTerms terms;
     terms.add("launcher", P::Launcher::name()).add("backend", P::Backend::name()).add("topology", P::Topology::name());
     terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+    terms.add("GroupOptions::accumulate", name(options.accumulate));
     return terms.text();
   }
 

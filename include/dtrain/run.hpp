@@ -85,7 +85,7 @@ inline int exit_code_of(const Error& error) {
 /// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
 /// A process that the body forked ends where it comes back from it.
 template <class P, RunBody<P> Body>
-int run_worker(const launch::Worker& worker, Body& body) {
+int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& options) {
   const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
   const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
@@ -109,7 +109,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
     return exit_code;
   };
   try {
-    group.emplace(ProcessGroup<P>::join(worker));
+    group.emplace(ProcessGroup<P>::join(worker, options));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group->failure()->cause()) {
@@ -148,12 +148,12 @@ inline void say_lost_output(const launch::Worker& worker) {
 /// never calls `body`, and returns the first failing worker's code (128 + signal). To be main's first statement.
 /// Blocking: until the job ends.
 template <class P, RunBody<P> Body>
-int run(int argc, char** argv, Body body) {
+int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   launch::Start start = detail::start<P>(argc, argv);
   if (!start.worker) {
     return start.exit_code;
   }
-  const int exit_code = detail::run_worker<P>(*start.worker, body);
+  const int exit_code = detail::run_worker<P>(*start.worker, body, options);
   detail::say_lost_output(*start.worker);
   return exit_code;
 }
@@ -161,12 +161,12 @@ int run(int argc, char** argv, Body body) {
 /// The same without a body, for programs that are started once for each rank: joins and returns the group.
 /// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
 template <class P>
-ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
+ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(
       P::Launcher::returns_into_user_code,
       "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
       "into user code, so use dtrain::run (see dtrain/run.hpp)");
-  return ProcessGroup<P>::join(launch::worker_of(std::move(options)));
+  return ProcessGroup<P>::join(launch::worker_of(std::move(options)), group_options);
 }
 
 }  // namespace DTRAIN_NAMESPACE

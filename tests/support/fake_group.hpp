@@ -69,7 +69,8 @@ class ProcessGroup<support::FakePolicy> {
   const std::shared_ptr<FailureLatch>& failure() const { return state_->job->latch(rank()); }
 
   support::FakeStreamOwner open_stream() const { return {}; }
-  support::FakeCommunicator open_channel(const std::string& purpose, const backend::DescribeOperation& = {}) const {
+  support::FakeCommunicator open_channel(const std::string& purpose, Accumulate = Accumulate::element,
+                                         const backend::DescribeOperation& = {}) const {
     state_->opened.push_back(purpose);
     state_->channel->rank = rank();
     state_->channel->size = world_size();

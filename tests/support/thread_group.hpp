@@ -26,11 +26,12 @@ struct RankEnd {
 };
 
 /// Runs `body(group)` on every rank of the store's job and, as run() does, tells the job what leaves it. Ranks with the
-/// same `hosts[rank]` share a node; all do where it is empty.
+/// same `hosts[rank]` share a node; all do where it is empty. They join with `options[rank]`.
 template <class Policy, class Body>
 std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, int ranks, Body body,
                                    std::chrono::seconds patience = std::chrono::seconds(30),
-                                   const std::vector<std::string>& hosts = {}) {
+                                   const std::vector<std::string>& hosts = {},
+                                   const std::vector<dtrain::GroupOptions>& options = {}) {
   std::vector<RankEnd> ends(static_cast<std::size_t>(ranks));
   run_thread_ranks(
       ranks,
@@ -51,7 +52,9 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
         RankEnd& end = ends[static_cast<std::size_t>(self.rank())];
         std::optional<dtrain::ProcessGroup<Policy>> joined;
         try {
-          joined.emplace(dtrain::ProcessGroup<Policy>::join(worker));
+          const dtrain::GroupOptions own =
+              options.empty() ? dtrain::GroupOptions() : options[static_cast<std::size_t>(self.rank())];
+          joined.emplace(dtrain::ProcessGroup<Policy>::join(worker, own));
         } catch (const dtrain::JobFailed& failed) {  // another rank was faster
           end = {failed.what(), true};
           return;
@@ -79,9 +82,10 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
 /// The same with a store of its own.
 template <class Policy, class Body>
 std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
-                                const std::vector<std::string>& hosts = {}) {
+                                const std::vector<std::string>& hosts = {},
+                                const std::vector<dtrain::GroupOptions>& options = {}) {
   const rendezvous_test::StoreProcess store(ranks);
-  return run_groups_at<Policy>(store, ranks, std::move(body), patience, hosts);
+  return run_groups_at<Policy>(store, ranks, std::move(body), patience, hosts, options);
 }
 
 }  // namespace support

@@ -2,9 +2,11 @@
 /// @file
 /// A rank, as a thread of the test, with a channel of any backend, whose membership claims a node.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,7 @@ struct TopologyRank {
     members.rank = rank;
     members.world_size = size;
     members.node_rank = node_of.empty() ? 0 : node_of[static_cast<std::size_t>(rank)];
+    members.node_count = static_cast<int>(std::max<std::size_t>(1, std::set(node_of.begin(), node_of.end()).size()));
     members.host = "host-" + std::to_string(rank);
     members.job = "test";
     return {members, "group", FakeStore(job, rank), job->latch(rank), timeout, {}, accumulate};

@@ -14,6 +14,8 @@
 #include "dtrain/backend/open_and_tell.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/dtype.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/reduce_op.hpp"
 #include "dtrain/identity/environment.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
@@ -64,6 +66,11 @@ struct NcclWith {
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    if (context.accumulate != Accumulate::element) {
+      throw Error(Errc::unsupported, "opening channel '" + context.name +
+                                         "' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave "
+                                         "the option out, or reduce f32");
+    }
     return open_and_tell_blocking<Opened>(context, deadline);
   }
 

@@ -34,6 +34,7 @@ struct ModelDescription {
   bool reorder_gradients = false;
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
+  Accumulate accumulate = Accumulate::element;
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
@@ -41,9 +42,15 @@ struct ModelDescription {
 /// @param parameters, buffers as the model gives them
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
                                  std::span<const TensorView> buffers = {}) {
-  ModelDescription description{
-      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,        {}, options.deterministic,
-      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers};
+  ModelDescription description{options.bucket_bytes,
+                               options.first_bucket_bytes,
+                               options.reduce_op,
+                               {},
+                               options.deterministic,
+                               options.reorder_gradients,
+                               options.allow_unused_parameters,
+                               options.broadcast_buffers,
+                               options.accumulate};
   description.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(

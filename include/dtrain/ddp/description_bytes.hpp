@@ -23,25 +23,27 @@ inline constexpr std::size_t max_description_bytes = std::size_t{64} << 20;
 
 namespace detail {
 
-inline constexpr std::string_view description_format = "dtrain ddp 2\n";
+inline constexpr std::string_view description_format = "dtrain ddp 3\n";
 inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
 
-/// The options that are yes or no, as bits.
+/// The options of two values, as bits.
 inline std::uint8_t flags_of(const ModelDescription& description) {
   const int bits = (description.deterministic ? 1 : 0) | (description.reorder_gradients ? 2 : 0) |
-                   (description.allow_unused_parameters ? 4 : 0) | (description.broadcast_buffers ? 8 : 0);
+                   (description.allow_unused_parameters ? 4 : 0) | (description.broadcast_buffers ? 8 : 0) |
+                   (description.accumulate == Accumulate::f32 ? 16 : 0);
   return static_cast<std::uint8_t>(bits);
 }
 
 inline void read_flags(net::ByteReader& reader, ModelDescription& description) noexcept {
   const std::uint8_t flags = reader.u8();
-  if (flags > 15) {
+  if (flags > 31) {
     reader.fail();
   }
   description.deterministic = (flags & 1) != 0;
   description.reorder_gradients = (flags & 2) != 0;
   description.allow_unused_parameters = (flags & 4) != 0;
   description.broadcast_buffers = (flags & 8) != 0;
+  description.accumulate = (flags & 16) != 0 ? Accumulate::f32 : Accumulate::element;
 }
 
 inline ParameterDescription read_parameter(net::ByteReader& reader) {

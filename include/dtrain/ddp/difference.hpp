@@ -74,6 +74,10 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
   }
+  if (mine.accumulate != theirs.accumulate) {
+    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
+                                     std::string(name(theirs.accumulate)));
+  }
   if (const auto difference = detail::switch_difference(mine, rank, theirs, other_rank)) {
     return difference;
   }

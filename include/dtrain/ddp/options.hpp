@@ -21,6 +21,7 @@ struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 also where GroupOptions do not say so
   /// The buckets stay as they were planned at the start, so that every run with the same model, options, ranks and
   /// nodes gives the same bits; a backend that does not promise that (backend::Determinism) is refused.
   bool deterministic = false;

@@ -2,6 +2,7 @@
 /// @file
 /// group::Circle: the ranks of one group, and what this rank has of its own among them.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -17,7 +18,9 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/reduce_op.hpp"
 #include "dtrain/group/job.hpp"
+#include "dtrain/group/options.hpp"
 #include "dtrain/group/passage.hpp"
 #include "dtrain/rendezvous/delete_off_loop.hpp"
 #include "dtrain/rendezvous/rank_set.hpp"
@@ -34,10 +37,10 @@ class Circle final : private Job::Closable {
   using StreamOwner = typename Backend::StreamOwner;
 
   /// Collective, blocking: all ranks of the job.
-  static std::shared_ptr<Circle> whole(std::shared_ptr<Job> job) {
+  static std::shared_ptr<Circle> whole(std::shared_ptr<Job> job, const GroupOptions& options) {
     rendezvous::Membership members = job->participant.membership();
-    std::shared_ptr<Circle> circle = make(std::move(job), std::move(members), "");
-    circle->ends_->communicator.emplace(circle->open("group"));
+    std::shared_ptr<Circle> circle = make(std::move(job), std::move(members), "", options);
+    circle->ends_->communicator.emplace(circle->open("group", options.accumulate));
     return circle;
   }
 
@@ -77,10 +80,13 @@ class Circle final : private Job::Closable {
     return ++numbers_[purpose];
   }
 
-  /// Collective, blocking: a channel of its own for the ranks of this circle.
-  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe) {
+  /// Collective, blocking: a channel of its own for the ranks of this circle. @param accumulate f32: also where the
+  /// group's is not
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
+                            const backend::DescribeOperation& describe) {
     job_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)), describe);
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
+                std::max(accumulate, options_.accumulate), describe);
   }
 
   /// Collective, blocking: a circle of the ranks that give the same color, ordered by key, then by rank.
@@ -94,7 +100,7 @@ class Circle final : private Job::Closable {
     Communicator part = told([&] { return whole.split_blocking(color, key, Deadline::after(job_->timeout)); });
     rendezvous::Membership members = part.members();
     std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
-    std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix));
+    std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix), options_);
     circle->ends_->communicator.emplace(std::move(part));
     return circle;
   }
@@ -119,7 +125,7 @@ class Circle final : private Job::Closable {
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
   };
 
-  Circle(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix)
+  Circle(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix, const GroupOptions& options)
       : tasks(job->tasks),
         job_(std::move(job)),
         members_(std::move(members)),
@@ -127,14 +133,16 @@ class Circle final : private Job::Closable {
         parties_(is_whole()
                      ? nullptr
                      : std::make_shared<const rendezvous::RankSet>(rendezvous::RankSet::of(members_.ranks_in_job()))),
+        options_(options),
         ends_(std::make_shared<Ends>()) {
     enlist(ends_->stream);
     static_cast<void>(ends_->stream.ref());  // on this thread's device, if streams have one
     job_->add(*this);
   }
 
-  static std::shared_ptr<Circle> make(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix) {
-    return {new Circle(std::move(job), std::move(members), std::move(prefix)), rendezvous::DeleteOffLoop()};
+  static std::shared_ptr<Circle> make(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix,
+                                      const GroupOptions& options) {
+    return {new Circle(std::move(job), std::move(members), std::move(prefix), options), rendezvous::DeleteOffLoop()};
   }
 
   void enlist(StreamOwner& stream) const {
@@ -161,7 +169,8 @@ class Circle final : private Job::Closable {
     }
   }
 
-  Communicator open(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
+  Communicator open(const std::string& purpose, Accumulate accumulate,
+                    const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
     const backend::ChannelContext context{members_,
@@ -170,7 +179,8 @@ class Circle final : private Job::Closable {
                                           job_->participant.failure(),
                                           job_->timeout,
                                           [streams = job_->streams] { streams->run_what_nobody_runs(); },
-                                          describe};
+                                          describe,
+                                          accumulate};
     return Backend::open_blocking(context, Deadline::after(job_->timeout));
   }
 
@@ -178,6 +188,7 @@ class Circle final : private Job::Closable {
   const rendezvous::Membership members_;
   const std::string prefix_;                                  ///< of keys and channel names; empty for the whole job
   const std::shared_ptr<const rendezvous::RankSet> parties_;  ///< of the barriers of a part
+  const GroupOptions options_;
   std::shared_ptr<Ends> ends_;
   std::atomic<int> channels_opened_{0};
   int splits_ = 0;

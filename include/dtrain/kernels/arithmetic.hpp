@@ -89,9 +89,16 @@ DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity,
   words = (V)halves;
 }
 
-/// Whether any bit is set.
+/// Whether any bit is set. g++ does not find the instruction by itself.
 template <std::size_t Width>
 DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
   std::int64_t all = bits[0];
   for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
     all |= bits[lane];

@@ -54,7 +54,7 @@ class FloatArithmetic {
   }
   /// Of an average, instead: marks infinity and NaN.
   DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, Width>)result & magnitude) >= infinity);
+    beyond |= (Beyond)(((Vector<Lane, Width>)result & infinity) == infinity);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
 

@@ -56,11 +56,15 @@ class HalfArithmetic {
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
     multiply(partial.first, factor_);
     multiply(partial.second, factor_);
-    Format::narrow(result, partial.first, partial.second);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
   }
   /// Of an average of bf16: marks infinity and NaN.
   DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & magnitude) >= infinity);
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
 
@@ -87,11 +91,15 @@ struct Bf16Words {
     upper = (Floats)(words & 0xffff0000U);
   }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays one of any kind.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
     Packed low, high;
     round(low, lower);
     round(high, upper);
     packed = (low >> 16U) | (high & 0xffff0000U);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 

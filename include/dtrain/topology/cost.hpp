@@ -10,7 +10,8 @@
 #include "dtrain/core/version.hpp"
 
 /// All count bytes of payload of one all_reduce of `bytes` bytes, without a backend's headers, and are exact but for an
-/// element in each part. What a rank or a node sends it also receives over all ranks or nodes together.
+/// element in each part. What a rank or a node sends it also receives over all ranks or nodes together. Averages of i32
+/// and u8, and reductions by Accumulate::f32, send more: their partial results are wider (kernels::partial_type).
 namespace DTRAIN_NAMESPACE::topology {
 
 /// What rank `from` sends to rank `to` under a topology: a function of two ranks.

@@ -46,6 +46,10 @@ TEST_CASE("each yes-or-no option is read back as itself") {
     CHECK(parse_description(serialise(one)) == one);
     CHECK(serialise(one) != serialise(two_layers()));
   }
+  ModelDescription wide = two_layers();
+  wide.accumulate = dtrain::Accumulate::f32;
+  CHECK(parse_description(serialise(wide)) == wide);
+  CHECK(serialise(wide) != serialise(two_layers()));
 }
 
 TEST_CASE("every beginning, every longer and every changed length of a description is refused or another one") {

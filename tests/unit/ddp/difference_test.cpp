@@ -64,6 +64,8 @@ TEST_CASE("options are compared, and come before parameters") {
   mine.parameters.clear();
   mine.deterministic = true;
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::deterministic is true, rank 0's is false");
+  mine.accumulate = dtrain::Accumulate::f32;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::accumulate is f32, rank 0's is element");
   mine.reduce_op = dtrain::ReduceOp::sum;
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reduce_op is sum, rank 0's is average");
   mine.first_bucket_bytes = 7;

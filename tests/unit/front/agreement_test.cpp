@@ -62,3 +62,16 @@ TEST_CASE("timeouts that differ are an error on every rank that names both") {
     CHECK(error.find(" has DTRAIN_TIMEOUT_SECONDS=31.0") != std::string::npos);
   }
 }
+
+TEST_CASE("groups that accumulate differently are an error on every rank that names both") {
+  rendezvous_test::StoreProcess store(2);
+  const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
+    const auto accumulate = rank == 0 ? dtrain::Accumulate::element : dtrain::Accumulate::f32;
+    dtrain::ProcessGroup<One>::join(worker_of(rank, store.port(), std::chrono::seconds(30)), {accumulate});
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find(" has GroupOptions::accumulate=element") != std::string::npos);
+    CHECK(error.find(" has GroupOptions::accumulate=f32") != std::string::npos);
+  }
+}

@@ -1,0 +1,33 @@
+#include <doctest/doctest.h>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/topology/hierarchical.hpp"
+#include "dtrain/topology/parameter_server.hpp"
+#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/tree.hpp"
+#include "support/random_collectives.hpp"
+
+using dtrain::backend::SharedMemory;
+using support::rounds_of_test;
+using support::run_random_rounds;
+namespace topology = dtrain::topology;
+
+TEST_CASE("random collectives are those of a serial reference, to the bit in shared memory") {
+  run_random_rounds<SharedMemory>(1, rounds_of_test(2), 10, 1, 20, true);
+}
+
+TEST_CASE("random collectives are those of a serial reference round a ring") {
+  run_random_rounds<topology::Ring::Over<SharedMemory>>(100'000, rounds_of_test(2), 10, 1, 20);
+}
+
+TEST_CASE("random collectives are those of a serial reference through a tree") {
+  run_random_rounds<topology::Tree::Over<SharedMemory>>(200'000, rounds_of_test(2), 10, 1, 20);
+}
+
+TEST_CASE("random collectives are those of a serial reference on one to four nodes") {
+  run_random_rounds<topology::Hierarchical<>::Over<SharedMemory>>(300'000, rounds_of_test(4), 10, 4, 20);
+}
+
+TEST_CASE("random collectives are those of a serial reference, to the bit, with parameter servers") {
+  run_random_rounds<topology::ParameterServer<2>::Over<SharedMemory>>(400'000, rounds_of_test(2), 10, 1, 20, true);
+}
