@@ -84,7 +84,7 @@
 /// such pragma (g++; clang 14 on other processors), the code keeps its results apart by other means.
 #if defined(__clang__) && DTRAIN_X86_64
 #define DTRAIN_PRECISE_PRAGMA 1
-#define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)") _Pragma("clang fp contract(off)")
+#define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
 #else
 #define DTRAIN_PRECISE_PRAGMA 0
 #define DTRAIN_PRECISE_ARITHMETIC

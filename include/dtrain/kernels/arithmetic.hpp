@@ -32,6 +32,14 @@ DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
 #endif
 }
 
+/// For a product that is added next, which clang's -ffp-contract=fast fuses with the sum whatever the pragma says.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
 template <class V>
 DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
   DTRAIN_PRECISE_ARITHMETIC

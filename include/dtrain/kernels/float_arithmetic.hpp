@@ -38,6 +38,7 @@ class FloatArithmetic {
       Partial weight;
       fill<Float, Width>(weight, static_cast<Float>(weights_[source]));
       multiply(partial, weight);
+      keep_product(partial);
     }
   }
   DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {

@@ -45,6 +45,8 @@ class HalfArithmetic {
       fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
       multiply(partial.first, weight);
       multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
     }
   }
   DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
