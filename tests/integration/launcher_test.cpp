@@ -544,18 +544,24 @@ TEST_CASE("a terminal on stderr alone is passed on as such") {
 }
 
 TEST_CASE("a sentence of dtrain's that several ranks say is one line, which DTRAIN_LOG=debug unfolds") {
-  const std::vector<std::string> arguments{"--nproc-per-node=4",
-                                           "*:join",
-                                           "0:stderr:dtrain: rank 0: ends because of it",
-                                           "1:stderr:dtrain: rank 1: ends because of it",
-                                           "3:stderr:dtrain: rank 3: ends because of it",
-                                           "2:exit:9",
-                                           "*:wait-for-failure"};
-  const Result folded = support::run(probe, arguments);
+  // Rank 2 fails once the others have spoken, and they say nothing more.
+  const auto run = [](const Program::Variables& variables) {
+    const TemporaryDirectory directory;
+    std::vector<std::string> arguments{"--nproc-per-node=4", "*:join"};
+    for (const std::string rank : {"0", "1", "3"}) {
+      const std::string said = directory.path + "/" + rank;
+      arguments.push_back(rank + ":stderr:dtrain: rank " + rank + ": ends because of it");
+      arguments.push_back(rank + ":process:" + said);
+      arguments.push_back("2:await:" + said);
+    }
+    arguments.insert(arguments.end(), {"2:exit:9", "*:sleep:60000"});
+    return support::run(probe, arguments, variables);
+  };
+  const Result folded = run({});
   CHECK(folded.exit_code == 9);
   CHECK(contains(folded.error, "[0-1,3] dtrain: ends because of it\n"));
   CHECK(!contains(folded.error, ": rank 1: ends because of it"));
-  const Result unfolded = support::run(probe, arguments, {{"DTRAIN_LOG", "debug"}});
+  const Result unfolded = run({{"DTRAIN_LOG", "debug"}});
   for (const std::string rank : {"0", "1", "3"}) {
     CHECK(contains(unfolded.error, "[" + rank + "] dtrain: rank " + rank + ": ends because of it\n"));
   }
