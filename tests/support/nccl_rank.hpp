@@ -42,13 +42,19 @@ inline std::vector<int> nccl_rank_counts() {
   return counts;
 }
 
+/// How long an opening may take: real devices make a context each, one after the other, and NCCL sets up NVLink.
+#if DTRAIN_EMULATED_CUDA
+inline constexpr std::chrono::seconds opening_patience{10};
+#else
+inline constexpr std::chrono::seconds opening_patience{60};
+#endif
+
 /// The stream outlives the communicator, as it does in a ProcessGroup.
 struct NcclRank {
   using Communicator = dtrain::backend::Nccl::Communicator;
 
   NcclRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const std::string& name = "group",
-           std::chrono::nanoseconds timeout = std::chrono::seconds(10),
-           std::chrono::nanoseconds opening = std::chrono::seconds(10))
+           std::chrono::nanoseconds timeout = opening_patience, std::chrono::nanoseconds opening = opening_patience)
       : device(taken(rank)),
         latch(job->latch(rank)),
         communicator(dtrain::backend::Nccl::open_blocking(channel_context(job, rank, size, name, timeout),

@@ -65,10 +65,17 @@ class Watchdog {
   std::thread thread_;
 };
 
+/// Real devices take longer for their first context and for NCCL's first communicator.
+#if DTRAIN_WITH_CUDA && !DTRAIN_EMULATED_CUDA
+inline constexpr std::chrono::seconds patience_with_ranks{180};
+#else
+inline constexpr std::chrono::seconds patience_with_ranks{20};
+#endif
+
 /// Runs `body(RankThread&)` on `ranks` threads at once and returns when all have ended. What a rank throws is thrown
 /// here, the lowest rank's first.
 template <class Body>
-void run_thread_ranks(int ranks, Body body, std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+void run_thread_ranks(int ranks, Body body, std::chrono::milliseconds patience = patience_with_ranks) {
   std::vector<std::unique_ptr<RankThread>> selves;
   for (int rank = 0; rank < ranks; ++rank) {
     selves.push_back(std::make_unique<RankThread>(rank, ranks));
