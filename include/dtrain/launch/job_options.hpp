@@ -30,6 +30,7 @@ struct NodeJobOptions {
   std::chrono::nanoseconds formation = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
+  EndingPace pace{};
   std::optional<std::string> host_id;
   std::string job;                           ///< its name, by which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
@@ -155,6 +156,12 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.max_restarts = flags.max_restarts;
   options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  if (visible_devices != nullptr) {
+    options.pace.settle = pace_with_devices.settle;
+    if (options.max_restarts > 0) {  // the next attempt needs the memory
+      options.pace.dying = pace_with_devices.dying;
+    }
+  }
   options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);

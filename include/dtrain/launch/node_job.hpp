@@ -199,7 +199,7 @@ class NodeJob {
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
       co_await attempt->start();
       async::Task<NodeEnd> supervising =
-          attempt->supervise(StopPlan(options_.stop_grace), options_.liveness, host_.name);
+          attempt->supervise(StopPlan(options_.stop_grace, options_.pace), options_.liveness, host_.name);
       end = co_await std::move(supervising);
     }
     end.node = plan.node_rank;

@@ -11,28 +11,38 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// After the first failure the others get `settle` to end by themselves, saying why, then SIGTERM, and SIGKILL
+/// How long processes take to end. Those that compute on devices end slower: they abort what runs there, and the driver
+/// takes their contexts down, also after SIGKILL, when their memory of the device is still taken.
+struct EndingPace {
+  /// From the first failure on, for the others to end by themselves, saying why. ThreadSanitizer holds a process up for
+  /// a second when it exits.
+  std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  /// From SIGKILL on.
+  std::chrono::milliseconds dying{300};
+};
+inline constexpr EndingPace pace_with_devices{std::chrono::milliseconds(5000), std::chrono::milliseconds(60000)};
+
+/// After the first failure the others get the pace's `settle` to end by themselves, then SIGTERM, and SIGKILL
 /// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
 /// `term_grace`.
 class StopPlan {
  public:
   using Clock = Deadline::Clock;
 
-  /// ThreadSanitizer holds a process up for a second when it exits.
-  static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  static constexpr std::chrono::milliseconds settle = EndingPace{}.settle;
   static constexpr std::chrono::milliseconds term_grace{1000};
   static constexpr std::chrono::milliseconds default_stop_grace{30000};
 
-  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace)
-      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)) {}
+  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace, EndingPace pace = {})
+      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)), pace_(pace) {}
 
   enum class Action { nothing, terminate, kill };
 
   /// A worker failed. Workers that were asked to stop may end as they like.
   void failed(Clock::time_point now) {
     if (!terminate_at_ && !kill_at_) {
-      terminate_at_ = now + settle;
-      kill_at_ = now + settle + term_grace;
+      terminate_at_ = now + pace_.settle;
+      kill_at_ = now + pace_.settle + term_grace;
     }
   }
 
@@ -71,8 +81,12 @@ class StopPlan {
   bool has_acted() const noexcept { return terminated_ || killed_; }
   bool has_killed() const noexcept { return killed_; }
 
+  /// How long a killed process is waited for.
+  std::chrono::milliseconds dying() const noexcept { return pace_.dying; }
+
  private:
   Clock::duration stop_grace_;
+  EndingPace pace_;
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   bool stop_asked_ = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,8 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/launch/coordination.hpp"
 #include "dtrain/launch/forwarder.hpp"
 #include "dtrain/launch/stop_plan.hpp"
@@ -19,9 +22,16 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// "2 killed workers have not ended yet: ...".
+inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds patience) {
+  return std::to_string(workers) + (workers == 1 ? " killed worker has" : " killed workers have") +
+         " not ended yet, and what they had on devices is taken until then: waiting for at most " +
+         seconds_text(patience);
+}
+
 /// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
-/// SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
-/// Threads: the loop's.
+/// SIGTERM or SIGKILL is over 1.3 s after the first failure, 6 s where they compute on devices. Lifetime: everything it
+/// is given outlives it. Threads: the loop's.
 class Supervisor {
  public:
   /// @param changed is set by the forwarder and the coordination
@@ -53,7 +63,8 @@ class Supervisor {
       note_stopped(now);
       take_news(now);
       act(plan_.due(now));
-      if (killed_at_ && now - *killed_at_ > unkillable_patience) {
+      say_waiting(now);
+      if (killed_at_ && now - *killed_at_ > plan_.dying()) {
         break;  // a process that the kernel holds; it dies when it is let go
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
@@ -71,11 +82,19 @@ class Supervisor {
   bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
 
  private:
-  static constexpr std::chrono::milliseconds unkillable_patience{300};
+  static constexpr std::chrono::milliseconds unkillable_orphans{300};
+
+  /// Once, where a killed process takes longer than most.
+  void say_waiting(Deadline::Clock::time_point now) {
+    if (killed_at_ && !said_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
+      said_waiting_ = true;
+      log(LogLevel::warning, waiting_text(workers_->running(), plan_.dying()));
+    }
+  }
 
   /// What the workers left in their groups has been killed, and becomes this process's children one by one.
   async::Task<void> bury_orphans() {
-    const Deadline deadline = Deadline::after(unkillable_patience);
+    const Deadline deadline = Deadline::after(unkillable_orphans);
     while (!workers_->groups_are_gone() && !deadline.passed()) {
       co_await loop_->sleep_for(std::chrono::milliseconds(1));
       static_cast<void>(workers_->reap());
@@ -138,6 +157,7 @@ class Supervisor {
   StopPlan plan_;
   StoppedWorkers stopped_;
   int stops_noted_ = 0;
+  bool said_waiting_ = false;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;
 };

@@ -108,6 +108,20 @@ TEST_CASE("stray variables of a process are an error that says how to ignore the
   CHECK(!contains(error_of({"--nnodes=2", "--node-rank=0"}), "--nnodes=1"));
 }
 
+TEST_CASE("workers that compute on devices have longer to end, and to die where the job would start again") {
+  const dtrain::launch::VisibleDevices devices = [] { return 2; };
+  const auto pace = [](std::vector<const char*> arguments, dtrain::launch::VisibleDevices visible) {
+    arguments.insert(arguments.begin(), "train");
+    return node_job_options(parse_flags(arguments), {}, 6, visible).pace;
+  };
+  const dtrain::launch::EndingPace usual;
+  CHECK(pace({}, nullptr).settle == usual.settle);
+  CHECK(pace({"--max-restarts=1"}, nullptr).dying == usual.dying);
+  CHECK(pace({}, devices).settle == std::chrono::seconds(5));
+  CHECK(pace({}, devices).dying == usual.dying);
+  CHECK(pace({"--max-restarts=1"}, devices).dying == std::chrono::seconds(60));
+}
+
 TEST_CASE("attempts do not overwrite each other's log files") {
   CHECK(log_directory("logs", 0) == "logs");
   CHECK(log_directory("logs", 1) == "logs/attempt-1");

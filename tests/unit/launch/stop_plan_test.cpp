@@ -30,6 +30,16 @@ TEST_CASE("after a failure the others settle, get SIGTERM, then SIGKILL, each on
   CHECK(!plan.next());
 }
 
+TEST_CASE("processes that compute on devices have longer to end by themselves, and to die") {
+  StopPlan plan(StopPlan::default_stop_grace, dtrain::launch::pace_with_devices);
+  plan.failed(start);
+  CHECK(plan.due(start + milliseconds(4999)) == Action::nothing);
+  CHECK(plan.due(start + milliseconds(5000)) == Action::terminate);
+  CHECK(plan.due(start + milliseconds(6000)) == Action::kill);
+  CHECK(plan.dying() == milliseconds(60'000));
+  CHECK(StopPlan().dying() == milliseconds(300));
+}
+
 TEST_CASE("a later failure does not start the clock again") {
   StopPlan plan;
   plan.failed(start);
