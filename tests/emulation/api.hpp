@@ -32,6 +32,8 @@ int uuid_number(int device) noexcept;
 /// Of the calling thread.
 int current_device() noexcept;
 void set_current_device(int device) noexcept;
+/// The device has a context from now on, as cudaSetDevice and whatever allocates on it give it one.
+void make_context(int device) noexcept;
 
 bool has_stream_memory_operations() noexcept;
 int compute_capability(int device) noexcept;

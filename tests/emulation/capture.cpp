@@ -13,14 +13,10 @@
 namespace emulation {
 namespace {
 
-std::atomic<int> global_captures{0};
-thread_local int strict_captures_here = 0;
 thread_local cudaStreamCaptureMode mode_here = cudaStreamCaptureModeGlobal;
 
-void count(cudaStreamCaptureMode mode, int change) noexcept {
-  if (mode == cudaStreamCaptureModeGlobal) global_captures.fetch_add(change, std::memory_order_relaxed);
-  if (mode != cudaStreamCaptureModeRelaxed) strict_captures_here += change;
-}
+// Read before the mutex, which would order threads that a GPU does not.
+std::atomic<int> captures_under_way{0};
 
 // Reachable for ever.
 std::vector<Capture*>& all_captures() {
@@ -37,7 +33,7 @@ std::mutex& all_captures_mutex() {
 void Capture::begin(Stream& origin, cudaStreamCaptureMode mode) {
   auto* const capture = new Capture(mode);
   capture->join(origin);
-  count(mode, 1);
+  captures_under_way.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(all_captures_mutex());
   all_captures().push_back(capture);
 }
@@ -46,7 +42,8 @@ void Capture::end() {
   for (Stream* stream : streams_)
     stream->set_capture(nullptr, 0);
   streams_.clear();
-  count(mode_, -1);
+  over_.store(true, std::memory_order_relaxed);
+  captures_under_way.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Capture::add(int lane, MakeWork make) {
@@ -96,10 +93,17 @@ cudaError_t captured_wait(Stream& stream, const Event& event) {
 }
 
 cudaError_t refused_while_capturing() noexcept {
-  if (mode_here == cudaStreamCaptureModeRelaxed) return cudaSuccess;
-  const bool elsewhere =
-      mode_here == cudaStreamCaptureModeGlobal && global_captures.load(std::memory_order_relaxed) > 0;
-  return elsewhere || strict_captures_here > 0 ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+  if (mode_here == cudaStreamCaptureModeRelaxed || captures_under_way.load(std::memory_order_relaxed) == 0) {
+    return cudaSuccess;
+  }
+  cudaError_t refused = cudaSuccess;
+  const std::lock_guard lock(all_captures_mutex());
+  for (Capture* const capture : all_captures()) {
+    if (!capture->is_broken_by(mode_here, std::this_thread::get_id())) continue;
+    capture->invalidate();
+    refused = cudaErrorStreamCaptureUnsupported;
+  }
+  return refused;
 }
 
 }  // namespace emulation

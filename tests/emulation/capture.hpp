@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 #include "event.hpp"
@@ -29,7 +31,8 @@ struct Steps {
   std::size_t records = 0;
 };
 
-/// A capture under way, or over: it stays, because events may name it. Threads: one at a time, as CUDA wants it.
+/// A capture under way, or over: it stays, because events may name it. Threads: one at a time, as CUDA wants it; what
+/// disturbs it comes from any.
 class Capture {
  public:
   static void begin(Stream& origin, cudaStreamCaptureMode mode);
@@ -38,7 +41,7 @@ class Capture {
 
   /// Lets go of the streams.
   void end();
-  bool is_over() const noexcept { return streams_.empty(); }
+  bool is_over() const noexcept { return over_.load(std::memory_order_relaxed); }
 
   void add(int lane, MakeWork make);
   std::size_t add_record(int lane);
@@ -49,8 +52,13 @@ class Capture {
   /// Whether the first stream has waited for all that the others were given.
   bool is_joined() const;
 
-  bool is_valid() const noexcept { return valid_; }
-  void invalidate() noexcept { valid_ = false; }
+  bool is_valid() const noexcept { return valid_.load(std::memory_order_relaxed); }
+  void invalidate() noexcept { valid_.store(false, std::memory_order_relaxed); }
+  /// Whether a call that CUDA takes for unsafe, by this thread in that mode, breaks it.
+  bool is_broken_by(cudaStreamCaptureMode caller, std::thread::id thread) const noexcept {
+    const bool own = thread == thread_ && mode_ != cudaStreamCaptureModeRelaxed;
+    return !is_over() && (own || (caller == cudaStreamCaptureModeGlobal && mode_ == cudaStreamCaptureModeGlobal));
+  }
   Steps take() { return std::move(steps_); }
 
  private:
@@ -58,14 +66,17 @@ class Capture {
 
   Steps steps_;
   std::vector<Stream*> streams_;
-  cudaStreamCaptureMode mode_;
-  bool valid_ = true;
+  const cudaStreamCaptureMode mode_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::atomic<bool> valid_{true};
+  std::atomic<bool> over_{false};
 };
 
 /// cudaStreamWaitEvent where the stream or the event is captured.
 cudaError_t captured_wait(Stream& stream, const Event& event);
 
-/// Why a call that could disturb captures is refused now to the calling thread; cudaSuccess where it is not.
+/// Why a call that could disturb captures is refused now to the calling thread; cudaSuccess where it is not. The
+/// captures that forbid it are invalid then.
 cudaError_t refused_while_capturing() noexcept;
 
 }  // namespace emulation

@@ -5,6 +5,8 @@
 
 #include <cstdio>
 
+#include "api.hpp"
+
 namespace emulation {
 
 Communicator::Communicator(int rank, int size, int device, bool blocking)
@@ -33,8 +35,19 @@ void Communicator::block_while_in_progress() const noexcept {
              [this] { return state() != ncclInProgress && helpers_running_.load(std::memory_order_acquire) == 0; });
 }
 
+void Communicator::take_device() noexcept {
+  set_current_device(device_);
+}
+
+bool Communicator::connect(std::uint32_t algorithm) noexcept {
+  if (algorithm == 0 || (own().algorithms.fetch_or(algorithm) & algorithm) != 0) return true;
+  ring_ranks();
+  return wait_for_all([algorithm](RankCell& cell) { return (cell.algorithms.load() & algorithm) != 0; });
+}
+
 ncclResult_t Communicator::in_progress_for_a_while() noexcept {
   if (blocking_) return state();
+  if (launches_in_threads()) return polled();
   polls_left_.store(polls_in_progress(), std::memory_order_relaxed);
   if (state() != ncclSuccess) return state();
   return polls_in_progress() > 0 ? ncclInProgress : ncclSuccess;

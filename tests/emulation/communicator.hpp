@@ -25,6 +25,9 @@ struct UserOperator {
   const void* scalar_address = nullptr;  // read when the operation runs, where it is not null
 };
 
+/// Whether a test wants it.
+bool launches_in_threads() noexcept;
+
 /// Lives until it has been destroyed or aborted and the last operation that was issued has come to its place.
 class Communicator {
  public:
@@ -59,6 +62,21 @@ class Communicator {
   void block_while_in_progress() const noexcept;
   bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   bool is_finalized() const noexcept { return finalized_; }
+
+  /// Where NCCL launches in threads of its own, runs `enqueue` in one, with the communicator's device and, the first
+  /// time of an algorithm, once all ranks have come to it; else at once.
+  template <class Enqueue>
+  void launch(std::uint32_t algorithm, Enqueue enqueue) {
+    if (blocking_ || !launches_in_threads()) return enqueue();
+    for (std::thread& ended : helpers_)
+      ended.join();
+    helpers_.clear();
+    const auto body = [this, algorithm, enqueue] {
+      take_device();
+      if (connect(algorithm)) enqueue();
+    };
+    begin(body, [] {});
+  }
 
   /// After a call on a non-blocking communicator: what it returns, and that the next polls say so too.
   ncclResult_t in_progress_for_a_while() noexcept;
@@ -120,6 +138,8 @@ class Communicator {
       afterwards();
     });
   }
+  void take_device() noexcept;
+  bool connect(std::uint32_t algorithm) noexcept;
   void join(const ncclUniqueId& id);
   void say_closing() noexcept;
   void wait_for_node() noexcept;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api.hpp"
+#include "capture.hpp"
 #include "copy.hpp"
 #include "device_memory.hpp"
 #include "pinned_memory.hpp"
@@ -105,7 +106,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const cudaError_t error = resolve(to, from, bytes, kind, target, source);
     if (error != cudaSuccess || bytes == 0) return error;
     const bool is_pageable = target.kind == End::Kind::pageable || source.kind == End::Kind::pageable;
-    if (is_pageable && where->capture() != nullptr) return cudaErrorStreamCaptureUnsupported;
+    if (is_pageable && where->capture() != nullptr) {
+      where->capture()->invalidate();
+      return cudaErrorStreamCaptureUnsupported;
+    }
     if (source.kind == End::Kind::pageable) {
       const auto* const bytes_of = static_cast<const std::byte*>(source.address);
       where->enqueue([to_address = target.address, taken = std::vector<std::byte>(bytes_of, bytes_of + bytes)] {

@@ -32,6 +32,7 @@ cudaError_t cudaSetDevice(int device) {
   return call("cudaSetDevice", [&] {
     if (!exists(device)) return device_count() == 0 ? cudaErrorNoDevice : cudaErrorInvalidDevice;
     set_current_device(device);
+    make_context(device);
     return cudaSuccess;
   });
 }

@@ -1,5 +1,5 @@
 /// @file
-/// The two functions of the CUDA driver that streams' memory operations are, found as the runtime finds them.
+/// The functions of the CUDA driver that dtrain calls, found as the runtime finds them.
 
 #include <cuda.h>
 
@@ -59,6 +59,15 @@ CUresult CUDAAPI write_value(CUstream stream, CUdeviceptr address, cuuint32_t va
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI primary_context_state(CUdevice device, unsigned int* flags, int* active) {
+  const int refused = admitted("cuDevicePrimaryCtxGetState");
+  if (refused != 0) return static_cast<CUresult>(refused);
+  if (device < 0 || device >= device_count()) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = has_context(device) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int, unsigned long long,
@@ -67,6 +76,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
     *function = nullptr;
     if (std::strcmp(symbol, "cuStreamWaitValue32") == 0) *function = reinterpret_cast<void*>(&wait_value);
     if (std::strcmp(symbol, "cuStreamWriteValue32") == 0) *function = reinterpret_cast<void*>(&write_value);
+    if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0) {
+      *function = reinterpret_cast<void*>(&primary_context_state);
+    }
     const bool found = *function != nullptr;
     if (result != nullptr) *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return found || result != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;

@@ -78,6 +78,7 @@ std::size_t find_free(const Arena& memory, std::size_t count, std::size_t device
 }  // namespace
 
 void* allocate_device_memory(std::size_t bytes, int device) noexcept {
+  make_context(device);
   Arena& memory = arena();
   const std::size_t count = granules_of(bytes);
   if (count > granules_per_device) return nullptr;

@@ -18,6 +18,7 @@ std::atomic<int> wanted_count{-1};
 std::array<std::atomic<int>, most_devices> uuids{};  // plus 1; 0: the device's own
 std::atomic<bool> memory_operations{true};
 std::array<std::atomic<int>, most_devices> older_by{};  // than compute capability 9
+std::array<std::atomic<bool>, most_devices> contexts{};
 thread_local int chosen_device = 0;
 
 int machine_devices() noexcept {
@@ -82,6 +83,16 @@ int current_device() noexcept {
 }
 void set_current_device(int device) noexcept {
   chosen_device = device;
+}
+
+void make_context(int device) noexcept {
+  contexts[static_cast<std::size_t>(device)].store(true, std::memory_order_relaxed);
+}
+void drop_context(int device) {
+  contexts[static_cast<std::size_t>(device)].store(false, std::memory_order_relaxed);
+}
+bool has_context(int device) {
+  return contexts[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
 }
 
 void set_device_count(int devices) {

@@ -20,6 +20,10 @@ inline constexpr int any_device = -1;
 /// Emulated devices of this process: 1, or what the environment variable DTRAIN_EMULATED_DEVICES says, up to 16, of
 /// which CUDA_VISIBLE_DEVICES leaves those that it lists. Here 0 is none, and -1 what the environment says.
 void set_device_count(int devices);
+/// Whether the process has a context on the device, which takes memory of it.
+bool has_context(int device);
+/// As if nothing had used the device yet.
+void drop_context(int device);
 /// Gives a device the UUID and the PCI bus id of another one; both are numbers on the machine.
 void set_same_uuid(int device, int other);
 
@@ -84,6 +88,9 @@ void set_dead_ranks_reported(bool reported);
 
 /// How often ncclCommGetAsyncError says ncclInProgress after each call on a non-blocking communicator: 1.
 void set_polls_in_progress(int polls);
+/// Whether operations of non-blocking communicators are launched as by NCCL: each by a thread of its own, with its own
+/// current device, in progress until then, and the first of each kind once all ranks have called it.
+void set_launches_in_threads(bool in_threads);
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.
 int concurrent_calls();
 /// Calls that deregistered memory while its device still ran something, or freed memory that was registered.

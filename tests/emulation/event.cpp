@@ -43,6 +43,7 @@ using namespace emulation;
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   return call("cudaEventCreateWithFlags", [&] {
+    make_context(current_device());
     *event = reinterpret_cast<cudaEvent_t>(new Event(current_device(), flags));
     return cudaSuccess;
   });
@@ -67,6 +68,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
       return cudaErrorInvalidResourceHandle;
     }
     if (record_is_ignored()) return cudaSuccess;
+    block_while_driver_is_held(where->device());
     if (Capture* const graph = where->capture()) {
       event_of(event)->set_captured({graph, graph->add_record(where->lane())});
       return cudaSuccess;
@@ -101,8 +103,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return call("cudaEventQuery", [&] {
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
-    if (event_of(event)->captured().capture != nullptr) return cudaErrorCapturedEvent;
+    if (Capture* const capture = event_of(event)->captured().capture) {
+      capture->invalidate();
+      return cudaErrorCapturedEvent;
+    }
     if (const cudaError_t refused = refused_while_capturing()) return refused;
+    block_while_driver_is_held(event_of(event)->device());
     const Record* const record = event_of(event)->latest();
     return record == nullptr || record->is_done() ? cudaSuccess : cudaErrorNotReady;
   });
@@ -111,7 +117,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call("cudaEventSynchronize", [&] {
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
-    if (event_of(event)->captured().capture != nullptr) return cudaErrorCapturedEvent;
+    if (Capture* const capture = event_of(event)->captured().capture) {
+      capture->invalidate();
+      return cudaErrorCapturedEvent;
+    }
     if (const cudaError_t refused = refused_while_capturing()) return refused;
     count_host_wait();
     if (const Record* const record = event_of(event)->latest()) record->block();

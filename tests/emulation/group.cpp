@@ -4,6 +4,8 @@
 #include "group.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,22 @@ thread_local Group group;
 void enqueue(const Pending& pending) {
   pending.stream->submit([communicator = pending.communicator, operation = pending.operation] {
     return issued(*communicator, operation);
+  });
+}
+
+/// Messages connect pairs of ranks only, who wait for each other anyway.
+std::uint32_t algorithms_of(const std::vector<Pending>& operations) {
+  std::uint32_t bits = 0;
+  for (const Pending& each : operations) {
+    if (each.operation.kind != Operation::Kind::messages) bits |= 1U << static_cast<std::uint32_t>(each.operation.kind);
+  }
+  return bits;
+}
+
+void launch(Communicator& communicator, const std::vector<Pending>& operations) {
+  communicator.launch(algorithms_of(operations), [operations] {
+    for (const Pending& each : operations)
+      enqueue(each);
   });
 }
 
@@ -52,13 +70,18 @@ ncclResult_t end_group() {
   const auto note = [&](ncclResult_t each) {
     if (result == ncclSuccess || result == ncclInProgress) result = each == ncclSuccess ? result : each;
   };
+  const std::vector<Pending> operations = with_messages_joined(ended.operations);
   std::vector<Communicator*> used;
-  for (const Pending& pending : with_messages_joined(ended.operations)) {
-    enqueue(pending);
+  for (const Pending& pending : operations) {
     if (std::find(used.begin(), used.end(), pending.communicator) == used.end()) used.push_back(pending.communicator);
   }
-  for (Communicator* communicator : used)
+  for (Communicator* communicator : used) {
+    std::vector<Pending> own;
+    std::copy_if(operations.begin(), operations.end(), std::back_inserter(own),
+                 [&](const Pending& each) { return each.communicator == communicator; });
+    launch(*communicator, own);
     note(communicator->in_progress_for_a_while());
+  }
   for (Communicator* communicator : ended.initialising)
     note(await_init(*communicator));
   return result;
@@ -71,7 +94,7 @@ ncclResult_t submit(Communicator& communicator, Stream& stream, Operation operat
     group.operations.push_back({&communicator, &stream, std::move(operation)});
     return ncclSuccess;
   }
-  enqueue({&communicator, &stream, std::move(operation)});
+  launch(communicator, {{&communicator, &stream, std::move(operation)}});
   return communicator.in_progress_for_a_while();
 }
 

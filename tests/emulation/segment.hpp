@@ -44,6 +44,7 @@ struct alignas(64) RankCell {
   std::int32_t key;
   ncclUniqueId child;
   std::atomic<std::uint32_t> windows_asked;  // counted, too
+  std::atomic<std::uint32_t> algorithms;     // that the rank has come to, a bit each
 };
 
 /// From one rank to another: one piece of a message at a time.

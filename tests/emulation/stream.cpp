@@ -37,6 +37,12 @@ Registry& registry() {
 
 std::array<std::atomic<Stream*>, most_devices> default_streams{};
 
+struct DriverLock {
+  std::atomic<int> holders{0};
+  std::atomic<std::uint32_t> bell{0};
+};
+std::array<DriverLock, most_devices> driver_locks{};
+
 Stream& default_stream(int device) {
   std::atomic<Stream*>& place = default_streams[static_cast<std::size_t>(device)];
   if (Stream* const there = place.load(std::memory_order_acquire)) return *there;
@@ -69,6 +75,7 @@ bool in_stream_thread() noexcept {
 
 Stream::Stream(int device, unsigned int flags, int priority)
     : device_(device), flags_(flags), priority_(priority), newest_(new Item), oldest_(newest_.load()) {
+  make_context(device);
   const SignalsBlocked blocked;
   std::thread([this] { run(); }).detach();
   const std::lock_guard lock(registry().mutex);
@@ -86,6 +93,21 @@ void Stream::push(Item* item) noexcept {
 }
 
 void Stream::enqueue(Work work) {
+  const auto is_full = [this] {
+    const std::uint64_t done = completed_.load(std::memory_order_relaxed);  // before those issued, which are no fewer
+    return issued_.load(std::memory_order_relaxed) - done >= most_held;
+  };
+  if (is_full()) {
+    DriverLock& driver = driver_locks[static_cast<std::size_t>(device_)];
+    driver.holders.fetch_add(1, std::memory_order_relaxed);
+    wait_until(completion_bell_, [&] { return !is_full(); });
+    driver.holders.fetch_sub(1, std::memory_order_relaxed);
+    ring(driver.bell);
+  }
+  enqueue_beyond(std::move(work));
+}
+
+void Stream::enqueue_beyond(Work work) {
   issued_.fetch_add(1, std::memory_order_relaxed);
   auto* const item = new Item;
   item->work = std::move(work);
@@ -139,7 +161,7 @@ void Stream::end() {
     std::erase_if(registry().ended, [](const auto& each) { return each.second->is_done(); });
     if (!is_complete()) {
       Record* const last = new_record();
-      enqueue([last] { last->complete(); });
+      enqueue_beyond([last] { last->complete(); });
       registry().ended.emplace_back(device_, last);
     }
   }
@@ -177,7 +199,7 @@ void block_until_device_complete(int device) noexcept {
     for (Stream* stream : registry().streams) {
       if (stream->device() != device || stream->is_complete()) continue;
       marks.push_back(new_record());
-      stream->enqueue([mark = marks.back()] { mark->complete(); });
+      stream->enqueue_beyond([mark = marks.back()] { mark->complete(); });
     }
     for (const auto& [where, last] : registry().ended) {
       if (where == device) marks.push_back(last);
@@ -191,6 +213,11 @@ bool is_device_complete(int device) noexcept {
   const std::lock_guard lock(registry().mutex);
   return std::all_of(registry().streams.begin(), registry().streams.end(),
                      [&](const Stream* each) { return each->device() != device || each->is_complete(); });
+}
+
+void block_while_driver_is_held(int device) noexcept {
+  const DriverLock& driver = driver_locks[static_cast<std::size_t>(device)];
+  wait_until(driver.bell, [&] { return driver.holders.load(std::memory_order_relaxed) == 0; });
 }
 
 void launch(cudaStream_t stream, std::function<void()> work) {

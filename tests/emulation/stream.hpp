@@ -27,8 +27,10 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// Threads: any.
+  /// Blocking: while the stream holds as much as it can, some thousand things (most_held). Threads: any.
   void enqueue(Work work);
+  /// Beyond what it can hold: what waits for a device is no launch.
+  void enqueue_beyond(Work work);
   /// Enqueues the work, or notes it in the graph that is being captured.
   void submit(MakeWork make);
 
@@ -47,6 +49,8 @@ class Stream {
   Capture* capture() const noexcept { return capture_.load(std::memory_order_relaxed); }
   int lane() const noexcept { return lane_; }
   void set_capture(Capture* capture, int lane) noexcept;
+
+  static constexpr std::uint64_t most_held = 1024;
 
  private:
   struct Item {
@@ -82,6 +86,10 @@ void block_until_default_stream_complete(int device) noexcept;
 
 /// Whether the handle is that of a default stream, which lives for ever and cannot be captured.
 bool is_default_stream(cudaStream_t handle) noexcept;
+
+/// Blocking: while a thread stands in a launch on a full stream of the device: it holds the driver's lock, which events
+/// are recorded and queried with, too.
+void block_while_driver_is_held(int device) noexcept;
 
 /// Whether no stream of the device, but those that were destroyed, has anything to do.
 bool is_device_complete(int device) noexcept;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -165,8 +166,21 @@ TEST_CASE("a device that fails shows in a wait for its events, and an event that
   CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
 }
 
+TEST_CASE("a thread that never chose a device is given none back, which would cost a context on device 0") {
+  emulation::set_device_count(2);
+  support::check(cudaSetDevice(0), "cudaSetDevice");
+  emulation::drop_context(0);
+  std::thread([] { const dtrain::stream::cuda::DeviceGuard guard(1); }).join();
+  CHECK(emulation::has_context(1));
+  CHECK(!emulation::has_context(0));
+  support::check(cudaSetDevice(0), "cudaSetDevice");
+  CHECK(emulation::has_context(0));
+  emulation::set_device_count(1);
+}
+
 TEST_CASE("a guard changes the thread's device and gives back what was there") {
   emulation::set_device_count(2);
+  support::check(cudaSetDevice(0), "cudaSetDevice");
   {
     const dtrain::stream::cuda::DeviceGuard guard(1);
     CHECK(dtrain::stream::cuda::current_device() == 1);

@@ -52,29 +52,29 @@ class Channel {
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
-    const bool watched = !stream.is_capturing();  // a graph must not record these events, nor anybody query its own
-    Gate::Turn turn = enter_or_throw();
-    if (watched) {
-      ring_.begin(operation, stream);
+    fate.check();
+    std::optional<WatchRing::Entry> watched;
+    if (!stream.is_capturing()) {  // a graph must not record these events, nor anybody query its own
+      watched.emplace(ring_, operation, stream);
     }
+    Gate::Turn turn = enter_or_throw();
     const Settled settled = settle_blocking(turn, call(turn.communicator()), Deadline::after(context.timeout),
                                             [this] { return fate.aborted(); });
     if (settled.code != ncclSuccess) {
-      if (watched) {
-        ring_.give_up();
-      }
+      watched.reset();
       explain(settled, to_string(operation) + " by " + function, &operation, std::move(turn));
     }
+    turn.leave();
     if (watched) {
-      ring_.end(stream);
+      watched->end(stream);
     }
   }
 
   /// The same for calls without a stream. @param doing for messages
   template <class Call>
   void manage(const std::string& doing, Deadline deadline, Call call) {
-    Gate::Turn turn = enter_or_throw();
     const stream::cuda::DeviceGuard guard(device_);
+    Gate::Turn turn = enter_or_throw();
     const Settled settled =
         settle_blocking(turn, call(turn.communicator()), deadline, [this] { return fate.aborted(); });
     if (settled.code != ncclSuccess) {
@@ -82,40 +82,49 @@ class Channel {
     }
   }
 
-  /// A look by the watching thread. Blocking: no; nothing while another thread is at the gate.
+  /// What the watching thread sees, without a call of CUDA's. Blocking: no; while another thread is at the gate only
+  /// whether CUDA answers.
   struct Sight {
     bool looked = false;  ///< else another thread was at the gate, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string words{};
     cudaError_t device = cudaSuccess;
     std::optional<Operation> overdue{};
+    bool is_stuck = false;  ///< events are being asked, and do not answer
   };
   Sight look() {
     Sight sight;
+    const Deadline::Clock::time_point latest = Deadline::Clock::now() - context.timeout;
+    const auto asking_since = ring_.asking_since();
+    sight.is_stuck = asking_since && *asking_since < latest - std::chrono::seconds(5);
     const Gate::Turn turn = gate.try_enter();
     if (!turn.is_granted() || turn.communicator() == nullptr) {
       return sight;
     }
     sight.looked = true;
+    const WatchRing::View view = ring_.seen();
+    sight.device = view.failure;
+    if (view.running && view.since < latest) {
+      sight.overdue = *view.running;
+    }
     sight.state = state_of(turn);
     if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
       sight.words = last_words(turn.communicator());
     }
-    const WatchRing::View view = ring_.look();
-    sight.device = view.failure;
-    if (view.running != nullptr && Deadline::Clock::now() - view.since > context.timeout) {
-      sight.overdue = *view.running;
-    }
     return sight;
   }
+
+  /// Asks the device for what the next look() is to see. Blocking: in CUDA, for as long as a stream of the device is
+  /// full.
+  void ask_events() { ring_.look(); }
 
   /// How many operations were seen to be complete; the watching thread looks every 50 ms.
   std::uint64_t progress() const noexcept { return ring_.progress(); }
 
-  /// Whether all operations that are watched are complete. Blocking: while another thread is at the gate.
+  /// Whether all operations that are watched are complete. Blocking: as ask_events().
   bool idle() {
-    const Gate::Turn turn = gate.enter();
-    return ring_.look().idle;
+    ask_events();
+    return ring_.is_idle();
   }
 
   /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this

@@ -182,7 +182,7 @@ class Communicator {
       try {
         const stream::cuda::DeviceGuard guard(channel->device());
         if (watcher) {
-          say_left(channel->context);
+          say_left(channel->context, false);
           if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
             channel->fate.fail(CauseKind::exception, "its communicator '" + channel->context.name +
                                                          "' was destroyed before all of its work had run");

@@ -91,14 +91,17 @@ inline void erase_behind_the_last(const ChannelContext& context, Deadline deadli
   }
 }
 
-/// A rank that waits for this one in vain will read it. Blocking: a second at most.
-inline void say_left(const ChannelContext& context) noexcept {
+/// A rank that waits for this one in vain will read it. @param last whether nothing more is said by this rank.
+/// Blocking: a second at most.
+inline void say_left(const ChannelContext& context, bool last) noexcept {
   try {
     if (context.members.world_size > 1 && !context.failure->failed()) {
       const Deadline deadline = Deadline::after(std::chrono::seconds(1));
       context.store.set_blocking(late_key(context, context.members.rank),
                                  "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
-      erase_behind_the_last(context, deadline);
+      if (last) {
+        erase_behind_the_last(context, deadline);
+      }
     }
   } catch (...) {
     // The others find out without it, later.

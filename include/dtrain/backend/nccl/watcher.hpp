@@ -18,6 +18,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/seconds_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
 
@@ -58,10 +59,9 @@ class Watcher {
     thread_.detach();
     try {
       log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
-                                 "' after 10 s and is left behind with it, in a thread; NCCL waits until all ranks of "
-                                 "a node close theirs: "
-                                 "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their "
-                                 "operations before them");
+                                 "' in time (10 s, 1 s after the first such) and is left behind with it, in a thread; "
+                                 "it waits until all ranks of a node close theirs: destroy wrappers and groups in one "
+                                 "order on all ranks, and CUDA graphs with their operations before them");
     } catch (...) {
       // No memory for the sentence.
     }
@@ -69,10 +69,12 @@ class Watcher {
 
  private:
   static void main(Channel& channel) noexcept {
+    // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    std::thread asking;
     try {
-      // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
-      stream::cuda::quiet(cudaSetDevice(channel.device()));
-      const stream::cuda::RelaxedCapture relaxed;
+      asking = std::thread([&channel] { ask(channel); });
       bool said_late = false;
       while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
         look(channel, said_late);
@@ -81,10 +83,22 @@ class Watcher {
       channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
     if (!channel.fate.aborted()) {
-      say_left(channel.context);  // again: an operation that was late meanwhile was written over it
+      say_left(channel.context, true);  // again: an operation that was late meanwhile was written over it
     }
     end_blocking(channel);
+    if (asking.joinable()) {
+      asking.join();  // what it may stand in has drained
+    }
     channel.fate.say_ended();
+  }
+
+  /// Asks the events, in a thread of its own: a call of CUDA's may stand until NCCL is aborted, which main() does.
+  static void ask(Channel& channel) noexcept {
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    do {
+      channel.ask_events();
+    } while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50))));
   }
 
   /// @param said_late whether the store holds what this rank is late in
@@ -107,6 +121,12 @@ class Watcher {
       if (cause && channel.look().overdue) {  // else it has ended meanwhile, or the next look is to tell
         channel.fate.fail(*cause);
       }
+    } else if (sight.is_stuck) {
+      channel.fate.fail(CauseKind::timeout,
+                        "CUDA has not answered for longer than the timeout of " +
+                            seconds_text(channel.context.timeout) + " whether the operations" + on_channel +
+                            " have run; a stream may be full of work behind one that waits for another rank, or the "
+                            "device's driver hangs");
     } else if (said_late && sight.looked) {
       say_no_longer_late(channel.context);
       said_late = false;

@@ -1,18 +1,17 @@
 #pragma once
 /// @file
-/// The driver's stream memory operations, looked up at run time.
+/// The driver's stream memory operations.
 
 #include <cstdint>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/driver_function.hpp"
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// The driver's functions come from the runtime, so that a program links no libcuda. Their types are written out here:
-/// <cuda.h> is for programs that use the driver themselves.
 namespace driver {
 
 using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std::uint32_t value, unsigned int flags);
@@ -24,29 +23,12 @@ inline constexpr unsigned int version = 12000;          ///< the one that has no
 
 }  // namespace driver
 
-namespace detail {
-
-/// Null where the driver does not have it.
-inline driver::WaitValue32 find_wait_value() noexcept {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t code =
-      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, driver::version, cudaEnableDefault, &status);
-#else
-  const cudaError_t code = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault, &status);
-#endif
-  const bool there = quiet(code) && status == cudaDriverEntryPointSuccess;
-  return there ? reinterpret_cast<driver::WaitValue32>(found) : nullptr;
-}
-
-}  // namespace detail
-
 /// Enqueued: work of `stream` behind it starts when `*word`, in pinned memory, has come to `value` or gone beyond.
 /// @returns false where the driver or the device cannot do that; nothing is enqueued then
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
-  static const driver::WaitValue32 wait = detail::find_wait_value();
+  static const auto wait =
+      reinterpret_cast<driver::WaitValue32>(driver_function("cuStreamWaitValue32", driver::version));
   if (wait == nullptr) {
     return false;
   }

@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dtrain/core/bfloat16.hpp"
@@ -131,7 +134,12 @@ TEST_CASE("an emulated communicator splits by color, in the order of the keys") 
     ncclComm_t part = nullptr;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    rank.taken(ncclCommSplit(rank.communicator, rank.rank % 2, -rank.rank, &part, &config));
+    // ncclSuccess while the parent is in progress, and the handle a moment later than its end.
+    CHECK(ncclCommSplit(rank.communicator, rank.rank % 2, -rank.rank, &part, &config) == ncclSuccess);
+    EXPECT_SUCCESS(settled(rank.communicator));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::atomic_ref(part).load() == nullptr && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
     REQUIRE(part != nullptr);
     EXPECT_SUCCESS(settled(part));
     int number = -1;

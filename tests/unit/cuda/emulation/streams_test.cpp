@@ -62,8 +62,6 @@ TEST_CASE("an emulated graph does again what was captured, on all its streams") 
   EXPECT_SUCCESS(cudaEventRecord(streams.event, streams.first));
   EXPECT_SUCCESS(cudaStreamWaitEvent(streams.second, streams.event, 0));
   emulation::launch(streams.second, [data] { data[0] *= 2; });
-  void* none = nullptr;
-  CHECK(cudaMalloc(&none, 1) == cudaErrorStreamCaptureUnsupported);
   EXPECT_SUCCESS(cudaEventRecord(joined, streams.second));
   EXPECT_SUCCESS(cudaStreamWaitEvent(streams.first, joined, 0));
   cudaGraph_t graph = nullptr;
@@ -77,6 +75,42 @@ TEST_CASE("an emulated graph does again what was captured, on all its streams") 
   EXPECT_SUCCESS(cudaGraphExecDestroy(executable));
   EXPECT_SUCCESS(cudaGraphDestroy(graph));
   EXPECT_SUCCESS(cudaEventDestroy(joined));
+  static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("an emulated capture is broken by what it forbids, from its own thread and from others") {
+  TwoStreams streams;
+  void* none = nullptr;
+  const auto is_refused = [&none] { return cudaMalloc(&none, 1) == cudaErrorStreamCaptureUnsupported; };
+  for (const bool elsewhere : {false, true}) {
+    for (const auto mode :
+         {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+      CAPTURE(elsewhere);
+      CAPTURE(static_cast<int>(mode));
+      const bool forbids =
+          mode == cudaStreamCaptureModeGlobal || (mode == cudaStreamCaptureModeThreadLocal && !elsewhere);
+      EXPECT_SUCCESS(cudaStreamBeginCapture(streams.first, mode));
+      emulation::launch(streams.first, [] {});
+      if (forbids) {
+        bool refused = false;
+        if (elsewhere) {
+          std::thread([&] { refused = is_refused(); }).join();
+        } else {
+          refused = is_refused();
+        }
+        CHECK(refused);
+      }
+      cudaGraph_t graph = nullptr;
+      const cudaError_t ended = cudaStreamEndCapture(streams.first, &graph);
+      CHECK(ended == (forbids ? cudaErrorStreamCaptureInvalidated : cudaSuccess));
+      if (graph != nullptr) EXPECT_SUCCESS(cudaGraphDestroy(graph));
+    }
+  }
+  EXPECT_SUCCESS(cudaStreamBeginCapture(streams.first, cudaStreamCaptureModeRelaxed));
+  EXPECT_SUCCESS(cudaEventRecord(streams.event, streams.first));
+  CHECK(cudaEventQuery(streams.event) == cudaErrorCapturedEvent);
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(streams.first, &graph) == cudaErrorStreamCaptureInvalidated);
   static_cast<void>(cudaGetLastError());
 }
 

@@ -1,0 +1,28 @@
+#pragma once
+/// @file
+/// Functions of the CUDA driver, looked up at run time.
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// They come from the runtime, so that a program links no libcuda. Their types are written out where they are called:
+/// <cuda.h> is for programs that use the driver themselves. @param version of CUDA, in which the function came to be as
+/// it is called @returns null where the driver does not have it
+inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#endif
+  return quiet(code) && status == cudaDriverEntryPointSuccess ? found : nullptr;
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
