@@ -1936,6 +1936,14 @@ DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
 #endif
 }
 
+/// For a product that is added next, which clang's -ffp-contract=fast fuses with the sum whatever the pragma says.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
 template <class V>
 DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
   DTRAIN_PRECISE_ARITHMETIC
@@ -1993,9 +2001,16 @@ DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity,
   words = (V)halves;
 }
 
-/// Whether any bit is set.
+/// Whether any bit is set. g++ does not find the instruction by itself.
 template <std::size_t Width>
 DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
   std::int64_t all = bits[0];
   for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
     all |= bits[lane];
@@ -2276,6 +2291,7 @@ class FloatArithmetic {
       Partial weight;
       fill<Float, Width>(weight, static_cast<Float>(weights_[source]));
       multiply(partial, weight);
+      keep_product(partial);
     }
   }
   DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
@@ -2292,7 +2308,7 @@ class FloatArithmetic {
   }
   /// Of an average, instead: marks infinity and NaN.
   DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, Width>)result & magnitude) >= infinity);
+    beyond |= (Beyond)(((Vector<Lane, Width>)result & infinity) == infinity);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
 
@@ -2341,6 +2357,8 @@ class HalfArithmetic {
       fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
       multiply(partial.first, weight);
       multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
     }
   }
   DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
@@ -2352,11 +2370,15 @@ class HalfArithmetic {
   DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
     multiply(partial.first, factor_);
     multiply(partial.second, factor_);
-    Format::narrow(result, partial.first, partial.second);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
   }
   /// Of an average of bf16: marks infinity and NaN.
   DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & magnitude) >= infinity);
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
   }
   DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
 
@@ -2383,11 +2405,15 @@ struct Bf16Words {
     upper = (Floats)(words & 0xffff0000U);
   }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays one of any kind.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
     Packed low, high;
     round(low, lower);
     round(high, upper);
     packed = (low >> 16U) | (high & 0xffff0000U);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 
@@ -5385,6 +5411,33 @@ inline void check(cudaError_t code, const char* call, SourceLocation where = Sou
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/stream/cuda/driver_function.hpp
+
+/// @file
+/// Functions of the CUDA driver, looked up at run time.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// They come from the runtime, so that a program links no libcuda. Their types are written out where they are called:
+/// <cuda.h> is for programs that use the driver themselves. @param version of CUDA, in which the function came to be as
+/// it is called @returns null where the driver does not have it
+inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#endif
+  return quiet(code) && status == cudaDriverEntryPointSuccess ? found : nullptr;
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/stream/cuda/device_guard.hpp
 
 /// @file
@@ -5401,7 +5454,19 @@ inline int current_device() {
   return device;
 }
 
-/// Makes `device` the thread's current one, and gives the thread back what it had. Threads: the one that made it.
+/// Whether the process has a context on the device, which takes hundreds of megabytes of it; true where the driver does
+/// not say.
+inline bool has_context(int device) noexcept {
+  using State = int (*)(int device, unsigned int* flags, int* active);
+  static const auto state = reinterpret_cast<State>(driver_function("cuDevicePrimaryCtxGetState", 7000));
+  unsigned int flags = 0;
+  int active = 0;
+  return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
+}
+
+/// Makes `device` the thread's current one, and gives the thread back what it had. Not where that has no context:
+/// cudaSetDevice would make one, on device 0 as a rule, which every thread has that never chose. Threads: the one that
+/// made it.
 class DeviceGuard {
  public:
   /// @throws Error (cuda) for a device that is not there
@@ -5413,7 +5478,7 @@ class DeviceGuard {
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
   ~DeviceGuard() {
-    if (changed_) {
+    if (changed_ && has_context(before_)) {
       static_cast<void>(quiet(cudaSetDevice(before_)));
     }
   }
@@ -5533,14 +5598,12 @@ class HostRegistration {
 // ---- dtrain/stream/cuda/memory_operations.hpp
 
 /// @file
-/// The driver's stream memory operations, looked up at run time.
+/// The driver's stream memory operations.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// The driver's functions come from the runtime, so that a program links no libcuda. Their types are written out here:
-/// <cuda.h> is for programs that use the driver themselves.
 namespace driver {
 
 using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std::uint32_t value, unsigned int flags);
@@ -5552,29 +5615,12 @@ inline constexpr unsigned int version = 12000;          ///< the one that has no
 
 }  // namespace driver
 
-namespace detail {
-
-/// Null where the driver does not have it.
-inline driver::WaitValue32 find_wait_value() noexcept {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t code =
-      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, driver::version, cudaEnableDefault, &status);
-#else
-  const cudaError_t code = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault, &status);
-#endif
-  const bool there = quiet(code) && status == cudaDriverEntryPointSuccess;
-  return there ? reinterpret_cast<driver::WaitValue32>(found) : nullptr;
-}
-
-}  // namespace detail
-
 /// Enqueued: work of `stream` behind it starts when `*word`, in pinned memory, has come to `value` or gone beyond.
 /// @returns false where the driver or the device cannot do that; nothing is enqueued then
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
-  static const driver::WaitValue32 wait = detail::find_wait_value();
+  static const auto wait =
+      reinterpret_cast<driver::WaitValue32>(driver_function("cuStreamWaitValue32", driver::version));
   if (wait == nullptr) {
     return false;
   }
@@ -8171,13 +8217,20 @@ enum class Status : std::uint8_t {
   failed,   ///< the job has failed; Failure has the cause
 };
 
-struct Response {
+template <class Value>
+struct BasicResponse {
   std::uint64_t id = 0;
   Status status = Status::ok;
-  std::string text;                   ///< a value, or a sentence
-  std::int64_t number = 0;            ///< add: the sum; append: the length; compare_set: 1 if it was set
-  std::vector<std::string> values{};  ///< get_many: in the order of the keys
+  Value text{};                 ///< a value, or a sentence
+  std::int64_t number = 0;      ///< add: the sum; append: the length; compare_set: 1 if it was set
+  std::vector<Value> values{};  ///< get_many: in the order of the keys
 };
+using Response = BasicResponse<std::string>;
+
+/// A value as the store and all answers that have it share it. Null: an empty one.
+using SharedValue = std::shared_ptr<const std::string>;
+/// The same answer, as a store gives it: many ranks may wait for one large value.
+using ValueResponse = BasicResponse<SharedValue>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -13793,14 +13846,17 @@ inline void erase_behind_the_last(const ChannelContext& context, Deadline deadli
   }
 }
 
-/// A rank that waits for this one in vain will read it. Blocking: a second at most.
-inline void say_left(const ChannelContext& context) noexcept {
+/// A rank that waits for this one in vain will read it. @param last whether nothing more is said by this rank.
+/// Blocking: a second at most.
+inline void say_left(const ChannelContext& context, bool last) noexcept {
   try {
     if (context.members.world_size > 1 && !context.failure->failed()) {
       const Deadline deadline = Deadline::after(std::chrono::seconds(1));
       context.store.set_blocking(late_key(context, context.members.rank),
                                  "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
-      erase_behind_the_last(context, deadline);
+      if (last) {
+        erase_behind_the_last(context, deadline);
+      }
     }
   } catch (...) {
     // The others find out without it, later.
@@ -13821,15 +13877,33 @@ inline void say_left(const ChannelContext& context) noexcept {
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// An event before and one behind each operation, in a fixed ring. Where more are in flight than it has places, the
-/// last place stands for several operations, and its clock begins anew with each. Threads: one at a time.
+/// last place stands for several operations, and its clock begins anew with each. No lock is held over a call of
+/// CUDA's, any of which may stand for as long as a stream is full. Threads: one enters operations at a time, any look.
 class WatchRing {
  public:
-  /// What is to be seen of the operation in front.
+  /// What is to be seen of the operation in front, if any.
   struct View {
-    bool idle = true;                    ///< no operation is in flight
-    cudaError_t failure = cudaSuccess;   ///< of the device
-    const Operation* running = nullptr;  ///< stays until the next call
+    cudaError_t failure = cudaSuccess;  ///< of the device
+    std::optional<Operation> running{};
     Deadline::Clock::time_point since{};
+  };
+
+  /// An operation from before it is enqueued to behind it; its end gives it up where end() was not called.
+  class Entry {
+   public:
+    /// @throws Error (cuda)
+    Entry(WatchRing& ring, const Operation& operation, stream::cuda::StreamRef stream) : ring_(&ring) {
+      ring.begin(operation, stream);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    ~Entry() { ring_->say_enqueued(); }
+
+    /// @throws Error (cuda)
+    void end(stream::cuda::StreamRef stream) { stream.record(ring_->last().behind); }
+
+   private:
+    WatchRing* ring_;
   };
 
   /// Makes the events, so that no operation has to. @throws Error (cuda)
@@ -13841,58 +13915,61 @@ class WatchRing {
     }
   }
 
-  /// Before an operation is enqueued. @throws Error (cuda)
-  void begin(const Operation& operation, stream::cuda::StreamRef stream) {
-    if (count_ == places_.size()) {
-      Place& last = at(count_ - 1);
-      last.operation = operation;
-      last.began.reset();
-      last.enqueued = false;
+  /// Asks the events, and forgets what is complete; nothing while another thread asks. Not in a thread that captures a
+  /// stream.
+  void look() {
+    const std::unique_lock one(looking_, std::try_to_lock);
+    if (!one) {
       return;
     }
-    Place& place = at(count_);
-    stream.record(place.before);
-    place.operation = operation;
-    place.began.reset();
-    place.enqueued = false;
-    ++count_;
-  }
-
-  /// Behind it. @throws Error (cuda)
-  void end(stream::cuda::StreamRef stream) {
-    Place& place = at(count_ - 1);
-    place.enqueued = true;  // also where it cannot be recorded anew: its place ends with an earlier operation then
-    stream.record(place.behind);
-  }
-
-  /// Instead of end(), where it could not be enqueued.
-  void give_up() noexcept { at(count_ - 1).enqueued = true; }
-
-  /// How many places were found complete. Threads: any.
-  std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
-
-  /// Forgets what is complete. Not in a thread that captures a stream.
-  View look() {
+    set_asking_since(Deadline::Clock::now());
     View view;
-    for (; count_ > 0 && at(0).enqueued; --count_, front_ = (front_ + 1) % places_.size()) {
-      view.failure = cudaEventQuery(at(0).behind.native());
+    for (Place* front = front_enqueued(); front != nullptr; front = front_enqueued()) {
+      view.failure = cudaEventQuery(front->behind.native());
       if (view.failure != cudaSuccess) {
         break;
       }
       progress_.fetch_add(1, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex_);
+      front_ = (front_ + 1) % places_.size();
+      --count_;
     }
     if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
       view.failure = cudaSuccess;
     }
-    view.idle = count_ == 0;
-    if (!view.idle && !at(0).began && at(0).before.is_complete()) {
-      at(0).began = Deadline::Clock::now();
+    Place* const front = front_not_begun();
+    const bool begins = front != nullptr && front->before.is_complete();
+    const std::lock_guard lock(mutex_);
+    if (begins) {
+      front->began = Deadline::Clock::now();
     }
-    if (!view.idle && at(0).began) {
-      view.running = &at(0).operation;
+    if (count_ > 0 && at(0).began) {
+      view.running = at(0).operation;
       view.since = *at(0).began;
     }
-    return view;
+    seen_ = view;
+    asking_since_.reset();
+  }
+
+  /// How many places were found complete.
+  std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
+
+  /// As of the last look.
+  View seen() const {
+    const std::lock_guard lock(mutex_);
+    return seen_;
+  }
+
+  /// Whether no operation was in flight when the last look ended, nor has been entered since.
+  bool is_idle() const {
+    const std::lock_guard lock(mutex_);
+    return count_ == 0;
+  }
+
+  /// Since when a look has not come back; nothing where none is under way.
+  std::optional<Deadline::Clock::time_point> asking_since() const {
+    const std::lock_guard lock(mutex_);
+    return asking_since_;
   }
 
  private:
@@ -13904,12 +13981,64 @@ class WatchRing {
     std::optional<Deadline::Clock::time_point> began{};
   };
 
+  void begin(const Operation& operation, stream::cuda::StreamRef stream) {
+    Place* next = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (count_ == places_.size()) {
+        enter(at(count_ - 1), operation);
+        return;
+      }
+      next = &at(count_);
+    }
+    stream.record(next->before);
+    const std::lock_guard lock(mutex_);
+    enter(*next, operation);
+    ++count_;
+  }
+
+  static void enter(Place& place, const Operation& operation) {
+    place.operation = operation;
+    place.began.reset();
+    place.enqueued = false;
+  }
+
+  /// Also where `behind` could not be recorded anew: the place ends with an earlier operation then.
+  void say_enqueued() noexcept {
+    const std::lock_guard lock(mutex_);
+    at(count_ - 1).enqueued = true;
+  }
+
+  /// That of the operation entered last, which nobody takes out before it is enqueued.
+  Place& last() {
+    const std::lock_guard lock(mutex_);
+    return at(count_ - 1);
+  }
+
+  Place* front_enqueued() {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0 && at(0).enqueued ? &at(0) : nullptr;
+  }
+  Place* front_not_begun() {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0 && !at(0).began ? &at(0) : nullptr;
+  }
+
+  void set_asking_since(Deadline::Clock::time_point now) {
+    const std::lock_guard lock(mutex_);
+    asking_since_ = now;
+  }
+
   Place& at(std::size_t index) noexcept { return places_[(front_ + index) % places_.size()]; }
 
+  std::atomic<std::uint64_t> progress_{0};
+  std::mutex looking_;
+  mutable std::mutex mutex_;  ///< for all below, but the events
   std::array<Place, 64> places_;
   std::size_t front_ = 0;
   std::size_t count_ = 0;
-  std::atomic<std::uint64_t> progress_{0};
+  View seen_{};
+  std::optional<Deadline::Clock::time_point> asking_since_{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -13948,29 +14077,29 @@ class Channel {
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
-    const bool watched = !stream.is_capturing();  // a graph must not record these events, nor anybody query its own
-    Gate::Turn turn = enter_or_throw();
-    if (watched) {
-      ring_.begin(operation, stream);
+    fate.check();
+    std::optional<WatchRing::Entry> watched;
+    if (!stream.is_capturing()) {  // a graph must not record these events, nor anybody query its own
+      watched.emplace(ring_, operation, stream);
     }
+    Gate::Turn turn = enter_or_throw();
     const Settled settled = settle_blocking(turn, call(turn.communicator()), Deadline::after(context.timeout),
                                             [this] { return fate.aborted(); });
     if (settled.code != ncclSuccess) {
-      if (watched) {
-        ring_.give_up();
-      }
+      watched.reset();
       explain(settled, to_string(operation) + " by " + function, &operation, std::move(turn));
     }
+    turn.leave();
     if (watched) {
-      ring_.end(stream);
+      watched->end(stream);
     }
   }
 
   /// The same for calls without a stream. @param doing for messages
   template <class Call>
   void manage(const std::string& doing, Deadline deadline, Call call) {
-    Gate::Turn turn = enter_or_throw();
     const stream::cuda::DeviceGuard guard(device_);
+    Gate::Turn turn = enter_or_throw();
     const Settled settled =
         settle_blocking(turn, call(turn.communicator()), deadline, [this] { return fate.aborted(); });
     if (settled.code != ncclSuccess) {
@@ -13978,40 +14107,49 @@ class Channel {
     }
   }
 
-  /// A look by the watching thread. Blocking: no; nothing while another thread is at the gate.
+  /// What the watching thread sees, without a call of CUDA's. Blocking: no; while another thread is at the gate only
+  /// whether CUDA answers.
   struct Sight {
     bool looked = false;  ///< else another thread was at the gate, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string words{};
     cudaError_t device = cudaSuccess;
     std::optional<Operation> overdue{};
+    bool is_stuck = false;  ///< events are being asked, and do not answer
   };
   Sight look() {
     Sight sight;
+    const Deadline::Clock::time_point latest = Deadline::Clock::now() - context.timeout;
+    const auto asking_since = ring_.asking_since();
+    sight.is_stuck = asking_since && *asking_since < latest - std::chrono::seconds(5);
     const Gate::Turn turn = gate.try_enter();
     if (!turn.is_granted() || turn.communicator() == nullptr) {
       return sight;
     }
     sight.looked = true;
+    const WatchRing::View view = ring_.seen();
+    sight.device = view.failure;
+    if (view.running && view.since < latest) {
+      sight.overdue = *view.running;
+    }
     sight.state = state_of(turn);
     if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
       sight.words = last_words(turn.communicator());
     }
-    const WatchRing::View view = ring_.look();
-    sight.device = view.failure;
-    if (view.running != nullptr && Deadline::Clock::now() - view.since > context.timeout) {
-      sight.overdue = *view.running;
-    }
     return sight;
   }
+
+  /// Asks the device for what the next look() is to see. Blocking: in CUDA, for as long as a stream of the device is
+  /// full.
+  void ask_events() { ring_.look(); }
 
   /// How many operations were seen to be complete; the watching thread looks every 50 ms.
   std::uint64_t progress() const noexcept { return ring_.progress(); }
 
-  /// Whether all operations that are watched are complete. Blocking: while another thread is at the gate.
+  /// Whether all operations that are watched are complete. Blocking: as ask_events().
   bool idle() {
-    const Gate::Turn turn = gate.enter();
-    return ring_.look().idle;
+    ask_events();
+    return ring_.is_idle();
   }
 
   /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
@@ -14431,10 +14569,9 @@ class Watcher {
     thread_.detach();
     try {
       log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
-                                 "' after 10 s and is left behind with it, in a thread; NCCL waits until all ranks of "
-                                 "a node close theirs: "
-                                 "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their "
-                                 "operations before them");
+                                 "' in time (10 s, 1 s after the first such) and is left behind with it, in a thread; "
+                                 "it waits until all ranks of a node close theirs: destroy wrappers and groups in one "
+                                 "order on all ranks, and CUDA graphs with their operations before them");
     } catch (...) {
       // No memory for the sentence.
     }
@@ -14442,10 +14579,12 @@ class Watcher {
 
  private:
   static void main(Channel& channel) noexcept {
+    // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    std::thread asking;
     try {
-      // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
-      stream::cuda::quiet(cudaSetDevice(channel.device()));
-      const stream::cuda::RelaxedCapture relaxed;
+      asking = std::thread([&channel] { ask(channel); });
       bool said_late = false;
       while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
         look(channel, said_late);
@@ -14454,10 +14593,22 @@ class Watcher {
       channel.fate.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
     if (!channel.fate.aborted()) {
-      say_left(channel.context);  // again: an operation that was late meanwhile was written over it
+      say_left(channel.context, true);  // again: an operation that was late meanwhile was written over it
     }
     end_blocking(channel);
+    if (asking.joinable()) {
+      asking.join();  // what it may stand in has drained
+    }
     channel.fate.say_ended();
+  }
+
+  /// Asks the events, in a thread of its own: a call of CUDA's may stand until NCCL is aborted, which main() does.
+  static void ask(Channel& channel) noexcept {
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    do {
+      channel.ask_events();
+    } while (channel.fate.block_while_watching(Deadline::after(std::chrono::milliseconds(50))));
   }
 
   /// @param said_late whether the store holds what this rank is late in
@@ -14480,6 +14631,12 @@ class Watcher {
       if (cause && channel.look().overdue) {  // else it has ended meanwhile, or the next look is to tell
         channel.fate.fail(*cause);
       }
+    } else if (sight.is_stuck) {
+      channel.fate.fail(CauseKind::timeout,
+                        "CUDA has not answered for longer than the timeout of " +
+                            seconds_text(channel.context.timeout) + " whether the operations" + on_channel +
+                            " have run; a stream may be full of work behind one that waits for another rank, or the "
+                            "device's driver hangs");
     } else if (said_late && sight.looked) {
       say_no_longer_late(channel.context);
       said_late = false;
@@ -15353,7 +15510,7 @@ class Communicator {
       try {
         const stream::cuda::DeviceGuard guard(channel->device());
         if (watcher) {
-          say_left(channel->context);
+          say_left(channel->context, false);
           if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
             channel->fate.fail(CauseKind::exception, "its communicator '" + channel->context.name +
                                                          "' was destroyed before all of its work had run");
@@ -15487,6 +15644,11 @@ struct NcclWith {
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    if (context.accumulate != Accumulate::element) {
+      throw Error(Errc::unsupported, "opening channel '" + context.name +
+                                         "' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave "
+                                         "the option out, or reduce f32");
+    }
     return open_and_tell_blocking<Opened>(context, deadline);
   }
 
@@ -16740,7 +16902,8 @@ class Companion {
 /// tests.
 
 /// All count bytes of payload of one all_reduce of `bytes` bytes, without a backend's headers, and are exact but for an
-/// element in each part. What a rank or a node sends it also receives over all ranks or nodes together.
+/// element in each part. What a rank or a node sends it also receives over all ranks or nodes together. Averages of i32
+/// and u8, and reductions by Accumulate::f32, send more: their partial results are wider (kernels::partial_type).
 namespace DTRAIN_NAMESPACE::topology {
 
 /// What rank `from` sends to rank `to` under a topology: a function of two ranks.
@@ -19442,6 +19605,7 @@ struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 also where GroupOptions do not say so
   /// The buckets stay as they were planned at the start, so that every run with the same model, options, ranks and
   /// nodes gives the same bits; a backend that does not promise that (backend::Determinism) is refused.
   bool deterministic = false;
@@ -20079,6 +20243,7 @@ struct ModelDescription {
   bool reorder_gradients = false;
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
+  Accumulate accumulate = Accumulate::element;
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
@@ -20086,9 +20251,15 @@ struct ModelDescription {
 /// @param parameters, buffers as the model gives them
 inline ModelDescription describe(std::span<const Parameter> parameters, const DdpOptions& options,
                                  std::span<const TensorView> buffers = {}) {
-  ModelDescription description{
-      options.bucket_bytes,      options.first_bucket_bytes,      options.reduce_op,        {}, options.deterministic,
-      options.reorder_gradients, options.allow_unused_parameters, options.broadcast_buffers};
+  ModelDescription description{options.bucket_bytes,
+                               options.first_bucket_bytes,
+                               options.reduce_op,
+                               {},
+                               options.deterministic,
+                               options.reorder_gradients,
+                               options.allow_unused_parameters,
+                               options.broadcast_buffers,
+                               options.accumulate};
   description.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     description.parameters.push_back(
@@ -20170,6 +20341,10 @@ inline std::optional<std::string> first_difference(const ModelDescription& mine,
   if (mine.reduce_op != theirs.reduce_op) {
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
+  }
+  if (mine.accumulate != theirs.accumulate) {
+    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
+                                     std::string(name(theirs.accumulate)));
   }
   if (const auto difference = detail::switch_difference(mine, rank, theirs, other_rank)) {
     return difference;
@@ -23030,25 +23205,27 @@ inline constexpr std::size_t max_description_bytes = std::size_t{64} << 20;
 
 namespace detail {
 
-inline constexpr std::string_view description_format = "dtrain ddp 2\n";
+inline constexpr std::string_view description_format = "dtrain ddp 3\n";
 inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
 
-/// The options that are yes or no, as bits.
+/// The options of two values, as bits.
 inline std::uint8_t flags_of(const ModelDescription& description) {
   const int bits = (description.deterministic ? 1 : 0) | (description.reorder_gradients ? 2 : 0) |
-                   (description.allow_unused_parameters ? 4 : 0) | (description.broadcast_buffers ? 8 : 0);
+                   (description.allow_unused_parameters ? 4 : 0) | (description.broadcast_buffers ? 8 : 0) |
+                   (description.accumulate == Accumulate::f32 ? 16 : 0);
   return static_cast<std::uint8_t>(bits);
 }
 
 inline void read_flags(net::ByteReader& reader, ModelDescription& description) noexcept {
   const std::uint8_t flags = reader.u8();
-  if (flags > 15) {
+  if (flags > 31) {
     reader.fail();
   }
   description.deterministic = (flags & 1) != 0;
   description.reorder_gradients = (flags & 2) != 0;
   description.allow_unused_parameters = (flags & 4) != 0;
   description.broadcast_buffers = (flags & 8) != 0;
+  description.accumulate = (flags & 16) != 0 ? Accumulate::f32 : Accumulate::element;
 }
 
 inline ParameterDescription read_parameter(net::ByteReader& reader) {
@@ -24160,6 +24337,24 @@ class Job {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/options.hpp
+
+/// @file
+/// GroupOptions: what a user may choose about the collectives of a job's groups.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// The same on every rank; a difference is an error on all of them. Parts of the group and wrappers inherit it.
+struct GroupOptions {
+  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 doubles the bytes of partial results at most
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+namespace DTRAIN_NAMESPACE {
+using group::GroupOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/group/passage.hpp
 
 /// @file
@@ -24244,10 +24439,10 @@ class Circle final : private Job::Closable {
   using StreamOwner = typename Backend::StreamOwner;
 
   /// Collective, blocking: all ranks of the job.
-  static std::shared_ptr<Circle> whole(std::shared_ptr<Job> job) {
+  static std::shared_ptr<Circle> whole(std::shared_ptr<Job> job, const GroupOptions& options) {
     rendezvous::Membership members = job->participant.membership();
-    std::shared_ptr<Circle> circle = make(std::move(job), std::move(members), "");
-    circle->ends_->communicator.emplace(circle->open("group"));
+    std::shared_ptr<Circle> circle = make(std::move(job), std::move(members), "", options);
+    circle->ends_->communicator.emplace(circle->open("group", options.accumulate));
     return circle;
   }
 
@@ -24287,10 +24482,13 @@ class Circle final : private Job::Closable {
     return ++numbers_[purpose];
   }
 
-  /// Collective, blocking: a channel of its own for the ranks of this circle.
-  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe) {
+  /// Collective, blocking: a channel of its own for the ranks of this circle. @param accumulate f32: also where the
+  /// group's is not
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
+                            const backend::DescribeOperation& describe) {
     job_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)), describe);
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
+                std::max(accumulate, options_.accumulate), describe);
   }
 
   /// Collective, blocking: a circle of the ranks that give the same color, ordered by key, then by rank.
@@ -24304,7 +24502,7 @@ class Circle final : private Job::Closable {
     Communicator part = told([&] { return whole.split_blocking(color, key, Deadline::after(job_->timeout)); });
     rendezvous::Membership members = part.members();
     std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
-    std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix));
+    std::shared_ptr<Circle> circle = make(job_, std::move(members), std::move(prefix), options_);
     circle->ends_->communicator.emplace(std::move(part));
     return circle;
   }
@@ -24329,7 +24527,7 @@ class Circle final : private Job::Closable {
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
   };
 
-  Circle(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix)
+  Circle(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix, const GroupOptions& options)
       : tasks(job->tasks),
         job_(std::move(job)),
         members_(std::move(members)),
@@ -24337,14 +24535,16 @@ class Circle final : private Job::Closable {
         parties_(is_whole()
                      ? nullptr
                      : std::make_shared<const rendezvous::RankSet>(rendezvous::RankSet::of(members_.ranks_in_job()))),
+        options_(options),
         ends_(std::make_shared<Ends>()) {
     enlist(ends_->stream);
     static_cast<void>(ends_->stream.ref());  // on this thread's device, if streams have one
     job_->add(*this);
   }
 
-  static std::shared_ptr<Circle> make(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix) {
-    return {new Circle(std::move(job), std::move(members), std::move(prefix)), rendezvous::DeleteOffLoop()};
+  static std::shared_ptr<Circle> make(std::shared_ptr<Job> job, rendezvous::Membership members, std::string prefix,
+                                      const GroupOptions& options) {
+    return {new Circle(std::move(job), std::move(members), std::move(prefix), options), rendezvous::DeleteOffLoop()};
   }
 
   void enlist(StreamOwner& stream) const {
@@ -24371,7 +24571,8 @@ class Circle final : private Job::Closable {
     }
   }
 
-  Communicator open(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
+  Communicator open(const std::string& purpose, Accumulate accumulate,
+                    const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
     job_->streams->run_what_nobody_runs();  // other ranks may wait for it before they come here
     const backend::ChannelContext context{members_,
@@ -24380,7 +24581,8 @@ class Circle final : private Job::Closable {
                                           job_->participant.failure(),
                                           job_->timeout,
                                           [streams = job_->streams] { streams->run_what_nobody_runs(); },
-                                          describe};
+                                          describe,
+                                          accumulate};
     return Backend::open_blocking(context, Deadline::after(job_->timeout));
   }
 
@@ -24388,6 +24590,7 @@ class Circle final : private Job::Closable {
   const rendezvous::Membership members_;
   const std::string prefix_;                                  ///< of keys and channel names; empty for the whole job
   const std::shared_ptr<const rendezvous::RankSet> parties_;  ///< of the barriers of a part
+  const GroupOptions options_;
   std::shared_ptr<Ends> ends_;
   std::atomic<int> channels_opened_{0};
   int splits_ = 0;
@@ -24642,14 +24845,15 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
-  static ProcessGroup join(const launch::Worker& worker) {
+  static ProcessGroup join(const launch::Worker& worker, const GroupOptions& options = {}) {
     launch::Worker self = worker;
     std::shared_ptr<void> base;
     if constexpr (backend::Enters<typename P::Backend>) {
       base = enter(self);
     }
-    std::shared_ptr<group::Job> job(new group::Job(self, terms(self), std::move(base)), rendezvous::DeleteOffLoop());
-    return ProcessGroup(Circle::whole(std::move(job)));
+    std::shared_ptr<group::Job> job(new group::Job(self, terms(self, options), std::move(base)),
+                                    rendezvous::DeleteOffLoop());
+    return ProcessGroup(Circle::whole(std::move(job), options));
   }
 
   /// Among the ranks of this group. Causes and log lines name ranks of the job: members().rank_in_job().
@@ -24720,8 +24924,10 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
-  Communicator open_channel(const std::string& purpose, const backend::DescribeOperation& describe = {}) const {
-    return circle_->open_channel(purpose, describe);
+  /// @param accumulate f32: also where GroupOptions do not say so
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
+                            const backend::DescribeOperation& describe = {}) const {
+    return circle_->open_channel(purpose, accumulate, describe);
   }
 
   /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
@@ -24785,10 +24991,11 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   }
 
   /// What must be the same on all ranks. Their models and what is said about these are compared when they are wrapped.
-  static std::string terms(const launch::Worker& worker) {
+  static std::string terms(const launch::Worker& worker, const GroupOptions& options) {
     rendezvous::AgreedTerms terms;
     terms.add("launcher", P::Launcher::name()).add("backend", P::Backend::name()).add("topology", P::Topology::name());
     terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+    terms.add("GroupOptions::accumulate", name(options.accumulate));
     return terms.text();
   }
 
@@ -24975,8 +25182,9 @@ class DistributedDataParallel {
                         Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
-    auto communicator = group_.open_channel(
-        "ddp", [running](const backend::Operation& operation) { return running->describe(operation); });
+    auto communicator = group_.open_channel("ddp", options.accumulate, [running](const backend::Operation& operation) {
+      return running->describe(operation);
+    });
     const auto stream = driver_->stream.ref();
     ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
@@ -25125,7 +25333,7 @@ inline int exit_code_of(const Error& error) {
 /// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
 /// A process that the body forked ends where it comes back from it.
 template <class P, RunBody<P> Body>
-int run_worker(const launch::Worker& worker, Body& body) {
+int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& options) {
   const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
   const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
@@ -25149,7 +25357,7 @@ int run_worker(const launch::Worker& worker, Body& body) {
     return exit_code;
   };
   try {
-    group.emplace(ProcessGroup<P>::join(worker));
+    group.emplace(ProcessGroup<P>::join(worker, options));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group->failure()->cause()) {
@@ -25188,12 +25396,12 @@ inline void say_lost_output(const launch::Worker& worker) {
 /// never calls `body`, and returns the first failing worker's code (128 + signal). To be main's first statement.
 /// Blocking: until the job ends.
 template <class P, RunBody<P> Body>
-int run(int argc, char** argv, Body body) {
+int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   launch::Start start = detail::start<P>(argc, argv);
   if (!start.worker) {
     return start.exit_code;
   }
-  const int exit_code = detail::run_worker<P>(*start.worker, body);
+  const int exit_code = detail::run_worker<P>(*start.worker, body, options);
   detail::say_lost_output(*start.worker);
   return exit_code;
 }
@@ -25201,12 +25409,12 @@ int run(int argc, char** argv, Body body) {
 /// The same without a body, for programs that are started once for each rank: joins and returns the group.
 /// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
 template <class P>
-ProcessGroup<P> init_process_group(launch::JoinOptions options = {}) {
+ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(
       P::Launcher::returns_into_user_code,
       "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
       "into user code, so use dtrain::run (see dtrain/run.hpp)");
-  return ProcessGroup<P>::join(launch::worker_of(std::move(options)));
+  return ProcessGroup<P>::join(launch::worker_of(std::move(options)), group_options);
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -25870,6 +26078,12 @@ class FrameReader {
   std::uint64_t received_bytes_ = 0;
 };
 
+/// Bytes of a frame that it shares with others: they come before its own byte `at`, and are not copied.
+struct SharedPart {
+  std::size_t at = 0;
+  std::shared_ptr<const std::string> bytes;
+};
+
 /// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
 /// meanwhile, and what they queue goes with the same flush.
 class FrameWriter {
@@ -25882,19 +26096,28 @@ class FrameWriter {
 
   /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
   /// read.
-  /// @throws Error (limit) for a payload above the frame's bound
-  [[nodiscard]] bool queue(std::span<const std::byte> payload) {
-    if (payload.size() > bound_) {
-      throw Error(Errc::limit, "sending a message of " + std::to_string(payload.size()) + " bytes; at most " +
+  /// @param parts the rest of the frame, ascending
+  /// @throws Error (limit) for a frame above its bound
+  [[nodiscard]] bool queue(std::span<const std::byte> payload, std::span<const SharedPart> parts = {}) {
+    std::size_t size = payload.size();
+    for (const SharedPart& part : parts) {
+      size += part.bytes->size();
+    }
+    if (size > bound_) {
+      throw Error(Errc::limit, "sending a message of " + std::to_string(size) + " bytes; at most " +
                                    std::to_string(bound_) + " are possible");
     }
-    if (queued_bytes() + frame_header_bytes + payload.size() > queue_bound_) {
+    if (queued_bytes() + frame_header_bytes + size > queue_bound_) {
       return false;
     }
     for (std::size_t i = 0; i < frame_header_bytes; ++i) {
-      queue_.push_back(static_cast<std::byte>((payload.size() >> (8 * i)) & 0xff));
+      queue_.push_back(static_cast<std::byte>((size >> (8 * i)) & 0xff));
+    }
+    for (const SharedPart& part : parts) {
+      queue_parts_.push_back({queue_.size() + part.at, part.bytes});
     }
     queue_.insert(queue_.end(), payload.begin(), payload.end());
+    queued_bytes_ += frame_header_bytes + size;
     return true;
   }
 
@@ -25916,14 +26139,15 @@ class FrameWriter {
   IoResult try_flush() {
     IoResult total;
     while (queued_bytes() > 0) {
-      if (written_ == writing_.size()) {
+      if (written_ == writing_.size() && parts_.empty()) {
         writing_.clear();
         written_ = 0;
         writing_.swap(queue_);
+        parts_.swap(queue_parts_);
+        std::reverse(parts_.begin(), parts_.end());
       }
-      const IoResult io = connection_->try_write(std::span<const std::byte>(writing_).subspan(written_))
-                              .value_or(IoResult{IoStatus::timed_out, 0, 0});
-      written_ += io.bytes;
+      const IoResult io = connection_->try_write(next_piece()).value_or(IoResult{IoStatus::timed_out, 0, 0});
+      take(io.bytes);
       total.bytes += io.bytes;
       if (!io.ok()) {
         total.status = io.status;
@@ -25944,15 +26168,43 @@ class FrameWriter {
     co_return result;
   }
 
-  std::size_t queued_bytes() const noexcept { return queue_.size() + writing_.size() - written_; }
+  std::size_t queued_bytes() const noexcept { return queued_bytes_; }
 
  private:
+  /// What can be written in one go, of what is being written.
+  std::span<const std::byte> next_piece() const noexcept {
+    if (parts_.empty()) {
+      return std::span<const std::byte>(writing_).subspan(written_);
+    }
+    const SharedPart& part = parts_.back();
+    return written_ == part.at ? std::as_bytes(std::span(*part.bytes)).subspan(written_of_part_)
+                               : std::span<const std::byte>(writing_).first(part.at).subspan(written_);
+  }
+
+  /// So many bytes of next_piece() have been written.
+  void take(std::size_t bytes) noexcept {
+    queued_bytes_ -= bytes;
+    if (parts_.empty() || written_ != parts_.back().at) {
+      written_ += bytes;
+      return;
+    }
+    written_of_part_ += bytes;
+    if (written_of_part_ == parts_.back().bytes->size()) {
+      parts_.pop_back();
+      written_of_part_ = 0;
+    }
+  }
+
   Connection* connection_;
   std::size_t bound_;
   std::size_t queue_bound_;
-  std::vector<std::byte> queue_;    ///< what waits for the next write
-  std::vector<std::byte> writing_;  ///< what is being written, from written_ on
+  std::vector<std::byte> queue_;         ///< what waits for the next write
+  std::vector<SharedPart> queue_parts_;  ///< and what comes between its bytes
+  std::vector<std::byte> writing_;       ///< what is being written, from written_ on
+  std::vector<SharedPart> parts_;        ///< and what comes between its bytes, the next one last
   std::size_t written_ = 0;
+  std::size_t written_of_part_ = 0;
+  std::size_t queued_bytes_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -29772,7 +30024,13 @@ class KeySpace {
 
   const std::string* find(const std::string& key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : &found->second;
+    return found == values_.end() ? nullptr : found->second.get();
+  }
+
+  /// The value for answers that outlive it here; null where there is none.
+  SharedValue shared(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second;
   }
 
   /// Sets or replaces a value and releases those who waited for the key.
@@ -29842,7 +30100,11 @@ class KeySpace {
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
-      values_.at(key) += text;
+      std::shared_ptr<std::string>& value = values_.at(key);
+      if (value.use_count() > 1) {  // answers have it as it was
+        value = std::make_shared<std::string>(*value);
+      }
+      *value += text;
       bytes_ += text.size();
     }
     return count;
@@ -29854,7 +30116,7 @@ class KeySpace {
     if (found == values_.end()) {
       return false;
     }
-    bytes_ -= key.size() + found->second.size();
+    bytes_ -= key.size() + found->second->size();
     values_.erase(found);
     taken_.erase(key);
     waits_.vanished(key);
@@ -29891,7 +30153,7 @@ class KeySpace {
   std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  using Values = std::unordered_map<std::string, std::string>;
+  using Values = std::unordered_map<std::string, std::shared_ptr<std::string>>;
 
   /// For KeyWaits.
   struct Exists {
@@ -29912,9 +30174,10 @@ class KeySpace {
   }
 
   void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    auto shared = std::make_shared<std::string>(std::move(value));
     const auto [place, is_new] = values_.try_emplace(key);
-    bytes_ += value.size() + (is_new ? key.size() : 0) - place->second.size();
-    place->second = std::move(value);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second->size());
+    place->second = std::move(shared);
     taken_.erase(key);
     if (is_new) {
       waits_.appeared(key, released);
@@ -30243,6 +30506,15 @@ class FieldWriter {
   }
   void text(const std::string& value, std::size_t longest) { out_.string(cut(value, longest)); }
   void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
+  /// A long one is not copied: it becomes a shared part. @pre it is not too long
+  void raw_text(const SharedValue& value, std::size_t longest) {
+    if (value == nullptr || value->size() < shared_from) {
+      text(value == nullptr ? std::string() : *value, longest);
+    } else {
+      out_.u32(static_cast<std::uint32_t>(value->size()));
+      parts_.push_back({out_.view().size(), value});
+    }
+  }
   void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
     out_.u32(static_cast<std::uint32_t>(values.size()));
     for (const std::string& value : values) {
@@ -30256,11 +30528,15 @@ class FieldWriter {
   }
 
   std::vector<std::byte> take() { return out_.take(); }
+  std::vector<net::SharedPart> take_parts() { return std::exchange(parts_, {}); }
   std::span<const std::byte> view() const noexcept { return out_.view(); }
   void clear() noexcept { out_.clear(); }
 
  private:
+  static constexpr std::size_t shared_from = std::size_t{4} << 10;  ///< less is copied faster than it is shared
+
   net::ByteWriter out_;
+  std::vector<net::SharedPart> parts_;
 };
 
 /// Reads fields from bytes that nobody vouches for; after the first one that cannot be, finished() is false for good.
@@ -30494,6 +30770,22 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
 
+/// A frame to be sent: its own bytes, and those that it shares with other frames.
+struct OutgoingFrame {
+  OutgoingFrame(Frame bytes, std::vector<net::SharedPart> shared = {})  // NOLINT: most frames share nothing
+      : own(std::move(bytes)), parts(std::move(shared)) {
+    for (const net::SharedPart& part : parts) {
+      shared_bytes += part.bytes->size();
+    }
+  }
+
+  std::size_t size() const noexcept { return own.size() + shared_bytes; }
+
+  Frame own;
+  std::vector<net::SharedPart> parts;
+  std::size_t shared_bytes = 0;
+};
+
 /// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept, for a peer that loses
 /// its connection, until it has acknowledged them. No more can be taken than may be kept, so none is ever dropped.
 class Outbox {
@@ -30503,7 +30795,7 @@ class Outbox {
   Outbox(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
   /// False, with nothing appended, where more than the bound would wait: the peer does not read.
-  [[nodiscard]] bool push(Frame frame) {
+  [[nodiscard]] bool push(OutgoingFrame frame) {
     if (waiting_bytes_ + frame.size() > most_) {
       return false;
     }
@@ -30522,8 +30814,8 @@ class Outbox {
   std::size_t taken_bytes() const noexcept { return taken_bytes_; }
 
   /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
-  const Frame& take() {
-    const Frame& frame = frames_[taken_++];
+  const OutgoingFrame& take() {
+    const OutgoingFrame& frame = frames_[taken_++];
     waiting_bytes_ -= frame.size();
     taken_bytes_ += frame.size();
     return frame;
@@ -30561,7 +30853,7 @@ class Outbox {
 
   std::size_t most_;
   std::size_t kept_;
-  std::deque<Frame> frames_;  ///< those that were taken, then those that wait
+  std::deque<OutgoingFrame> frames_;  ///< those that were taken, then those that wait
   std::size_t taken_ = 0;
   std::uint64_t first_ = 0;  ///< the number of frames_.front()
   std::size_t taken_bytes_ = 0;
@@ -30691,7 +30983,8 @@ namespace DTRAIN_NAMESPACE::rendezvous::detail {
 inline constexpr MessageKind kind_of(const Request*) {
   return MessageKind::request;
 }
-inline constexpr MessageKind kind_of(const Response*) {
+template <class Value>
+constexpr MessageKind kind_of(const BasicResponse<Value>*) {
   return MessageKind::response;
 }
 inline constexpr MessageKind kind_of(const Cancel*) {
@@ -30699,10 +30992,10 @@ inline constexpr MessageKind kind_of(const Cancel*) {
 }
 
 /// Exactly `count` values. @pre when writing, there are so many
-template <class Fields>
-void values_of(Fields& of, std::vector<std::string>& values, std::size_t count) {
+template <class Fields, class Value>
+void values_of(Fields& of, std::vector<Value>& values, std::size_t count) {
   values.resize(count);
-  for (std::string& value : values) {
+  for (Value& value : values) {
     of.raw_text(value, max_value_bytes);
   }
 }
@@ -30748,8 +31041,8 @@ void fields(Fields& of, Request& message) {
   }
 }
 
-template <class Fields>
-void fields(Fields& of, Response& message) {
+template <class Fields, class Value>
+void fields(Fields& of, BasicResponse<Value>& message) {
   of.number(message.id);
   of.choice(message.status, Status::ok, Status::failed);
   of.raw_text(message.text, max_value_bytes);
@@ -30938,6 +31231,14 @@ struct Send {
 [[gnu::noinline]] inline Send send_to(SessionId session, ToRank message) {
   return {session, std::move(message)};
 }
+/// The answer to a request that has values.
+struct SendValues {
+  SessionId session = 0;
+  ValueResponse message;
+};
+[[gnu::noinline]] inline SendValues send_to(SessionId session, ValueResponse message) {
+  return {session, std::move(message)};
+}
 /// Close the session once what was sent to it is out.
 struct CloseAfterSending {
   SessionId session = 0;
@@ -30959,7 +31260,7 @@ struct HasFailed {
 struct Doubt {
   std::string sentence;
 };
-using Effect = std::variant<Send, CloseAfterSending, Joined, HasLeft, HasFailed, Doubt>;
+using Effect = std::variant<Send, SendValues, CloseAfterSending, Joined, HasLeft, HasFailed, Doubt>;
 /// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31067,6 +31368,13 @@ Frame encode(Message message) {
   FieldWriter writer;
   static_cast<void>(encode(std::move(message), writer));
   return writer.take();
+}
+
+/// The same frame as that of the Response, whose values it shares.
+inline OutgoingFrame encode(ValueResponse message) {
+  FieldWriter writer;
+  static_cast<void>(encode(std::move(message), writer));
+  return {writer.take(), writer.take_parts()};
 }
 
 inline Frame encode(ToRank message) {
@@ -31299,7 +31607,7 @@ class Line : public std::enable_shared_from_this<Line> {
   bool attached() const noexcept { return link_ != nullptr; }
 
   /// False where the peer leaves too much unread.
-  [[nodiscard]] bool send(Frame frame) {
+  [[nodiscard]] bool send(OutgoingFrame frame) {
     to_write_.set();
     return outbox_.push(std::move(frame));
   }
@@ -31460,7 +31768,8 @@ class Line : public std::enable_shared_from_this<Line> {
     Deadline::Clock::time_point last_taken = Deadline::Clock::now();
     for (;;) {
       while (outbox_.may_take() && link.writer.queued_bytes() < batch_bytes) {
-        static_cast<void>(link.writer.queue(outbox_.take()));  // its own bound is far above a batch
+        const OutgoingFrame& next = outbox_.take();
+        static_cast<void>(link.writer.queue(next.own, next.parts));  // its own bound is far above a batch
       }
       const bool understood = serve_waiting(link);
       if (link_.get() != &link || !understood) {
@@ -31633,7 +31942,8 @@ class RequestDesk {
     return text;
   }
 
-  void answer(Response response, SessionId session) {
+  template <class Value>
+  void answer(BasicResponse<Value> response, SessionId session) {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
@@ -31658,8 +31968,8 @@ class RequestDesk {
       case Operation::compare_set: compare_set(who, request, released); break;
       case Operation::erase: answer(who, keys_.erase(key) ? Status::ok : Status::missing); break;
       case Operation::try_get: {
-        const std::string* value = keys_.find(key);
-        answer(who, value != nullptr ? Status::ok : Status::missing, value != nullptr ? *value : std::string());
+        const SharedValue value = keys_.shared(key);
+        answer(ValueResponse{who.request, value ? Status::ok : Status::missing, value}, who.session);
         break;
       }
       case Operation::get:
@@ -31696,26 +32006,28 @@ class RequestDesk {
     }
   }
 
-  /// The answer to a wait whose keys all exist.
-  Response found(const KeyWaits::Released& wait) const {
-    Response response;
+  static ValueResponse refusal(RequestKey who, std::string why) {
+    return {who.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+  }
+
+  /// The answer to a wait whose keys all exist, with values that are the store's own.
+  ValueResponse found(const KeyWaits::Released& wait) const {
+    ValueResponse response;
     response.id = wait.who.request;
     if (wait.operation == Operation::get || wait.operation == Operation::take) {
-      response.text = *keys_.find(wait.keys.front());
+      response.text = keys_.shared(wait.keys.front());
     } else if (wait.operation == Operation::get_many) {
       std::size_t bytes = 0;
       for (const std::string& key : wait.keys) {
         bytes += keys_.find(key)->size();
       }
       if (bytes > max_batch_bytes) {
-        return Response{wait.who.request, Status::refused,
-                        "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
-                            std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
-                            " are given at once; ask for fewer keys",
-                        0};
+        return refusal(wait.who, "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
+                                     std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
+                                     " are given at once; ask for fewer keys");
       }
       for (const std::string& key : wait.keys) {
-        response.values.push_back(*keys_.find(key));
+        response.values.push_back(keys_.shared(key));
       }
     }
     return response;
@@ -31731,17 +32043,16 @@ class RequestDesk {
   void release(const std::vector<KeyWaits::Released>& released) {
     std::map<SessionId, std::size_t> bytes;
     for (const KeyWaits::Released& each : released) {
-      Response response = found(each);
+      ValueResponse response = found(each);
       std::size_t& sum = bytes[each.who.session];
-      sum += response.text.size();
-      for (const std::string& value : response.values) {
-        sum += value.size();
+      sum += response.text ? response.text->size() : 0;
+      for (const SharedValue& value : response.values) {
+        sum += value->size();
       }
       if (sum > limits_.outgoing_bytes / 2) {
-        response = Response{each.who.request, Status::refused,
-                            "the answers that this rank waits for at once have more than " +
-                                std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once",
-                            0};
+        response =
+            refusal(each.who, "the answers that this rank waits for at once have more than " +
+                                  std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once");
       }
       answer(std::move(response), each.who.session);
     }
@@ -32296,7 +32607,9 @@ class ServedJob {
     }
   }
 
-  void perform(Send& send, std::vector<SessionId>& unread) {
+  template <class Answer>
+  requires std::is_same_v<Answer, Send> || std::is_same_v<Answer, SendValues>
+  void perform(Answer& send, std::vector<SessionId>& unread) {
     const auto found = members_.find(send.session);
     if (found != members_.end() && !found->second->line->send(encode(std::move(send.message)))) {
       unread.push_back(send.session);
@@ -38736,28 +39049,38 @@ inline pid_t spawn(const SpawnRequest& request) {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// After the first failure the others get `settle` to end by themselves, saying why, then SIGTERM, and SIGKILL
+/// How long processes take to end. Those that compute on devices end slower: they abort what runs there, and the driver
+/// takes their contexts down, also after SIGKILL, when their memory of the device is still taken.
+struct EndingPace {
+  /// From the first failure on, for the others to end by themselves, saying why. ThreadSanitizer holds a process up for
+  /// a second when it exits.
+  std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  /// From SIGKILL on.
+  std::chrono::milliseconds dying{300};
+};
+inline constexpr EndingPace pace_with_devices{std::chrono::milliseconds(5000), std::chrono::milliseconds(60000)};
+
+/// After the first failure the others get the pace's `settle` to end by themselves, then SIGTERM, and SIGKILL
 /// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
 /// `term_grace`.
 class StopPlan {
  public:
   using Clock = Deadline::Clock;
 
-  /// ThreadSanitizer holds a process up for a second when it exits.
-  static constexpr std::chrono::milliseconds settle{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  static constexpr std::chrono::milliseconds settle = EndingPace{}.settle;
   static constexpr std::chrono::milliseconds term_grace{1000};
   static constexpr std::chrono::milliseconds default_stop_grace{30000};
 
-  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace)
-      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)) {}
+  explicit StopPlan(std::chrono::nanoseconds stop_grace = default_stop_grace, EndingPace pace = {})
+      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)), pace_(pace) {}
 
   enum class Action { nothing, terminate, kill };
 
   /// A worker failed. Workers that were asked to stop may end as they like.
   void failed(Clock::time_point now) {
     if (!terminate_at_ && !kill_at_) {
-      terminate_at_ = now + settle;
-      kill_at_ = now + settle + term_grace;
+      terminate_at_ = now + pace_.settle;
+      kill_at_ = now + pace_.settle + term_grace;
     }
   }
 
@@ -38796,8 +39119,12 @@ class StopPlan {
   bool has_acted() const noexcept { return terminated_ || killed_; }
   bool has_killed() const noexcept { return killed_; }
 
+  /// How long a killed process is waited for.
+  std::chrono::milliseconds dying() const noexcept { return pace_.dying; }
+
  private:
   Clock::duration stop_grace_;
+  EndingPace pace_;
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   bool stop_asked_ = false;
@@ -40657,9 +40984,16 @@ class Forwarder {
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// "2 killed workers have not ended yet: ...".
+inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds patience) {
+  return std::to_string(workers) + (workers == 1 ? " killed worker has" : " killed workers have") +
+         " not ended yet, and what they had on devices is taken until then: waiting for at most " +
+         seconds_text(patience);
+}
+
 /// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
-/// SIGTERM or SIGKILL is over 1.3 s after the first failure. Lifetime: everything it is given outlives it.
-/// Threads: the loop's.
+/// SIGTERM or SIGKILL is over 1.3 s after the first failure, 6 s where they compute on devices. Lifetime: everything it
+/// is given outlives it. Threads: the loop's.
 class Supervisor {
  public:
   /// @param changed is set by the forwarder and the coordination
@@ -40691,7 +41025,8 @@ class Supervisor {
       note_stopped(now);
       take_news(now);
       act(plan_.due(now));
-      if (killed_at_ && now - *killed_at_ > unkillable_patience) {
+      say_waiting(now);
+      if (killed_at_ && now - *killed_at_ > plan_.dying()) {
         break;  // a process that the kernel holds; it dies when it is let go
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
@@ -40709,11 +41044,19 @@ class Supervisor {
   bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
 
  private:
-  static constexpr std::chrono::milliseconds unkillable_patience{300};
+  static constexpr std::chrono::milliseconds unkillable_orphans{300};
+
+  /// Once, where a killed process takes longer than most.
+  void say_waiting(Deadline::Clock::time_point now) {
+    if (killed_at_ && !said_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
+      said_waiting_ = true;
+      log(LogLevel::warning, waiting_text(workers_->running(), plan_.dying()));
+    }
+  }
 
   /// What the workers left in their groups has been killed, and becomes this process's children one by one.
   async::Task<void> bury_orphans() {
-    const Deadline deadline = Deadline::after(unkillable_patience);
+    const Deadline deadline = Deadline::after(unkillable_orphans);
     while (!workers_->groups_are_gone() && !deadline.passed()) {
       co_await loop_->sleep_for(std::chrono::milliseconds(1));
       static_cast<void>(workers_->reap());
@@ -40776,6 +41119,7 @@ class Supervisor {
   StopPlan plan_;
   StoppedWorkers stopped_;
   int stops_noted_ = 0;
+  bool said_waiting_ = false;
   std::vector<WorkerEnd> ends_;
   std::optional<Deadline::Clock::time_point> killed_at_;
 };
@@ -40990,6 +41334,7 @@ struct NodeJobOptions {
   std::chrono::nanoseconds formation = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = StopPlan::default_stop_grace;
+  EndingPace pace{};
   std::optional<std::string> host_id;
   std::string job;                           ///< its name, by which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
@@ -41115,6 +41460,12 @@ inline NodeJobOptions node_job_options(Flags flags, const identity::Environment&
   options.max_restarts = flags.max_restarts;
   options.formation = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  if (visible_devices != nullptr) {
+    options.pace.settle = pace_with_devices.settle;
+    if (options.max_restarts > 0) {  // the next attempt needs the memory
+      options.pace.dying = pace_with_devices.dying;
+    }
+  }
   options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", StopPlan::default_stop_grace);
   options.host_id = variables.text("DTRAIN_HOST_ID");
   options.secret = detail::secret_of_nodes(variables, options);
@@ -41314,7 +41665,7 @@ class NodeJob {
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
       co_await attempt->start();
       async::Task<NodeEnd> supervising =
-          attempt->supervise(StopPlan(options_.stop_grace), options_.liveness, host_.name);
+          attempt->supervise(StopPlan(options_.stop_grace, options_.pace), options_.liveness, host_.name);
       end = co_await std::move(supervising);
     }
     end.node = plan.node_rank;
