@@ -130,7 +130,8 @@ class Entrance {
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      const bool is_final = !is_elsewhere_ || !net::why_no_name(address_.host).empty();
+      const bool is_address = net::Endpoint::from_numeric(address_.host, address_.port).has_value();
+      const bool is_final = !is_elsewhere_ || (!is_address && !net::why_no_name(address_.host).empty());
       if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
         throw;
       }
