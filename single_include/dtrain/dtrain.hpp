@@ -15604,7 +15604,7 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// NCCL with options of its own: `NcclWith<NcclOptions{.max_ctas = 8}>`; the communication stream has high priority.
 /// Every call to NCCL returns at once and ends by a deadline; a rank that fails ends the others. Each channel has a
-/// communicator and a thread that watches it. An average is NCCL's own, of floating-point elements; those of 16 and
+/// communicator and two threads that watch it. An average is NCCL's own, of floating-point elements; those of 16 and
 /// 8 bits are added up in their own precision, and a NaN need not survive min and max. For an average of those of 16
 /// bits each element is first multiplied by 1 / ranks, rounded to its type, so that over a number of ranks that is no
 /// power of two all averages are off by one factor (bf16 over 3, 6 or 12 ranks +0.2 %). Floats of 8 bits are reduced
@@ -33023,7 +33023,8 @@ class Entrance {
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      const bool is_final = !is_elsewhere_ || !net::why_no_name(address_.host).empty();
+      const bool is_address = net::Endpoint::from_numeric(address_.host, address_.port).has_value();
+      const bool is_final = !is_elsewhere_ || (!is_address && !net::why_no_name(address_.host).empty());
       if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
         throw;
       }
