@@ -51,7 +51,7 @@ struct TopologyRank {
     members.node_count = static_cast<int>(std::max<std::size_t>(1, std::set(node_of.begin(), node_of.end()).size()));
     members.host = "host-" + std::to_string(rank);
     members.job = "test";
-    return {members, "group", FakeStore(job, rank), job->latch(rank), timeout, {}, accumulate};
+    return {members, "group", FakeStore(job, rank), job->latch(rank), timeout, {}, {}, accumulate};
   }
 
   std::shared_ptr<dtrain::FailureLatch> latch;
