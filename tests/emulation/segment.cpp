@@ -95,7 +95,7 @@ bool has_ended(int process) noexcept {
   if (descriptor < 0) return errno == ESRCH;
   pollfd ended{descriptor, POLLIN, 0};
   const bool has = ::poll(&ended, 1, 0) == 1;
-  ::close(descriptor);
+  ::syscall(SYS_close, descriptor);  // as in close_segment
   return has;
 }
 

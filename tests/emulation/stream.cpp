@@ -138,11 +138,25 @@ void Stream::run() noexcept {
     item->work();
     item->work = nullptr;  // what it holds goes before it counts as done
     completed_.fetch_add(1, std::memory_order_release);
+    is_marked_.store(false, std::memory_order_release);
     ring(completion_bell_);
   }
   while (!is_let_go_.load(std::memory_order_acquire))
     std::this_thread::yield();
   delete this;
+}
+
+void Stream::enqueue_mark(Record* mark) {
+  enqueue_beyond([this, mark] {
+    is_marked_.store(true, std::memory_order_relaxed);
+    mark->complete();
+  });
+}
+
+bool Stream::has_nothing_to_do() const noexcept {
+  const bool is_at_mark = is_marked_.load(std::memory_order_acquire);
+  return is_complete() ||
+         (is_at_mark && issued_.load(std::memory_order_relaxed) - completed_.load(std::memory_order_acquire) == 1);
 }
 
 bool Stream::is_complete() const noexcept {
@@ -199,7 +213,7 @@ void block_until_device_complete(int device) noexcept {
     for (Stream* stream : registry().streams) {
       if (stream->device() != device || stream->is_complete()) continue;
       marks.push_back(new_record());
-      stream->enqueue_beyond([mark = marks.back()] { mark->complete(); });
+      stream->enqueue_mark(marks.back());
     }
     for (const auto& [where, last] : registry().ended) {
       if (where == device) marks.push_back(last);
@@ -212,7 +226,7 @@ void block_until_device_complete(int device) noexcept {
 bool is_device_complete(int device) noexcept {
   const std::lock_guard lock(registry().mutex);
   return std::all_of(registry().streams.begin(), registry().streams.end(),
-                     [&](const Stream* each) { return each->device() != device || each->is_complete(); });
+                     [&](const Stream* each) { return each->device() != device || each->has_nothing_to_do(); });
 }
 
 void block_while_driver_is_held(int device) noexcept {

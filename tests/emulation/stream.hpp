@@ -11,6 +11,7 @@
 namespace emulation {
 
 class Capture;
+struct Record;
 
 using Work = std::function<void()>;
 /// Called by the thread that issues, each time the work is issued: once, or at each launch of a graph.
@@ -34,7 +35,12 @@ class Stream {
   /// Enqueues the work, or notes it in the graph that is being captured.
   void submit(MakeWork make);
 
+  /// Completes the record when everything enqueued before has been done.
+  void enqueue_mark(Record* mark);
+
   bool is_complete() const noexcept;
+  /// Also where the stream is just coming back from a mark, the last thing that it was given.
+  bool has_nothing_to_do() const noexcept;
   /// Blocking: until everything enqueued before has been done.
   void block_until_complete() const noexcept;
 
@@ -73,6 +79,7 @@ class Stream {
   std::atomic<bool> is_let_go_{false};  // nobody else will touch the stream
   std::atomic<std::uint64_t> issued_{0};
   std::atomic<std::uint64_t> completed_{0};
+  std::atomic<bool> is_marked_{false};  // what runs is a mark, which is done
   mutable std::atomic<std::uint32_t> completion_bell_{0};
 };
 
