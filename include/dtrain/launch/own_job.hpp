@@ -28,9 +28,8 @@ struct OwnJob {
 /// MPICH's mpiexec gives its job no name that a process can see, but all of its proxies call it at one address.
 /// @param command as Starter has it. @returns "hydra=host-a:43789"; nothing for what is none of its proxies
 inline std::optional<std::string> hydra_job(std::string_view command) {
-  constexpr std::string_view flag("--control-port\0", 15);
-  const std::size_t at = command.find(flag);
-  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + flag.size());
+  const std::size_t at = command.find(hydra_proxy_flag);
+  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
   const std::string_view address = rest.substr(0, rest.find('\0'));
   return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
 }
@@ -51,9 +50,11 @@ inline OwnJob own_job(const identity::Variables& variables, const identity::Proc
   origin.build = own_build();
   struct ::stat space {};
   origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
-  const std::optional<std::string> rank = variables.text(who.rank_variable);
+  // torchrun's agent may have a RANK of its own, the node's, but no run id.
+  const std::string own_variable = who.elastic ? "TORCHELASTIC_RUN_ID" : who.rank_variable;
+  const std::optional<std::string> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
-      starter_of(files, ::getppid(), rank ? who.rank_variable + "=" + *rank : std::string());
+      starter_of(files, ::getppid(), own_value ? own_variable + "=" + *own_value : std::string());
   if (starter) {
     origin.starter = starter->process;
     origin.starter_began = starter->began;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/machine_files.hpp"
@@ -71,8 +72,12 @@ inline bool has_entry(std::string_view block, std::string_view entry) {
 
 }  // namespace detail
 
+/// What a proxy of MPICH's mpiexec has on its command line.
+inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
+
 /// A wrapper script that a launcher starts for each rank has the rank's variable in its environment; what starts the
-/// wrappers has not. Nothing where /proc does not tell.
+/// wrappers has not, but for a proxy of MPICH's that another launcher started as its rank. Nothing where /proc does not
+/// tell.
 /// @param parent of this process; 0 is outside its PID namespace
 /// @param rank_entry "PMI_RANK=3"; empty: the parent itself is meant
 inline std::optional<Starter> starter_of(const MachineFiles& files, std::int64_t parent,
@@ -88,8 +93,9 @@ inline std::optional<Starter> starter_of(const MachineFiles& files, std::int64_t
     }
     const std::string environment =
         rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
-    if (!detail::has_entry(environment, rank_entry)) {
-      return Starter{process, status->began, status->name, files.text(folder + "/cmdline").value_or("")};
+    std::string command = files.text(folder + "/cmdline").value_or("");
+    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
+      return Starter{process, status->began, status->name, std::move(command)};
     }
     process = status->parent;
   }

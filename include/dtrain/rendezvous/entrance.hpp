@@ -88,9 +88,10 @@ class Entrance {
         co_return std::move(entered);
       }
       if (Deadline::Clock::now() + delay >= deadline_.instant()) {
-        throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+        throw timed_out((refused_by_.empty() ? in_vain_ : refused_by_) +
+                        "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
       }
-      notice.note(in_vain_);
+      notice.note(refused_by_.empty() ? in_vain_ : refused_by_);
       is_again = has_called_ && !is_again;
       if (is_again) {  // a store that took the Join waits for this rank, for its grace
         co_await loop_->sleep_for(backoff_.first);
@@ -136,6 +137,9 @@ class Entrance {
         throw;
       }
       in_vain_ = error.what();
+      if (error.code() == make_error_code(Errc::refused)) {
+        refused_by_ = in_vain_;
+      }
     }
     co_return in;
   }
@@ -204,6 +208,7 @@ class Entrance {
   std::string doing_;
   Deadline deadline_;
   std::string in_vain_;
+  std::string refused_by_;  ///< what a store said that is another job's: the last of several ports tells less
   net::Backoff backoff_;
   bool has_called_ = false;   ///< the last try ended after its Join was sent
   bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store

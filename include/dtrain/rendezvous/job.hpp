@@ -24,10 +24,10 @@ class Job {
  public:
   /// @param id of this start of the job, which every rank gets
   /// @param job its name, and `opener` the rank that opens its store: with them all others are compared
-  Job(int world_size, std::string owner, std::string id, const Limits& limits, std::string job = {},
+  Job(int world_size, std::string owner, std::string id, const Limits& limits, const std::string& job = {},
       StoreOpener opener = {})
       : id_(std::move(id)),
-        members_(owner, std::move(job), std::move(opener)),
+        members_(owner, job, std::move(opener)),
         seats_(world_size, std::move(owner)),
         desk_(world_size, limits, effects_) {}
   Job(const Job&) = delete;

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/printable.hpp"
 #include "dtrain/rendezvous/job_options.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/seats.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -14,10 +16,10 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// The names of jobs are always compared; what started a process, and its program, where a rank opened the store.
 class JobMembers {
  public:
-  JobMembers(const std::string& owner, std::string job, StoreOpener opener)
+  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
         opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
-                std::move(job), std::move(opener.host_id), std::move(opener.origin)} {}
+                as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
 
   bool has_opener() const noexcept { return process_ != 0; }
 
@@ -48,6 +50,13 @@ class JobMembers {
   }
 
  private:
+  /// A name as those who join are heard to say it.
+  static std::string as_received(const std::string& name) {
+    std::string shown = printable(std::string(cut(name, max_name_bytes)));
+    shown.resize(cut(shown, max_name_bytes).size());
+    return shown;
+  }
+
   static JobMember member_of(const Join& join) { return {who(join), join.job, join.facts.host_id, join.origin}; }
 
   std::int64_t process_;

@@ -133,11 +133,10 @@ class KeySpace {
     return true;
   }
 
-  /// A take of the key was answered: it is erased with the last of `readers`. @pre it exists, or was taken too often
+  /// A take of the key was answered: it is erased with the last of `readers`. Nothing where it is gone already.
   void take(const std::string& key, std::int64_t readers) {
-    if (++taken_[key] >= readers) {
+    if (values_.contains(key) && ++taken_[key] >= readers) {
       erase(key);
-      taken_.erase(key);
     }
   }
 

@@ -102,6 +102,7 @@ class Line : public std::enable_shared_from_this<Line> {
 
  private:
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t most_unserved = std::size_t{1} << 16;  ///< frames; a rank has far fewer requests open
   static constexpr std::chrono::milliseconds linger{1000};
   static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
 
@@ -197,12 +198,15 @@ class Line : public std::enable_shared_from_this<Line> {
       }
       return is_possible;
     }
+    if (frame.empty()) {
+      return false;  // no message is empty
+    }
     if (unserved_.empty() && !lacks_room()) {
       return serve(frame);
     }
     unserved_bytes_ += frame.size();
     unserved_.push_back(std::move(frame));
-    return unserved_bytes_ <= max_unacknowledged_bytes;
+    return unserved_bytes_ <= max_unacknowledged_bytes && unserved_.size() <= most_unserved;
   }
 
   bool serve(std::span<const std::byte> frame) {

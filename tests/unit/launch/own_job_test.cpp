@@ -4,9 +4,12 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "dtrain/identity/resolve.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace identity = dtrain::identity;
 using dtrain::launch::hydra_job;
@@ -38,4 +41,21 @@ TEST_CASE("a rank of several says what started it and what it runs, one alone no
   const OwnJob alone = own_job(identity::Variables({}), identity::process_identity({}));
   CHECK(alone.name.empty());
   CHECK(alone.origin == dtrain::rendezvous::Origin());
+}
+
+TEST_CASE("torchrun's agent is its ranks' starter, also where it has the RANK of its node") {
+  const support::TemporaryDirectory root;
+  const std::string folder = root.path + "/proc/" + std::to_string(::getppid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/stat") << ::getppid()
+                                  << " (torchrun) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n";
+  std::ofstream(folder + "/environ") << std::string("RANK=0\0WORLD_SIZE=1\0", 20);
+  const identity::Environment environment{
+      {"RANK", "0"},       {"WORLD_SIZE", "2"},       {"LOCAL_RANK", "0"},       {"MASTER_ADDR", "h"},
+      {"GROUP_RANK", "0"}, {"GROUP_WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "none"}};
+  const OwnJob job = own_job(identity::Variables(environment), identity::process_identity(environment),
+                             dtrain::launch::MachineFiles(root.path));
+  CHECK(job.origin.one_starter);
+  CHECK(job.origin.starter == ::getppid());
+  CHECK(job.origin.starter_name == "torchrun");
 }

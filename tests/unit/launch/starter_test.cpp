@@ -55,6 +55,16 @@ TEST_CASE("the starter is the nearest process above the rank that has not the ra
   CHECK(starter_of(processes.files(), 8, "")->name == "a (strange) name");
 }
 
+TEST_CASE("a proxy of MPICH's is the starter, also where another launcher gave it a rank") {
+  Processes processes;
+  processes.add(6, 1, "slurmstepd", entries("PATH=/bin", "A=b"));
+  processes.add(7, 6, "hydra_pmi_proxy", entries("PMI_RANK=0", "A=b"), entries("--control-port", "host-a:43789"));
+  processes.add(8, 7, "bash", entries("PMI_RANK=0", "A=b"));
+  const auto found = starter_of(processes.files(), 8, "PMI_RANK=0");
+  REQUIRE(found);
+  CHECK(found->process == 7);
+}
+
 TEST_CASE("what /proc does not tell is not known") {
   Processes processes;
   CHECK_FALSE(starter_of(processes.files(), 9, "RANK=0"));  // hidden
