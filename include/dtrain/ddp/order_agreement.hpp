@@ -80,6 +80,7 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
 /// Gives `replanning` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
 template <class Group>
 void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
+  replanning.ranks_on_host = group.local_world_size();
   const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
   replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
     if (group.rank() != 0 || group.world_size() == 1) return;

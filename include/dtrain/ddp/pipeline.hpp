@@ -140,7 +140,7 @@ class Pipeline {
     if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
       return;  // as was foreseen: there is no need of memory for another copy of all gradients
     }
-    move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind);
+    move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind, replanning.ranks_on_host);
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
     queue_.plan(parameter_counts(plan_));

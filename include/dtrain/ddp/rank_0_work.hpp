@@ -56,7 +56,8 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      return store.take_blocking(key, group.world_size() - 1, Deadline::after(group.timeout()));
+      static_cast<void>(store.get_blocking(key, Deadline::after(group.timeout())));
+      break;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning, "rank " + std::to_string(group.members().rank_in_job()) + ": after " +
@@ -65,6 +66,7 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
                                  "; this rank waits as long as that one is alive");
     }
   }
+  return store.take_blocking(key, group.world_size() - 1);  // once: it counts those who have taken it
 }
 
 /// Runs `work()` on rank 0 and gives every rank its result or its Error, which says where it happened.

@@ -17,17 +17,17 @@ struct Block {
   std::size_t target = 0;  ///< where it is to begin; the order of the targets is the wanted one
 };
 
+namespace detail {
+
 /// A merge sort that rotates instead of copying aside: of n blocks each byte is moved about log(n) times where they are
 /// in disorder, and not at all where they are in order.
-/// `copy(to, from, bytes)` copies between ranges that do not overlap, blocking.
 template <class Copy>
 class Rearrangement {
  public:
-  /// @param scratch through which two ranges are exchanged; any size but 0
-  Rearrangement(std::byte* base, std::span<Block> blocks, std::span<std::byte> scratch, Copy copy)
-      : blocks_(blocks), scratch_(scratch), copy_(std::move(copy)) {
-    sort(0, blocks.size(), base);
-  }
+  Rearrangement(std::span<Block> blocks, std::span<std::byte> scratch, Copy copy)
+      : blocks_(blocks), scratch_(scratch), copy_(std::move(copy)) {}
+
+  void run(std::byte* base) { sort(0, blocks_.size(), base); }
 
  private:
   std::size_t bytes_of(std::size_t first, std::size_t last) const noexcept {
@@ -101,5 +101,15 @@ class Rearrangement {
   std::span<std::byte> scratch_;
   Copy copy_;
 };
+
+}  // namespace detail
+
+/// Brings `blocks`, which follow each other from `base` on, into the order of their targets.
+/// @param scratch through which two ranges are exchanged; any size but 0
+/// @param copy `copy(to, from, bytes)` copies between ranges that do not overlap, blocking
+template <class Copy>
+void rearrange(std::byte* base, std::span<Block> blocks, std::span<std::byte> scratch, Copy copy) {
+  detail::Rearrangement<Copy>(blocks, scratch, std::move(copy)).run(base);
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp

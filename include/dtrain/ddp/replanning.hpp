@@ -30,6 +30,7 @@ struct Replanning {
   /// Given this rank's order, when its last gradient is ready: what others wait for in `agree` is not to wait for this
   /// rank's finish(), which may itself wait for them in another channel. Blocking: no. May be empty.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
+  int ranks_on_host = 1;  ///< that move their gradients at the same time
 };
 
 /// The plan of the same gradients for another order.
@@ -43,12 +44,18 @@ inline BucketPlan plan_again(const BucketPlan& plan, std::span<const GradientSiz
 }
 
 /// Host memory on the way of gradients from one place to another: for all of them where that can be had, else for some.
-struct Scratch {
+struct PassingMemory {
+  /// @param sharers ranks that take as much of the host's memory at the same time
   /// @throws std::bad_alloc where there is not even a page
-  explicit Scratch(std::size_t wanted) : bytes(wanted) {
+  PassingMemory(std::size_t wanted, int sharers) : bytes(wanted) {
     constexpr std::size_t least = 4096;
-    const std::uint64_t available = backend::shared_memory::available_memory_bytes();
-    while (bytes > least && (bytes > available || !try_allocate())) {
+    constexpr std::size_t passable = std::size_t{16} << 20;  // more of less than all would be no faster
+    const std::uint64_t available =
+        backend::shared_memory::available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+    if (bytes > available || !try_allocate()) {
+      bytes = std::min(bytes, passable);
+    }
+    while (!memory && bytes > least && (bytes > available || !try_allocate())) {
       bytes /= 2;
     }
     if (!memory) {
@@ -85,18 +92,19 @@ inline std::vector<Block> blocks_of(const GradientTable& gradients, const Bucket
 /// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
 /// Where that is, too, they are moved within the arena, which takes longer.
 /// @param flow copies and clears; `wait` is what it waits with
+/// @param sharers ranks of this host that do so at the same time
 template <class Flow, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Flow& flow, Wait&& wait,
-                    const std::function<void(std::size_t, const TensorView&)>& bind) {
+                    const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
   const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) { flow.copy(to, from, bytes, wait); };
-  const Scratch scratch(plan.arena_bytes);
+  const PassingMemory scratch(plan.arena_bytes, sharers);
   const bool holds_all = scratch.bytes == plan.arena_bytes;
   if (holds_all) {
     copy(scratch.memory.get(), arena, plan.arena_bytes);
     flow.clear(arena, plan.arena_bytes);
   } else {
     std::vector<Block> blocks = blocks_of(gradients, plan, arena);
-    Rearrangement(arena, blocks, std::span(scratch.memory.get(), scratch.bytes), copy);
+    rearrange(arena, std::span(blocks), std::span(scratch.memory.get(), scratch.bytes), copy);
   }
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
     const GradientSlot before = gradients[parameter];

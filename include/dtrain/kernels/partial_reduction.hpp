@@ -28,10 +28,9 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 /// A rank combines contributions, which are ranks' elements as they are, and partial results of other ranks, of
 /// type(), to a partial result, or at the end to the result, of the elements' type again.
 ///
-/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is combined for the first
-/// time,
-///   so that no partial result is larger than the largest contribution. Every combination has one rounding for each
-///   product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
+/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined, so that,
+///   up to roundings, no partial result is larger than the largest contribution. Every combination has one rounding for
+///   each product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
 /// - Average of i32 and u8: partial results are 64-bit sums; the end is the exact sum divided, truncated toward zero.
 ///   Of i64: the partial results are taken modulo 2^64, and the last combination's exact sum is divided.
 /// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.

@@ -25,7 +25,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// but the 8-bit floats, which backends refuse, has every operation:
 ///
 /// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources, or where that is not
-///   finite the sum of the elements each times it: so an average of finite elements is finite.
+///   finite the sum of the elements each times it: so an average of finite elements is finite, up to roundings.
 /// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.

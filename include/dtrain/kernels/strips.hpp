@@ -66,8 +66,12 @@ template <class Arithmetic>
 using Strip = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                  Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
+/// Finishes a strip of averages some of which are not finite, because their sums, a source or an average is not: these
+/// become the sum of the sources each times the factor, which is finite where all sources are and stay below the
+/// largest value by its roundings. Rare: a function of its own, for any processor.
 template <class Careful>
-void average_beyond_sum(const Work& work, std::size_t offset, std::byte* strip, std::size_t bytes) noexcept;
+DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const Work& work, std::size_t offset,
+                                                                   std::byte* strip, std::size_t bytes) noexcept;
 
 /// Reduces whole strips of an `Inner` arithmetic. Everything of one is read before anything of it is written, so that a
 /// target may be a source.
@@ -104,12 +108,8 @@ DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
   }
 }
 
-/// Finishes a strip of averages some of which are not finite, because their sums, a source or an average is not: these
-/// become the sum of the sources each times the factor, which is finite where all sources are. Rare: a function of its
-/// own, for any processor.
 template <class Careful>
-DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const Work& work, std::size_t offset,
-                                                                   std::byte* strip, std::size_t bytes) noexcept {
+void average_beyond_sum(const Work& work, std::size_t offset, std::byte* strip, std::size_t bytes) noexcept {
   using Lane = typename Careful::Lane;
   const std::byte* sources[Work::most_sources];
   double weights[Work::most_sources];

@@ -109,7 +109,8 @@ class HierarchicalReduction {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
     const bool of_averages = averages && kernels::is_float(output.dtype) && alike() && !reduction.widens();
-    const bool apart = reduction.widens() || (averages && kernels::is_float(output.dtype) && !alike());
+    const bool apart = reduction.widens();
+    const bool scaled = apart || (averages && kernels::is_float(output.dtype) && !alike());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
     const std::size_t length = lane_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.lanes);
@@ -126,10 +127,10 @@ class HierarchicalReduction {
         return true;
       }
       const ConstBufferView own = view_of(input, segment(index));
-      if (apart) {
+      if (scaled) {
         reduction.begin(own.data, partials(index).data, own.count);
       }
-      return reduce_in_node(apart ? partials(index) : own, partials(index), plain);
+      return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
     };
     bool serves = reduce(0);
     for (std::size_t index = 0; serves && index < segments; ++index) {

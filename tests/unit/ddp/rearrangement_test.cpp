@@ -12,7 +12,6 @@
 namespace {
 
 using dtrain::ddp::Block;
-using dtrain::ddp::Rearrangement;
 
 /// Blocks of these sizes, each filled with its number, and what they are to become.
 struct Memory {
@@ -35,7 +34,7 @@ struct Memory {
       moved += bytes;
       std::memmove(to, from, bytes);
     };
-    Rearrangement(held.data(), std::span(blocks), std::span(scratch), copy);
+    dtrain::ddp::rearrange(held.data(), std::span(blocks), std::span(scratch), copy);
   }
 
   std::vector<Block> blocks;

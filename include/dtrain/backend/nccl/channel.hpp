@@ -104,7 +104,8 @@ class Channel {
     sight.looked = true;
     const WatchRing::View view = ring_.seen();
     sight.device = view.failure;
-    if (view.running && view.since < latest) {
+    const bool is_fresh = !asking_since || *asking_since > Deadline::Clock::now() - std::chrono::seconds(1);
+    if (is_fresh && view.running && view.since < latest) {
       sight.overdue = *view.running;
     }
     sight.state = state_of(turn);

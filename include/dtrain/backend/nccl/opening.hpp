@@ -132,10 +132,15 @@ inline void split_blocking(Channel& whole, Channel& part, int color, int key, De
     std::this_thread::sleep_for(
         std::chrono::microseconds(100));  // NVIDIA/nccl#1472: a moment behind the parent's state
   }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    whole.fate.check();
+    throw Error(Errc::timeout, "ncclCommSplit for channel '" + part.context.name +
+                                   "' had not given a communicator by the deadline; " + advice(part))
+        .with_rank(part.context.reporting_rank());
+  }
   Gate::Turn turn = part.gate.enter();
   part.gate.adopt(turn, written.exchange(nullptr, std::memory_order_acquire));
-  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : ncclSuccess, "ncclCommSplit",
-                  deadline);
+  settle_or_throw(part, turn, ncclSuccess, "ncclCommSplit", deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
