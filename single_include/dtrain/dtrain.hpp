@@ -2707,8 +2707,12 @@ template <class Arithmetic>
 using Strip = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                  Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
+/// Finishes a strip of averages some of which are not finite, because their sums, a source or an average is not: these
+/// become the sum of the sources each times the factor, which is finite where all sources are and stay below the
+/// largest value by its roundings. Rare: a function of its own, for any processor.
 template <class Careful>
-void average_beyond_sum(const Work& work, std::size_t offset, std::byte* strip, std::size_t bytes) noexcept;
+DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const Work& work, std::size_t offset,
+                                                                   std::byte* strip, std::size_t bytes) noexcept;
 
 /// Reduces whole strips of an `Inner` arithmetic. Everything of one is read before anything of it is written, so that a
 /// target may be a source.
@@ -2745,12 +2749,8 @@ DTRAIN_ALWAYS_INLINE void reduce_strips(const Work& work) noexcept {
   }
 }
 
-/// Finishes a strip of averages some of which are not finite, because their sums, a source or an average is not: these
-/// become the sum of the sources each times the factor, which is finite where all sources are. Rare: a function of its
-/// own, for any processor.
 template <class Careful>
-DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const Work& work, std::size_t offset,
-                                                                   std::byte* strip, std::size_t bytes) noexcept {
+void average_beyond_sum(const Work& work, std::size_t offset, std::byte* strip, std::size_t bytes) noexcept {
   using Lane = typename Careful::Lane;
   const std::byte* sources[Work::most_sources];
   double weights[Work::most_sources];
@@ -2963,7 +2963,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// but the 8-bit floats, which backends refuse, has every operation:
 ///
 /// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources, or where that is not
-///   finite the sum of the elements each times it: so an average of finite elements is finite.
+///   finite the sum of the elements each times it: so an average of finite elements is finite, up to roundings.
 /// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
@@ -3098,10 +3098,9 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 /// A rank combines contributions, which are ranks' elements as they are, and partial results of other ranks, of
 /// type(), to a partial result, or at the end to the result, of the elements' type again.
 ///
-/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is combined for the first
-/// time,
-///   so that no partial result is larger than the largest contribution. Every combination has one rounding for each
-///   product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
+/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined, so that,
+///   up to roundings, no partial result is larger than the largest contribution. Every combination has one rounding for
+///   each product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
 /// - Average of i32 and u8: partial results are 64-bit sums; the end is the exact sum divided, truncated toward zero.
 ///   Of i64: the partial results are taken modulo 2^64, and the last combination's exact sum is divided.
 /// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
@@ -14129,7 +14128,8 @@ class Channel {
     sight.looked = true;
     const WatchRing::View view = ring_.seen();
     sight.device = view.failure;
-    if (view.running && view.since < latest) {
+    const bool is_fresh = !asking_since || *asking_since > Deadline::Clock::now() - std::chrono::seconds(1);
+    if (is_fresh && view.running && view.since < latest) {
       sight.overdue = *view.running;
     }
     sight.state = state_of(turn);
@@ -14517,10 +14517,15 @@ inline void split_blocking(Channel& whole, Channel& part, int color, int key, De
     std::this_thread::sleep_for(
         std::chrono::microseconds(100));  // NVIDIA/nccl#1472: a moment behind the parent's state
   }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    whole.fate.check();
+    throw Error(Errc::timeout, "ncclCommSplit for channel '" + part.context.name +
+                                   "' had not given a communicator by the deadline; " + advice(part))
+        .with_rank(part.context.reporting_rank());
+  }
   Gate::Turn turn = part.gate.enter();
   part.gate.adopt(turn, written.exchange(nullptr, std::memory_order_acquire));
-  settle_or_throw(part, turn, turn.communicator() == nullptr ? ncclInternalError : ncclSuccess, "ncclCommSplit",
-                  deadline);
+  settle_or_throw(part, turn, ncclSuccess, "ncclCommSplit", deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -17711,7 +17716,8 @@ class HierarchicalReduction {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
     const bool of_averages = averages && kernels::is_float(output.dtype) && alike() && !reduction.widens();
-    const bool apart = reduction.widens() || (averages && kernels::is_float(output.dtype) && !alike());
+    const bool apart = reduction.widens();
+    const bool scaled = apart || (averages && kernels::is_float(output.dtype) && !alike());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
     const std::size_t length = lane_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.lanes);
@@ -17728,10 +17734,10 @@ class HierarchicalReduction {
         return true;
       }
       const ConstBufferView own = view_of(input, segment(index));
-      if (apart) {
+      if (scaled) {
         reduction.begin(own.data, partials(index).data, own.count);
       }
-      return reduce_in_node(apart ? partials(index) : own, partials(index), plain);
+      return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
     };
     bool serves = reduce(0);
     for (std::size_t index = 0; serves && index < segments; ++index) {
@@ -18637,8 +18643,12 @@ inline bool has_entry(std::string_view block, std::string_view entry) {
 
 }  // namespace detail
 
+/// What a proxy of MPICH's mpiexec has on its command line.
+inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
+
 /// A wrapper script that a launcher starts for each rank has the rank's variable in its environment; what starts the
-/// wrappers has not. Nothing where /proc does not tell.
+/// wrappers has not, but for a proxy of MPICH's that another launcher started as its rank. Nothing where /proc does not
+/// tell.
 /// @param parent of this process; 0 is outside its PID namespace
 /// @param rank_entry "PMI_RANK=3"; empty: the parent itself is meant
 inline std::optional<Starter> starter_of(const MachineFiles& files, std::int64_t parent,
@@ -18654,8 +18664,9 @@ inline std::optional<Starter> starter_of(const MachineFiles& files, std::int64_t
     }
     const std::string environment =
         rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
-    if (!detail::has_entry(environment, rank_entry)) {
-      return Starter{process, status->began, status->name, files.text(folder + "/cmdline").value_or("")};
+    std::string command = files.text(folder + "/cmdline").value_or("");
+    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
+      return Starter{process, status->began, status->name, std::move(command)};
     }
     process = status->parent;
   }
@@ -18680,9 +18691,8 @@ struct OwnJob {
 /// MPICH's mpiexec gives its job no name that a process can see, but all of its proxies call it at one address.
 /// @param command as Starter has it. @returns "hydra=host-a:43789"; nothing for what is none of its proxies
 inline std::optional<std::string> hydra_job(std::string_view command) {
-  constexpr std::string_view flag("--control-port\0", 15);
-  const std::size_t at = command.find(flag);
-  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + flag.size());
+  const std::size_t at = command.find(hydra_proxy_flag);
+  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
   const std::string_view address = rest.substr(0, rest.find('\0'));
   return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
 }
@@ -18703,9 +18713,11 @@ inline OwnJob own_job(const identity::Variables& variables, const identity::Proc
   origin.build = own_build();
   struct ::stat space {};
   origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
-  const std::optional<std::string> rank = variables.text(who.rank_variable);
+  // torchrun's agent may have a RANK of its own, the node's, but no run id.
+  const std::string own_variable = who.elastic ? "TORCHELASTIC_RUN_ID" : who.rank_variable;
+  const std::optional<std::string> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
-      starter_of(files, ::getppid(), rank ? who.rank_variable + "=" + *rank : std::string());
+      starter_of(files, ::getppid(), own_value ? own_variable + "=" + *own_value : std::string());
   if (starter) {
     origin.starter = starter->process;
     origin.starter_began = starter->began;
@@ -20540,7 +20552,8 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      return store.take_blocking(key, group.world_size() - 1, Deadline::after(group.timeout()));
+      static_cast<void>(store.get_blocking(key, Deadline::after(group.timeout())));
+      break;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning, "rank " + std::to_string(group.members().rank_in_job()) + ": after " +
@@ -20549,6 +20562,7 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
                                  "; this rank waits as long as that one is alive");
     }
   }
+  return store.take_blocking(key, group.world_size() - 1);  // once: it counts those who have taken it
 }
 
 /// Runs `work()` on rank 0 and gives every rank its result or its Error, which says where it happened.
@@ -20762,17 +20776,17 @@ struct Block {
   std::size_t target = 0;  ///< where it is to begin; the order of the targets is the wanted one
 };
 
+namespace detail {
+
 /// A merge sort that rotates instead of copying aside: of n blocks each byte is moved about log(n) times where they are
 /// in disorder, and not at all where they are in order.
-/// `copy(to, from, bytes)` copies between ranges that do not overlap, blocking.
 template <class Copy>
 class Rearrangement {
  public:
-  /// @param scratch through which two ranges are exchanged; any size but 0
-  Rearrangement(std::byte* base, std::span<Block> blocks, std::span<std::byte> scratch, Copy copy)
-      : blocks_(blocks), scratch_(scratch), copy_(std::move(copy)) {
-    sort(0, blocks.size(), base);
-  }
+  Rearrangement(std::span<Block> blocks, std::span<std::byte> scratch, Copy copy)
+      : blocks_(blocks), scratch_(scratch), copy_(std::move(copy)) {}
+
+  void run(std::byte* base) { sort(0, blocks_.size(), base); }
 
  private:
   std::size_t bytes_of(std::size_t first, std::size_t last) const noexcept {
@@ -20847,6 +20861,16 @@ class Rearrangement {
   Copy copy_;
 };
 
+}  // namespace detail
+
+/// Brings `blocks`, which follow each other from `base` on, into the order of their targets.
+/// @param scratch through which two ranges are exchanged; any size but 0
+/// @param copy `copy(to, from, bytes)` copies between ranges that do not overlap, blocking
+template <class Copy>
+void rearrange(std::byte* base, std::span<Block> blocks, std::span<std::byte> scratch, Copy copy) {
+  detail::Rearrangement<Copy>(blocks, scratch, std::move(copy)).run(base);
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/replanning.hpp
@@ -20866,6 +20890,7 @@ struct Replanning {
   /// Given this rank's order, when its last gradient is ready: what others wait for in `agree` is not to wait for this
   /// rank's finish(), which may itself wait for them in another channel. Blocking: no. May be empty.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
+  int ranks_on_host = 1;  ///< that move their gradients at the same time
 };
 
 /// The plan of the same gradients for another order.
@@ -20879,12 +20904,18 @@ inline BucketPlan plan_again(const BucketPlan& plan, std::span<const GradientSiz
 }
 
 /// Host memory on the way of gradients from one place to another: for all of them where that can be had, else for some.
-struct Scratch {
+struct PassingMemory {
+  /// @param sharers ranks that take as much of the host's memory at the same time
   /// @throws std::bad_alloc where there is not even a page
-  explicit Scratch(std::size_t wanted) : bytes(wanted) {
+  PassingMemory(std::size_t wanted, int sharers) : bytes(wanted) {
     constexpr std::size_t least = 4096;
-    const std::uint64_t available = backend::shared_memory::available_memory_bytes();
-    while (bytes > least && (bytes > available || !try_allocate())) {
+    constexpr std::size_t passable = std::size_t{16} << 20;  // more of less than all would be no faster
+    const std::uint64_t available =
+        backend::shared_memory::available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+    if (bytes > available || !try_allocate()) {
+      bytes = std::min(bytes, passable);
+    }
+    while (!memory && bytes > least && (bytes > available || !try_allocate())) {
       bytes /= 2;
     }
     if (!memory) {
@@ -20921,18 +20952,19 @@ inline std::vector<Block> blocks_of(const GradientTable& gradients, const Bucket
 /// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
 /// Where that is, too, they are moved within the arena, which takes longer.
 /// @param flow copies and clears; `wait` is what it waits with
+/// @param sharers ranks of this host that do so at the same time
 template <class Flow, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Flow& flow, Wait&& wait,
-                    const std::function<void(std::size_t, const TensorView&)>& bind) {
+                    const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
   const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) { flow.copy(to, from, bytes, wait); };
-  const Scratch scratch(plan.arena_bytes);
+  const PassingMemory scratch(plan.arena_bytes, sharers);
   const bool holds_all = scratch.bytes == plan.arena_bytes;
   if (holds_all) {
     copy(scratch.memory.get(), arena, plan.arena_bytes);
     flow.clear(arena, plan.arena_bytes);
   } else {
     std::vector<Block> blocks = blocks_of(gradients, plan, arena);
-    Rearrangement(arena, blocks, std::span(scratch.memory.get(), scratch.bytes), copy);
+    rearrange(arena, std::span(blocks), std::span(scratch.memory.get(), scratch.bytes), copy);
   }
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
     const GradientSlot before = gradients[parameter];
@@ -22547,7 +22579,7 @@ class Pipeline {
     if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
       return;  // as was foreseen: there is no need of memory for another copy of all gradients
     }
-    move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind);
+    move_gradients(gradients_, next, arena_base(), flow_, waiting(context), replanning.bind, replanning.ranks_on_host);
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
     queue_.plan(parameter_counts(plan_));
@@ -23445,6 +23477,7 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
 /// Gives `replanning` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
 template <class Group>
 void agree_on_order(Replanning& replanning, Group group, const std::string& prefix, const FailureContext& context) {
+  replanning.ranks_on_host = group.local_world_size();
   const auto said = std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for what it has said
   replanning.publish = [group, prefix, said](const std::vector<std::size_t>& order) {
     if (group.rank() != 0 || group.world_size() == 1) return;
@@ -30123,11 +30156,10 @@ class KeySpace {
     return true;
   }
 
-  /// A take of the key was answered: it is erased with the last of `readers`. @pre it exists, or was taken too often
+  /// A take of the key was answered: it is erased with the last of `readers`. Nothing where it is gone already.
   void take(const std::string& key, std::int64_t readers) {
-    if (++taken_[key] >= readers) {
+    if (values_.contains(key) && ++taken_[key] >= readers) {
       erase(key);
-      taken_.erase(key);
     }
   }
 
@@ -31510,10 +31542,10 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// The names of jobs are always compared; what started a process, and its program, where a rank opened the store.
 class JobMembers {
  public:
-  JobMembers(const std::string& owner, std::string job, StoreOpener opener)
+  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
         opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
-                std::move(job), std::move(opener.host_id), std::move(opener.origin)} {}
+                as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
 
   bool has_opener() const noexcept { return process_ != 0; }
 
@@ -31544,6 +31576,13 @@ class JobMembers {
   }
 
  private:
+  /// A name as those who join are heard to say it.
+  static std::string as_received(const std::string& name) {
+    std::string shown = printable(std::string(cut(name, max_name_bytes)));
+    shown.resize(cut(shown, max_name_bytes).size());
+    return shown;
+  }
+
   static JobMember member_of(const Join& join) { return {who(join), join.job, join.facts.host_id, join.origin}; }
 
   std::int64_t process_;
@@ -31639,6 +31678,7 @@ class Line : public std::enable_shared_from_this<Line> {
 
  private:
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::size_t most_unserved = std::size_t{1} << 16;  ///< frames; a rank has far fewer requests open
   static constexpr std::chrono::milliseconds linger{1000};
   static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
 
@@ -31734,12 +31774,15 @@ class Line : public std::enable_shared_from_this<Line> {
       }
       return is_possible;
     }
+    if (frame.empty()) {
+      return false;  // no message is empty
+    }
     if (unserved_.empty() && !lacks_room()) {
       return serve(frame);
     }
     unserved_bytes_ += frame.size();
     unserved_.push_back(std::move(frame));
-    return unserved_bytes_ <= max_unacknowledged_bytes;
+    return unserved_bytes_ <= max_unacknowledged_bytes && unserved_.size() <= most_unserved;
   }
 
   bool serve(std::span<const std::byte> frame) {
@@ -32125,10 +32168,10 @@ class Job {
  public:
   /// @param id of this start of the job, which every rank gets
   /// @param job its name, and `opener` the rank that opens its store: with them all others are compared
-  Job(int world_size, std::string owner, std::string id, const Limits& limits, std::string job = {},
+  Job(int world_size, std::string owner, std::string id, const Limits& limits, const std::string& job = {},
       StoreOpener opener = {})
       : id_(std::move(id)),
-        members_(owner, std::move(job), std::move(opener)),
+        members_(owner, job, std::move(opener)),
         seats_(world_size, std::move(owner)),
         desk_(world_size, limits, effects_) {}
   Job(const Job&) = delete;
@@ -32981,9 +33024,10 @@ class Entrance {
         co_return std::move(entered);
       }
       if (Deadline::Clock::now() + delay >= deadline_.instant()) {
-        throw timed_out(in_vain_ + "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+        throw timed_out((refused_by_.empty() ? in_vain_ : refused_by_) +
+                        "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
       }
-      notice.note(in_vain_);
+      notice.note(refused_by_.empty() ? in_vain_ : refused_by_);
       is_again = has_called_ && !is_again;
       if (is_again) {  // a store that took the Join waits for this rank, for its grace
         co_await loop_->sleep_for(backoff_.first);
@@ -33029,6 +33073,9 @@ class Entrance {
         throw;
       }
       in_vain_ = error.what();
+      if (error.code() == make_error_code(Errc::refused)) {
+        refused_by_ = in_vain_;
+      }
     }
     co_return in;
   }
@@ -33097,6 +33144,7 @@ class Entrance {
   std::string doing_;
   Deadline deadline_;
   std::string in_vain_;
+  std::string refused_by_;  ///< what a store said that is another job's: the last of several ports tells less
   net::Backoff backoff_;
   bool has_called_ = false;   ///< the last try ended after its Join was sent
   bool is_elsewhere_ = true;  ///< what was found at the last place is not this job's store
