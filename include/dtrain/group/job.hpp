@@ -24,9 +24,8 @@
 namespace DTRAIN_NAMESPACE::group {
 
 /// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
-/// the rank has failed instead, and the others are told. A process that was forked since is not the rank: there
-/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the
-/// end from one.
+/// the rank has failed instead, and the others are told. A process that was forked since is not the rank: there reports
+/// do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the end from one.
 class Job {
  public:
   /// A channel of this rank that closes when the rank leaves: its peers are told so instead of waiting for this one.

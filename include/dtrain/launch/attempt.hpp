@@ -72,8 +72,8 @@ class Attempt {
   /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
   /// @param liveness how long a worker may be stopped before it has joined
   async::Task<NodeEnd> supervise(StopPlan stop_plan, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
-                          std::move(stop_plan), liveness, std::move(host));
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.output.error(),
+                          services_.job, std::move(stop_plan), liveness, std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stops_asked();

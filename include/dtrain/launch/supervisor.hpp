@@ -13,7 +13,6 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
-#include "dtrain/core/log.hpp"
 #include "dtrain/core/seconds_text.hpp"
 #include "dtrain/launch/coordination.hpp"
 #include "dtrain/launch/forwarder.hpp"
@@ -35,12 +34,14 @@ inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds p
 class Supervisor {
  public:
   /// @param changed is set by the forwarder and the coordination
+  /// @param console where the launcher says what it waits for
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
-             Coordination& job, StopPlan plan, std::chrono::nanoseconds liveness, std::string host)
+             Console& console, Coordination& job, StopPlan plan, std::chrono::nanoseconds liveness, std::string host)
       : loop_(&loop),
         changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
+        console_(&console),
         job_(&job),
         host_(std::move(host)),
         liveness_(liveness),
@@ -88,7 +89,7 @@ class Supervisor {
   void say_waiting(Deadline::Clock::time_point now) {
     if (killed_at_ && !said_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
       said_waiting_ = true;
-      log(LogLevel::warning, waiting_text(workers_->running(), plan_.dying()));
+      console_->line("dtrain: ", waiting_text(workers_->running(), plan_.dying()));
     }
   }
 
@@ -151,6 +152,7 @@ class Supervisor {
   async::AutoResetEvent* changed_;
   const Forwarder* forwarder_;
   Workers* workers_;
+  Console* console_;
   Coordination* job_;
   std::string host_;
   std::chrono::nanoseconds liveness_;

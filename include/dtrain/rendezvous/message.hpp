@@ -28,10 +28,10 @@
 ///                                                either side's when it has many bytes to acknowledge
 ///
 /// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them; both read at
-/// all times, so that acknowledgements come. Who hears not a byte for the liveness time takes the other for lost.
-/// A connection that breaks without Leave is made
-/// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
-/// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
+/// all times, so that acknowledgements come. Who hears not a byte for the liveness time takes the other for lost. A
+/// connection that breaks without Leave is made good by a new one within the grace: Hello and Challenge again, then
+/// Resume with the session's ticket instead of Join, answered by Accepted; each side then sends what the other has not
+/// received. Otherwise the rank is lost.
 ///
 /// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
 /// connections that say nothing closes the oldest. After a failure every request is answered Status::failed. What every

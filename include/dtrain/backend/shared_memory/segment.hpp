@@ -28,9 +28,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 }
 
 /// A mapped memfd: no file anywhere, gone with the last process that maps it. A process that this one forks does not
-/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a
-/// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
-/// it.
+/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a page that cannot be had
+/// is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use it.
 class Segment {
  public:
   /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
