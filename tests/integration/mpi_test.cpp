@@ -106,6 +106,21 @@ TEST_CASE("one, three and four ranks compute every collective with MPI's own, in
   }
 }
 
+TEST_CASE(
+    "averages of large values over more ranks than reduce at once are right, by dtrain's algorithms and MPI's own") {
+  SKIP_WITHOUT_MPI();
+  for (const int ranks : {4, 9, 10}) {
+    for (const char* what : {"large", "own_large"}) {
+      CAPTURE(ranks);
+      CAPTURE(what);
+      const Result result = job(ranks, what);
+      CAPTURE(result.error);
+      CHECK(result.exit_code == 0);
+      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+    }
+  }
+}
+
 TEST_CASE("MPI's own collectives end with the job, although MPI cannot cancel them") {
   SKIP_WITHOUT_MPI();
   const Result killed = job(3, "own_kill");

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "support/element_bytes.hpp"
+#include "support/large_values.hpp"
 #include "support/scalar_reduction.hpp"
 
 namespace {
@@ -185,6 +186,27 @@ int averages(const Group& group) {
   return 0;
 }
 
+/// Averages of elements at half of their type's largest value, whose sums overflow.
+template <class Group>
+int large(const Group& group) {
+  using dtrain::DType;
+  auto channel = group.open_channel("large");
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
+    for (const std::size_t count : {std::size_t{5}, std::size_t{3'000}, std::size_t{300'000}}) {
+      const std::vector<std::byte> values = support::large_values(dtype, count);
+      std::vector<std::byte> result(values.size());
+      channel.all_reduce({values.data(), count, dtype}, {result.data(), count, dtype, {}}, dtrain::ReduceOp::average,
+                         group.stream());
+      typename Group::Stream::Event event;
+      group.stream().record(event);
+      dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+      require(support::is_large_value(dtype, result, 2 * group.world_size()), "an average of large values");
+    }
+  }
+  std::puts("all right");
+  return 0;
+}
+
 struct Model {
   std::vector<float> values = std::vector<float>(10);
   std::vector<float> gradients = std::vector<float>(10);
@@ -225,6 +247,7 @@ int run(int argc, char** argv, std::string_view what) {
            : what == "collectives"   ? collectives(group)
            : what == "crossed"       ? crossed(group)
            : what == "averages"      ? averages(group)
+           : what == "large"         ? large(group)
            : what == "deterministic" ? deterministic(group)
                                      : endless(group, what);
   });
