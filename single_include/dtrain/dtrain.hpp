@@ -24292,9 +24292,8 @@ struct MovedReadBuffer : ReadBuffer {
 namespace DTRAIN_NAMESPACE::group {
 
 /// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
-/// the rank has failed instead, and the others are told. A process that was forked since is not the rank: there
-/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the
-/// end from one.
+/// the rank has failed instead, and the others are told. A process that was forked since is not the rank: there reports
+/// do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the end from one.
 class Job {
  public:
   /// A channel of this rank that closes when the rank leaves: its peers are told so instead of waiting for this one.
@@ -30388,10 +30387,10 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
 ///                                                either side's when it has many bytes to acknowledge
 ///
 /// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them; both read at
-/// all times, so that acknowledgements come. Who hears not a byte for the liveness time takes the other for lost.
-/// A connection that breaks without Leave is made
-/// good by a new one within the grace: Hello and Challenge again, then Resume with the session's ticket instead of
-/// Join, answered by Accepted; each side then sends what the other has not received. Otherwise the rank is lost.
+/// all times, so that acknowledgements come. Who hears not a byte for the liveness time takes the other for lost. A
+/// connection that breaks without Leave is made good by a new one within the grace: Hello and Challenge again, then
+/// Resume with the session's ticket instead of Join, answered by Accepted; each side then sends what the other has not
+/// received. Otherwise the rank is lost.
 ///
 /// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
 /// connections that say nothing closes the oldest. After a failure every request is answered Status::failed. What every
@@ -35086,9 +35085,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 }
 
 /// A mapped memfd: no file anywhere, gone with the last process that maps it. A process that this one forks does not
-/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a
-/// page that cannot be had is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use
-/// it.
+/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a page that cannot be had
+/// is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use it.
 class Segment {
  public:
   /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
@@ -41046,12 +41044,14 @@ inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds p
 class Supervisor {
  public:
   /// @param changed is set by the forwarder and the coordination
+  /// @param console where the launcher says what it waits for
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const Forwarder& forwarder, Workers& workers,
-             Coordination& job, StopPlan plan, std::chrono::nanoseconds liveness, std::string host)
+             Console& console, Coordination& job, StopPlan plan, std::chrono::nanoseconds liveness, std::string host)
       : loop_(&loop),
         changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
+        console_(&console),
         job_(&job),
         host_(std::move(host)),
         liveness_(liveness),
@@ -41099,7 +41099,7 @@ class Supervisor {
   void say_waiting(Deadline::Clock::time_point now) {
     if (killed_at_ && !said_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
       said_waiting_ = true;
-      log(LogLevel::warning, waiting_text(workers_->running(), plan_.dying()));
+      console_->line("dtrain: ", waiting_text(workers_->running(), plan_.dying()));
     }
   }
 
@@ -41162,6 +41162,7 @@ class Supervisor {
   async::AutoResetEvent* changed_;
   const Forwarder* forwarder_;
   Workers* workers_;
+  Console* console_;
   Coordination* job_;
   std::string host_;
   std::chrono::nanoseconds liveness_;
@@ -41267,8 +41268,8 @@ class Attempt {
   /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
   /// @param liveness how long a worker may be stopped before it has joined
   async::Task<NodeEnd> supervise(StopPlan stop_plan, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.job,
-                          std::move(stop_plan), liveness, std::move(host));
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.output.error(),
+                          services_.job, std::move(stop_plan), liveness, std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stops_asked();
