@@ -24225,6 +24225,23 @@ ConstBufferView read_view(std::span<T, Extent> values) noexcept {
   return buffer_view(std::span<const T>(values));
 }
 
+template <class T, std::size_t Extent>
+BufferView any_write_view(std::span<T, Extent> values) noexcept {
+  if constexpr (Element<T>) {
+    return write_view(values);
+  } else {
+    return moved_write_view(values);
+  }
+}
+template <class T, std::size_t Extent>
+ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
+  if constexpr (Element<std::remove_const_t<T>>) {
+    return read_view(values);
+  } else {
+    return moved_read_view(values);
+  }
+}
+
 }  // namespace detail
 
 // What is contiguous is a buffer, hence no constructor here is explicit.
@@ -24261,24 +24278,29 @@ struct ReadBuffer : ConstBufferView {
   }
 };
 
-/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides.
+/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides. (Its constructors
+/// repeat the base's: clang 14 hides inherited ones behind those that differ in their constraints only.)
 struct MovedWriteBuffer : WriteBuffer {
-  using WriteBuffer::WriteBuffer;
+  constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
-  template <detail::MovedOnly T, std::size_t Extent>
-  MovedWriteBuffer(std::span<T, Extent> values) noexcept : WriteBuffer(detail::moved_write_view(values)) {}
+  template <class T, std::size_t Extent>
+  requires(Element<T> || detail::MovedOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
+  noexcept : WriteBuffer(detail::any_write_view(values)) {}
 
-  template <detail::WritableMovedOnlyValues Values>
-  requires(!detail::is_span<std::remove_const_t<Values>>) MovedWriteBuffer(Values& values)
-  noexcept : WriteBuffer(detail::moved_write_view(std::span(values))) {}
+  template <class Values>
+  requires(!detail::is_span<std::remove_const_t<Values>> &&
+           (WritableHostValues<Values> || detail::WritableMovedOnlyValues<Values>)) MovedWriteBuffer(Values& values)
+  noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
 };
 
 /// What it reads.
 struct MovedReadBuffer : ReadBuffer {
-  using ReadBuffer::ReadBuffer;
+  constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
 
-  template <detail::MovedOnlyValues Values>
-  MovedReadBuffer(const Values& values) noexcept : ReadBuffer(detail::moved_read_view(std::span(values))) {}
+  template <class Values>
+  requires(HostValues<Values> || detail::MovedOnlyValues<Values>) MovedReadBuffer(const Values& values)
+  noexcept : ReadBuffer(detail::any_read_view(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)
 
