@@ -1,4 +1,5 @@
 #include "dtrain/backend/shared_memory/segment.hpp"
+#include "support/in_child.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -17,6 +18,7 @@ namespace {
 using dtrain::Errc;
 using dtrain::backend::shared_memory::available_memory_bytes;
 using dtrain::backend::shared_memory::Segment;
+using support::in_child;
 
 /// The code of what `call` throws, and its sentence.
 template <class F>
@@ -68,18 +70,6 @@ TEST_CASE("a memory that is not sealed, or of another size, is not adopted") {
   const auto sealed = Segment::create(4096, 4096);
   CHECK(error_of([&] { Segment::adopt(dtrain::net::Descriptor(::dup(sealed->descriptor())), 8192); }).first ==
         Errc::protocol);
-}
-
-/// The exit code of a forked process that does `act`.
-template <class F>
-int in_child(F act) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::_exit(act());
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /// Whether something is mapped there.

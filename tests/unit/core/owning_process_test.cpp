@@ -7,24 +7,14 @@
 #include <memory>
 
 #include "dtrain/core/failure_latch.hpp"
+#include "support/in_child.hpp"
 
 namespace {
 
 using dtrain::make_process_owned;
 using dtrain::OwningProcess;
 using dtrain::ProcessOwned;
-
-/// The exit code of a forked process that does `act`.
-template <class F>
-int in_child(F act) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::_exit(act());
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
+using support::in_child;
 
 struct Counted {
   explicit Counted(int& count) : ended(count) {}

@@ -15,22 +15,19 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/process_limits.hpp"
+#include "support/in_child.hpp"
 
 namespace {
 
 using dtrain::BlockedWriteSignals;
 
-/// The exit code of a forked process that does `act`; 128 + signal.
-template <class F>
-int in_child(F act) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+/// The same where SIGXFSZ does what it does by default.
+template <class Act>
+int in_child(Act act) {
+  return support::in_child([&] {
     static_cast<void>(::signal(SIGXFSZ, SIG_DFL));
-    ::_exit(act());
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return act();
+  });
 }
 
 template <class Resource>
