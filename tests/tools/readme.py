@@ -1,16 +1,21 @@
-"""Holds README.md to the repository: its programs are the examples, what it names exists.
+"""Holds README.md and the guide (examples/guide/*.md) to the repository: programs are the examples, what is named exists.
 
 usage: readme.py ROOT | readme.py --selftest
 
-The first ```cpp block is examples/first_program.cpp; each other one stands in a file below examples/, line by line, but
-for the indentation. Floors, presets, programs, files, headers, variables and the links to headings exist.
+README.md's first ```cpp block is examples/first_program.cpp; each other one, of every page, stands in a file below
+examples/, line by line, but for the indentation. Floors, presets, programs, files, headers, variables and links exist,
+and the picture of the layers is what its script writes.
 """
 
 import json
+import os
 import pathlib
 import re
+import subprocess
 import sys
 from typing import NamedTuple
+
+README = "README.md"
 
 
 class Repository(NamedTuple):
@@ -24,7 +29,7 @@ class Repository(NamedTuple):
 
 
 def bare(text):
-    """The lines without their indentation; where nothing stands there is no line."""
+    """The lines without their indentation, and without empty ones."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -32,40 +37,71 @@ def contains(lines, wanted):
     return any(lines[at : at + len(wanted)] == wanted for at in range(len(lines) - len(wanted) + 1))
 
 
-def anchor(heading):
-    """The name that a heading has in links."""
-    return re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def programs_in(readme, repository):
-    blocks = re.findall(r"^```cpp\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    if not blocks or blocks[0] != repository.first_program:
-        yield "the first ```cpp block is not examples/first_program.cpp; copy the one to the other"
-    examples = [bare(text) for text in repository.examples]
-    for block in blocks[1:]:
+def anchors(text):
+    """The names that the page's headings have in links."""
+    headings = re.findall(r"^#+ (.*)$", without_code(text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def programs_in(page, text, repository):
+    blocks = re.findall(r"^```cpp\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    if page == README and (not blocks or blocks.pop(0) != repository.first_program):
+        yield f"{page}: the first ```cpp block is not examples/first_program.cpp; copy the one to the other"
+    examples = [bare(example) for example in repository.examples]
+    for block in blocks:
         if not any(contains(lines, bare(block)) for lines in examples):
-            yield f"no file below examples/ has the ```cpp block that begins {bare(block)[0]!r}"
+            yield f"{page}: no file below examples/ has the ```cpp block that begins {bare(block)[0]!r}"
 
 
-def names_in(readme, repository):
-    house = re.search(r"^```\n(dtrain\.hpp .*?)^```", readme, re.MULTILINE | re.DOTALL)
-    named = re.findall(r"^(\w+)/ ", house.group(1), re.MULTILINE) if house else []
-    for floor in sorted(set(named) ^ set(repository.floors)):
-        yield f"the floor {floor} is not in both the design section and include/dtrain"
+def links_in(page, pages, repository):
+    for target in sorted(set(re.findall(r"\]\(([^()\s]+)\)", without_code(pages[page])))):
+        path, _, anchor = target.partition("#")
+        if re.match(r"https?:", target):
+            continue
+        file = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+        if file not in pages and file not in repository.files:
+            yield f"{page}: the file {file} that it links to does not exist"
+        elif anchor and anchor not in anchors(pages.get(file, "")):
+            yield f"{page}: the heading {target} does not exist"
+
+
+def names_in(page, text, repository):
     for what, pattern, existing in (
         ("preset", r"cmake --workflow --preset ([\w-]+)", repository.presets),
         ("program", r"build/[\w-]+/(?:examples|bench)/(\w+)", repository.programs),
         ("file", r"(?<![\w/])((?:bench|dtrain|examples|single_include|tests)/[\w./-]+\.\w+)", repository.files),
         ("variable", r"\b(DTRAIN_[A-Z_]+[A-Z])\b", repository.variables),
-        ("heading", r"\]\(#([\w-]+)\)", [anchor(line) for line in re.findall(r"^#+ (.*)$", readme, re.MULTILINE)]),
     ):
-        for name in sorted(set(re.findall(pattern, readme)) - set(existing)):
-            yield f"the {what} {name} does not exist"
+        for name in sorted(set(re.findall(pattern, text)) - set(existing)):
+            yield f"{page}: the {what} {name} does not exist"
 
 
-def problems(readme, repository):
-    """What in the text of README.md is not so, one sentence each."""
-    return [*programs_in(readme, repository), *names_in(readme, repository)]
+def floors_in(pages, repository):
+    lists = [block for text in pages.values()
+             for block in re.findall(r"^```\n(dtrain\.hpp .*?)^```", text, re.MULTILINE | re.DOTALL)]
+    if len(lists) != 1:
+        yield f"{len(lists)} blocks list the floors, beginning with dtrain.hpp; there is to be one"
+    named = [floor for block in lists for floor in re.findall(r"^(\w+)/ ", block, re.MULTILINE)]
+    for floor in sorted(set(named) ^ set(repository.floors)):
+        yield f"the floor {floor} is not in both the list of the floors and include/dtrain"
+
+
+def problems(pages, repository):
+    """What is not so in the texts of the pages (by path), one sentence each."""
+    found = [*floors_in(pages, repository)]
+    for page, text in pages.items():
+        found += [*programs_in(page, text, repository), *names_in(page, text, repository),
+                  *links_in(page, pages, repository)]
+    return found
+
+
+def read_pages(root):
+    paths = [root / README, *sorted((root / "examples" / "guide").glob("*.md"))]
+    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 def read(root):
@@ -89,33 +125,50 @@ def read(root):
 
 
 def selftest():
-    house = Repository("int x;\n", ["int f() {\n  int y;\n\n  g();\n}\n"], ["core"], ["demo"], ["whoami"],
-                       ["examples/whoami.cpp"], ["DTRAIN_LOG"])
-    good = ("# All of it\n```cpp\nint x;\n```\n```\ndtrain.hpp  all\ncore/  std\n```\ncmake --workflow --preset demo\n"
-            "```cpp\nint y;\ng();\n```\n[all](#all-of-it) `examples/whoami.cpp` build/demo/examples/whoami `DTRAIN_LOG`\n")
+    page = "examples/guide/design.md"
+    repository = Repository("int x;\n", ["int f() {\n  int y;\n\n  g();\n}\n"], ["core"], ["demo"], ["whoami"],
+                            ["examples/whoami.cpp", page], ["DTRAIN_LOG"])
+    good = {
+        README: "# All of it\n```cpp\nint x;\n```\ncmake --workflow --preset demo\n[all](#all-of-it) `examples/whoami.cpp` "
+                f"build/demo/examples/whoami `DTRAIN_LOG` [design]({page}#the-floors)\n",
+        page: "# Design\n## The floors\n```\ndtrain.hpp  all\ncore/  std\n```\n```cpp\nint y;\ng();\n```\n"
+              "[program](../whoami.cpp) [home](../../README.md#all-of-it)\n",
+    }
     cases = [
-        (good, 0),
-        (good.replace("int x;", "int z;"), 1),
-        (good.replace("g();", "h();"), 1),
-        (good.replace("core/ ", "cores/ "), 2),
-        (good.replace("preset demo", "preset dream"), 1),
-        (good.replace("#all-of-it", "#none-of-it"), 1),
-        (good.replace("examples/whoami.cpp", "examples/who.cpp"), 1),
-        (good.replace("demo/examples/whoami", "demo/examples/who"), 1),
-        (good.replace("DTRAIN_LOG", "DTRAIN_DOG"), 1),
-        ("", 2),
+        ("", "", 0),
+        ("int x;", "int z;", 1),
+        ("g();", "h();", 1),
+        ("core/ ", "cores/ ", 2),
+        ("dtrain.hpp  all", "all", 2),
+        ("preset demo", "preset dream", 1),
+        ("(#all-of-it", "(#none-of-it", 1),
+        ("README.md#all-of-it", "README.md#none-of-it", 1),
+        ("design.md#the-floors", "design.md#the-roof", 1),
+        ("../whoami.cpp", "../who.cpp", 1),
+        ("`examples/whoami.cpp", "`examples/who.cpp", 1),
+        ("demo/examples/whoami", "demo/examples/who", 1),
+        ("DTRAIN_LOG", "DTRAIN_DOG", 1),
     ]
-    bad = [text for text, count in cases if len(problems(text, house)) != count]
-    return [f"the check is wrong about: {text!r}" for text in bad]
+    wrong = []
+    for old, new, count in cases:
+        pages = {name: text.replace(old, new) if old else text for name, text in good.items()}
+        found = problems(pages, repository)
+        if len(found) != count:
+            wrong.append(f"selftest {old!r} -> {new!r}: wanted {count} problems, got {found}")
+    return wrong
 
 
 def main():
-    found = selftest() if sys.argv[1:] == ["--selftest"] else None
-    if found is None:
+    if sys.argv[1:] == ["--selftest"]:
+        found = selftest()
+    else:
         root = pathlib.Path(sys.argv[1])
-        found = problems((root / "README.md").read_text(), read(root))
+        found = problems(read_pages(root), read(root))
+        picture = subprocess.run([sys.executable, "-B", root / "examples" / "guide" / "layers.py", "--check"],
+                                 capture_output=True, text=True, check=False)
+        found += picture.stdout.splitlines() + picture.stderr.splitlines()
     for sentence in found:
-        print(f"README.md: {sentence}", file=sys.stderr)
+        print(sentence, file=sys.stderr)
     return 1 if found else 0
 
 
