@@ -41,7 +41,7 @@ class StepRank {
     for (int sample = 0; sample <= samples; ++sample) {
       fill(sample);
       for (const bool step_first : {sample % 2 == 0, sample % 2 != 0}) {
-        group_.barrier_blocking();
+        group_.barrier();
         const std::int64_t begin = bench::now_nanoseconds();
         step_first ? step() : reduce_at_once();
         const std::int64_t end = bench::now_nanoseconds();

@@ -61,7 +61,7 @@ class OverlapRank {
       for (const dtrain::Parameter& parameter : model_.parameters()) {
         names.push_back(parameter.name);
       }
-      dtrain::write_timeline_blocking(group_, timeline_, ddp_.records(ddp_.statistics().steps), names);
+      dtrain::write_timeline(group_, timeline_, ddp_.records(ddp_.statistics().steps), names);
     }
   }
 
@@ -71,7 +71,7 @@ class OverlapRank {
     for (std::size_t i = 0; i < layers; ++i) {
       std::ranges::fill(model_.gradient(i), value(sample, i, static_cast<float>(group_.rank())));
     }
-    group_.barrier_blocking();
+    group_.barrier();
     const std::int64_t begin = bench::now_nanoseconds();
     ddp_.backward(backward);
     const std::int64_t end = bench::now_nanoseconds();

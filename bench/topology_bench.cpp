@@ -56,7 +56,7 @@ class TopologyRank {
       for (std::size_t i = 0; i < elements; ++i) {
         values[i] = value(sample, i) + static_cast<float>(group_.rank());
       }
-      group_.barrier_blocking();
+      group_.barrier();
       const std::int64_t begin = bench::now_nanoseconds();
       channel_.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
       dtrain::stream::host::Event event;

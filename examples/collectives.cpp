@@ -26,52 +26,47 @@ int main(int argc, char** argv) {
     const int ranks = group.world_size();
 
     std::vector<float> sums{static_cast<float>(rank), 1};
-    group.all_reduce_blocking(sums, dtrain::ReduceOp::sum);
+    group.all_reduce(sums, dtrain::ReduceOp::sum);
     print(group, "all_reduce", sums);  // the sum of the ranks, and their number
 
     std::array<double, 1> from_last{rank * 10.0};
-    group.broadcast_blocking(from_last, ranks - 1);
+    group.broadcast(from_last, ranks - 1);
     print(group, "broadcast", from_last);  // what the last rank had
 
     std::vector<std::int32_t> table(static_cast<std::size_t>(ranks), rank + 1);
     std::array<std::int32_t, 1> share{};
-    group.reduce_scatter_blocking(table, share, dtrain::ReduceOp::product);
+    group.reduce_scatter(table, share, dtrain::ReduceOp::product);
     print(group, "reduce_scatter", share);  // this rank's element of the product of all tables
 
     const std::array<std::int64_t, 1> mine{rank * rank};
     std::vector<std::int64_t> squares(static_cast<std::size_t>(ranks));
-    group.all_gather_blocking(mine, squares);
+    group.all_gather(mine, squares);
     print(group, "all_gather", squares);  // one from each rank
 
     std::array<std::int64_t, 1> before{};
-    group.send_recv_blocking(mine, (rank + 1) % ranks, before, (rank + ranks - 1) % ranks);
+    group.send_recv(mine, (rank + 1) % ranks, before, (rank + ranks - 1) % ranks);
     print(group, "send_recv", before);  // once around the ring
 
     std::array<std::uint8_t, 2> letter{};
     if (rank == 0) {
       for (int other = 1; other < ranks; ++other) {
-        group.send_blocking(std::array<std::uint8_t, 2>{4, static_cast<std::uint8_t>(other)}, other);
+        group.send(std::array<std::uint8_t, 2>{4, static_cast<std::uint8_t>(other)}, other);
       }
     } else {
-      group.recv_blocking(letter, 0);
+      group.recv(letter, 0);
       print(group, "recv", letter);  // from rank 0
     }
 
-    const Group half = group.split_blocking(rank % 2);  // the even ranks, and the odd ones
+    const Group half = group.split(rank % 2);  // the even ranks, and the odd ones
     std::array<double, 1> sum_of_half{static_cast<double>(rank)};
-    half.all_reduce_blocking(sum_of_half, dtrain::ReduceOp::sum);
+    half.all_reduce(sum_of_half, dtrain::ReduceOp::sum);
     print(group, "all_reduce of its half", sum_of_half);
 
-    // Enqueued on a stream they return at once, and run when somebody waits.
+    // With a stream a collective is enqueued and returns. It runs when somebody waits, or beside other work.
     std::vector<float> later{1};
-    Group::Stream::Event done;
-    group.all_reduce(later, dtrain::ReduceOp::max, group.stream());
-    group.barrier(group.stream());
-    group.stream().record(done);
-    if (done.block_until_complete(dtrain::Deadline::after(group.timeout())) != dtrain::stream::WaitResult::complete) {
-      return 1;
-    }
-    group.throw_if_failed();
+    auto work = group.all_reduce(later, dtrain::ReduceOp::max, group.stream());
+    group.barrier(group.stream());  // what nobody waits for runs all the same
+    work.wait();
     print(group, "all_reduce on a stream", later);
     return 0;
   });

@@ -35,8 +35,7 @@ int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     Line line;
     dtrain::DistributedDataParallel ddp{line, group};
-    dtrain::DistributedSampler sampler{
-        {.dataset_size = 1000, .global_batch = 100, .rank = group.rank(), .world_size = group.world_size(), .seed = 1}};
+    dtrain::DistributedSampler sampler{group, {.dataset_size = 1000, .global_batch = 100, .seed = 1}};
     for (std::size_t epoch = 0; epoch < 100; ++epoch) {
       for (const std::span<const std::size_t> batch : sampler.batches(epoch)) {
         ddp.backward([&](dtrain::Ready ready) { line.backward(batch, ready); });

@@ -16,7 +16,7 @@ int hello(int argc, char** argv) {
   using Policy = dtrain::Policy<Launcher, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     double sum = group.rank();
-    group.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
+    group.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
     std::printf("rank %d of %d: sum %.0f\n", group.rank(), group.world_size(), sum);
     return 0;
   });

@@ -82,8 +82,7 @@ int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     Model model;
     dtrain::DistributedDataParallel ddp{model, group};
-    const dtrain::DistributedSampler sampler{
-        {.dataset_size = 960, .global_batch = 48, .rank = group.rank(), .world_size = group.world_size(), .seed = 1}};
+    const dtrain::DistributedSampler sampler{group, {.dataset_size = 960, .global_batch = 48, .seed = 1}};
     float activations[hidden];
     double loss = 0;
     for (std::uint64_t epoch = 0; epoch < 80; ++epoch) {

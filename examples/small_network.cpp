@@ -114,13 +114,13 @@ int main(int argc, char** argv) {
 
     std::vector<dtrain::NamedTensor> state = dtrain::parameter_values(network.parameters());
     state.push_back({"epochs done", dtrain::tensor_view(&epoch, {})});
-    if (!file.empty()) dtrain::load_checkpoint_blocking(group, file, state);  // rank 0 reads; false: no such file
+    if (!file.empty()) dtrain::load_checkpoint(group, file, state);  // rank 0 reads; false: no such file
 
     dtrain::DistributedDataParallel ddp{network, group, {.bucket_bytes = std::size_t{10} << 20}};
-    const dtrain::DistributedSampler sampler{{.dataset_size = dataset_size,
+    const dtrain::DistributedSampler sampler{group,
+                                             {.dataset_size = dataset_size,
                                               .global_batch = 48,
-                                              .rank = group.rank(),
-                                              .world_size = group.world_size(),
+
                                               .seed = 1}};
     while (epoch < epochs) {
       for (const std::span<const std::size_t> batch : sampler.batches(static_cast<std::uint64_t>(epoch))) {
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
         network.descend(0.1F);
       }
       ++epoch;
-      if (!file.empty()) dtrain::save_checkpoint_blocking(group, file, state);  // rank 0 writes
+      if (!file.empty()) dtrain::save_checkpoint(group, file, state);  // rank 0 writes
     }
 
     std::array<double, 2> sums{};  // squared errors and samples, of this rank; then of all
@@ -148,9 +148,9 @@ int main(int argc, char** argv) {
         sums[1] += 1;
       }
     }
-    group.all_reduce_blocking(sums, dtrain::ReduceOp::sum);
+    group.all_reduce(sums, dtrain::ReduceOp::sum);
 
-    const std::string summary = ddp.summary_blocking();
+    const std::string summary = ddp.summary();
     if (group.rank() == 0) {
       std::printf("mean squared error %.5f over %.0f samples after %d epochs\n%s\n", sums[0] / sums[1], sums[1],
                   static_cast<int>(epoch), summary.c_str());

@@ -49,9 +49,9 @@ int main(int argc, char** argv) {
         co_await loop.sleep_for(std::chrono::milliseconds(100));
       }
     });
-    const std::string leader = group.run_blocking([&] { return leader_of(group); });
-    const int taken = group.run_blocking([&] { return work(group); });
-    const std::string done = group.run_blocking([&]() -> Task<std::string> {
+    const std::string leader = group.run([&] { return leader_of(group); });
+    const int taken = group.run([&] { return work(group); });
+    const std::string done = group.run([&]() -> Task<std::string> {
       co_await group.store().barrier("all done");
       std::string list = co_await group.store().get("work/done");
       co_return std::move(list);

@@ -266,7 +266,7 @@ struct Model {
 int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     std::vector<double> ranks(100000, group.rank());  // more than one piece of the store's
-    group.all_reduce_blocking(ranks, dtrain::ReduceOp::sum);
+    group.all_reduce(ranks, dtrain::ReduceOp::sum);
 
     Model model;
     dtrain::DistributedDataParallel ddp{model, group};

@@ -25,9 +25,9 @@ class BareCollectives {
     ncclUniqueId id{};
     if (rank == 0) {
       check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      store.set_blocking("bench/nccl", std::string(id.internal, sizeof id.internal));
+      store.set("bench/nccl", std::string(id.internal, sizeof id.internal)).wait();
     } else {
-      const std::string text = store.get_blocking("bench/nccl");
+      const std::string text = store.get("bench/nccl").wait();
       std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof id.internal));
     }
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -52,7 +52,7 @@ class CudaStepRank {
       bare_->check_blocking(value(sample, 0, mean_rank));
     }
     tell_fact("buckets", static_cast<double>(ddp_.statistics().buckets));
-    group_.barrier_blocking();
+    group_.barrier();
     bare_.reset();
   }
 
@@ -61,14 +61,14 @@ class CudaStepRank {
   /// has nothing else to do: with many the host would wait where the device's queue is full
   template <class Run, class Wait>
   void time(const char* kind, const char* host, int sample, Run run, Wait wait) {
-    group_.barrier_blocking();
+    group_.barrier();
     const std::int64_t begin = now_nanoseconds();
     for (int i = 0; i < steps_together; ++i) {
       run();
     }
     wait();
     const std::int64_t end = now_nanoseconds();
-    group_.barrier_blocking();
+    group_.barrier();
     const std::int64_t single = now_nanoseconds();
     run();
     const std::int64_t enqueued = now_nanoseconds();

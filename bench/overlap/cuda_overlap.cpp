@@ -79,7 +79,7 @@ class OverlapRank {
 
   template <class Enqueue>
   void time(const char* kind, int sample, Enqueue enqueue) {
-    group_.barrier_blocking();
+    group_.barrier();
     const std::int64_t begin = now_nanoseconds();
     enqueue();
     dtrain::stream::cuda::check(cudaStreamSynchronize(compute_.ref().native()), "cudaStreamSynchronize");

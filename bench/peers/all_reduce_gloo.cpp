@@ -25,10 +25,10 @@ class JobStore : public gloo::rendezvous::Store {
       : store_(store.with_prefix("gloo-own/")), deadline_(deadline) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set_blocking(key, std::string(data.begin(), data.end()), deadline_);
+    store_.set(key, std::string(data.begin(), data.end()), deadline_).wait();
   }
   std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get_blocking(key, deadline_);
+    const std::string value = store_.get(key, deadline_).wait();
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys) override {

@@ -20,7 +20,7 @@ inline int run_launched(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     const auto now = dtrain::Deadline::Clock::now().time_since_epoch();
     double sum = group.rank();
-    group.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
+    group.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
     std::printf("group %d %.0f %lld\n", group.rank(), sum,
                 static_cast<long long>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
     return 0;

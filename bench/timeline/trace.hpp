@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reads the traces that dtrain::write_timeline_blocking writes.
+/// Reads the traces that dtrain::write_timeline writes.
 
 #include <algorithm>
 #include <cstddef>

@@ -22,13 +22,13 @@ std::vector<double> gather(const Group& group, std::span<const double> own) {
   for (std::size_t i = 0; i < own.size(); ++i) {
     all[own.size() * static_cast<std::size_t>(group.rank()) + i] = own[i];
   }
-  group.all_reduce_blocking(std::span(all), dtrain::ReduceOp::sum);
+  group.all_reduce(std::span(all), dtrain::ReduceOp::sum);
   return all;
 }
 
 template <class Group>
 double largest(const Group& group, double own) {
-  group.all_reduce_blocking(std::span(&own, 1), dtrain::ReduceOp::max);
+  group.all_reduce(std::span(&own, 1), dtrain::ReduceOp::max);
   return own;
 }
 

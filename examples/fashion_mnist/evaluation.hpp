@@ -18,10 +18,10 @@ namespace fashion_mnist {
 template <class Group, class Model>
 Score evaluate(const Group& group, Model& model, const Dataset& dataset) {
   const auto ranks = static_cast<std::size_t>(group.world_size());
-  const dtrain::DistributedSampler sampler{{.dataset_size = dataset.size(),
+  const dtrain::DistributedSampler sampler{group,
+                                           {.dataset_size = dataset.size(),
                                             .global_batch = 512 * ranks,
-                                            .rank = group.rank(),
-                                            .world_size = group.world_size(),
+
                                             .shuffle = false}};
   Batch<float> batch;
   std::array<double, 3> sums{};
@@ -32,7 +32,7 @@ Score evaluate(const Group& group, Model& model, const Dataset& dataset) {
     sums[1] += part.correct;
     sums[2] += part.count;
   }
-  group.all_reduce_blocking(std::span<double>(sums), dtrain::ReduceOp::sum);
+  group.all_reduce(std::span<double>(sums), dtrain::ReduceOp::sum);
   return {sums[0], sums[1], sums[2]};
 }
 

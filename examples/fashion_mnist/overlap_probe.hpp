@@ -56,7 +56,7 @@ CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
   };
   std::array<double, probes * ways> seconds{};
   const auto time = [&](std::size_t probe, std::size_t way, const auto& run) {
-    group.barrier_blocking();  // what is measured is one step, not the wait for a rank that started late
+    group.barrier();  // what is measured is one step, not the wait for a rank that started late
     const auto begin = std::chrono::steady_clock::now();
     run();
     model.block_until_done();

@@ -54,7 +54,7 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
   Batch<float> batch;
   Epochs total;
   bool perturb = options.perturb_rank == group.rank();
-  group.barrier_blocking();
+  group.barrier();
   const auto begin = Clock::now();
   while (state.step() < last_step) {
     const std::int64_t epoch = state.step() / steps + 1;
@@ -111,7 +111,7 @@ void write_timeline(const Ddp& ddp, Model& model, const std::string& path) {
     names.push_back(parameter.name);
   }
   const std::uint64_t steps = ddp.statistics().steps;
-  dtrain::write_timeline_blocking(ddp.group(), path, ddp.records(steps > shown ? steps - shown + 1 : 1), names);
+  dtrain::write_timeline(ddp.group(), path, ddp.records(steps > shown ? steps - shown + 1 : 1), names);
 }
 
 inline void print_result(Progress& progress, const Summary& summary, const Score& test) {
@@ -148,10 +148,10 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   ddp_options.timeline = !options.timeline.empty();
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
   dtrain::DistributedDataParallel ddp{model, group, ddp_options};
-  const dtrain::DistributedSampler sampler{{.dataset_size = training.size(),
+  const dtrain::DistributedSampler sampler{group,
+                                           {.dataset_size = training.size(),
                                             .global_batch = options.global_batch,
-                                            .rank = group.rank(),
-                                            .world_size = group.world_size(),
+
                                             .seed = options.seed}};
   progress.line("Fashion-MNIST: " + grouped(static_cast<double>(training.size())) + " training and " +
                 grouped(static_cast<double>(test.size())) +

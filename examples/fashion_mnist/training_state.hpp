@@ -31,7 +31,7 @@ class TrainingState {
   /// @throws dtrain::Error (usage) on every rank for the checkpoint of a training with other options
   template <class Group>
   void load(const Group& group) {
-    if (file_.empty() || !dtrain::load_checkpoint_blocking(group, file_, tensors())) return;
+    if (file_.empty() || !dtrain::load_checkpoint(group, file_, tensors())) return;
     model_->take_saved();
     sgd_->take_velocities();
     if (which_ != sought_) {
@@ -46,7 +46,7 @@ class TrainingState {
   /// Collective, blocking.
   template <class Group>
   void save(const Group& group) {
-    if (!file_.empty()) dtrain::save_checkpoint_blocking(group, file_, tensors());
+    if (!file_.empty()) dtrain::save_checkpoint(group, file_, tensors());
   }
 
  private:

@@ -73,12 +73,12 @@ template <class Backward>
 double train_epochs(nn::Sequential& network, const libtorch::Images& images, const Group& group, const Options& options,
                     Backward backward) {
   torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.03).momentum(0.9));
-  const dtrain::DistributedSampler sampler{{.dataset_size = images.size(),
+  const dtrain::DistributedSampler sampler{group,
+                                           {.dataset_size = images.size(),
                                             .global_batch = global_batch,
-                                            .rank = group.rank(),
-                                            .world_size = group.world_size(),
+
                                             .seed = 1}};
-  group.barrier_blocking();
+  group.barrier();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
     for (const std::span<const std::size_t> samples : sampler.batches(epoch)) {
@@ -89,7 +89,7 @@ double train_epochs(nn::Sequential& network, const libtorch::Images& images, con
       optimizer.step();
     }
   }
-  group.barrier_blocking();
+  group.barrier();
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   return time.count() / static_cast<double>(options.epochs);
 }
@@ -102,10 +102,8 @@ struct Score {
 /// Every image counts once, whatever the number of ranks. Collective, blocking.
 Score evaluate(nn::Sequential& network, const libtorch::Images& images, const Group& group) {
   const torch::NoGradGuard no_grad;
-  const dtrain::DistributedSampler sampler{{.dataset_size = images.size(),
-                                            .global_batch = 512 * static_cast<std::size_t>(group.world_size()),
-                                            .rank = group.rank(),
-                                            .world_size = group.world_size()}};
+  const dtrain::DistributedSampler sampler{
+      group, {.dataset_size = images.size(), .global_batch = 512 * static_cast<std::size_t>(group.world_size())}};
   std::array<double, 2> sums{};
   for (const std::span<const std::size_t> samples : sampler.evaluation()) {
     const libtorch::Batch batch = libtorch::gather(images, samples);
@@ -113,7 +111,7 @@ Score evaluate(nn::Sequential& network, const libtorch::Images& images, const Gr
     sums[0] += nn::functional::cross_entropy(scores, batch.labels).item<double>() * static_cast<double>(samples.size());
     sums[1] += scores.argmax(1).eq(batch.labels).sum().item<double>();
   }
-  group.all_reduce_blocking(sums, dtrain::ReduceOp::sum);
+  group.all_reduce(sums, dtrain::ReduceOp::sum);
   return {sums[0] / static_cast<double>(images.size()), sums[1] / static_cast<double>(images.size())};
 }
 
@@ -139,7 +137,7 @@ int train(Group group, dtrain::Arguments arguments) {
     seconds = train_epochs(network, training, group, options, [&](const torch::Tensor& loss) {
       ddp.backward([&](dtrain::Ready ready) { model.backward(loss, ready); });
     });
-    summary = ddp.summary_blocking();
+    summary = ddp.summary();
   }
   const double loss = evaluate(network, training, group).loss;
   const double accuracy = evaluate(network, test, group).accuracy;

@@ -135,7 +135,7 @@ class DistributedDataParallel {
   }
 
   /// Collective, blocking: whom the others wait for. @throws the job's first cause.
-  ddp::SlowestRank slowest_rank_blocking() {
+  ddp::SlowestRank slowest_rank() {
     group_.require_may_block();
     group_.run_enqueued();
     return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
@@ -144,7 +144,7 @@ class DistributedDataParallel {
   }
 
   /// Collective, blocking: the line of statistics() and who is slowest. @throws the job's first cause.
-  std::string summary_blocking() { return to_string(statistics()) + "; " + to_string(slowest_rank_blocking()); }
+  std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
   /// What happened in the latest steps, from `first_step` on (they count from 1), in the order in which it was noted.
   /// DdpOptions::timeline makes it complete. Threads: any.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dtrain/backend/entering.hpp"
-#include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/reduce_op.hpp"
@@ -27,17 +26,17 @@ namespace DTRAIN_NAMESPACE {
 using async::Task;
 using rendezvous::BackgroundTask;
 
-/// A shared handle: copies are the same group. Its collectives are those of group::Collectives: what takes a stream
-/// enqueues on it; what ends in `_blocking` waits, at most timeout(). Threads: collectives of one group come from one
-/// thread at a time and in the same order on every rank; those of different groups (split_blocking) never wait for each
-/// other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
-/// first cause (PeerLost, JobFailed; on the rank it came from, Error).
+/// A shared handle: copies are the same group. Its collectives are those of group::Collectives: a call that takes a
+/// stream enqueues on it and gives a Work; one without blocks, at most timeout(). Threads: collectives of one group
+/// come from one thread at a time and in the same order on every rank; those of different groups (split) never wait for
+/// each other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws
+/// its first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
 /// Leaving: the end of the last handle on the job or on any part of it says that this rank is done, and then the job
 /// goes on without it. If an exception is unwinding the stack at that moment the rank counts as failed, and the others
 /// are told.
 template <class P>
-class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Channels::Communicator> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<typename P::Channels>> {
  public:
   using Policy = P;
   using Communicator = typename P::Channels::Communicator;
@@ -77,7 +76,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// again; with the same color everywhere it is this group once more, for another thread. The job is shared: its
   /// failure, the control loop, and leaving it, which the end of a part does not do.
   /// @throws Error (invalid_argument) for a negative color; the job's first cause
-  ProcessGroup split_blocking(int color, int key = 0) const requires backend::CanSplit<Communicator> {
+  ProcessGroup split(int color, int key = 0) const requires backend::CanSplit<Communicator> {
     return ProcessGroup(circle_->split_blocking(color, key));
   }
 
@@ -86,20 +85,20 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   rendezvous::Store store() const { return circle_->store(); }
 
   /// Runs a coroutine of yours on this rank's control loop, beside dtrain's own, and gives its value:
-  /// `run_blocking([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There the
-  /// store's coroutine forms suspend; what ends in `_blocking` throws instead of waiting for itself, and whatever else
-  /// blocks the thread delays the whole rank's control.
-  /// Blocking: until the coroutine has ended; at the deadline it is cancelled (none: timeout() and a moment, for what
-  /// the store says of its own timeouts). @param make gives the Task; may take the loop (async::EventLoop&)
-  /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave_blocking
+  /// `run([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There a
+  /// call of the store is awaited; its wait(), and each other call of dtrain's that blocks, throws instead of waiting
+  /// for itself. Whatever else blocks the thread delays the whole rank's control. Blocking: until the coroutine has
+  /// ended; at the deadline it is cancelled (none: timeout() and a moment, for what the store says of its own
+  /// timeouts). @param make gives the Task; may take the loop (async::EventLoop&)
+  /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave()
   template <class Make>
-  auto run_blocking(Make&& make, std::optional<Deadline> deadline = {}) const {
+  auto run(Make&& make, std::optional<Deadline> deadline = {}) const {
     const Deadline by = deadline ? *deadline : rendezvous::a_moment_after(Deadline::after(timeout()));
     return job().tasks.run_blocking(make, by);
   }
 
   /// The same in the background: the coroutine runs until it ends, its owner (the result) is destroyed, the job fails
-  /// or this rank leaves. BackgroundTask::wait_blocking gives its value and its exception, which else nobody sees.
+  /// or this rank leaves. BackgroundTask::wait gives its value and its exception, which else nobody sees.
   /// Lifetime: `make` is kept; a handle of the group outside the coroutine outlives it. Threads: any.
   template <class Make>
   auto spawn(Make make) const {
@@ -114,15 +113,16 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
 
   /// A stream of your own for collectives of this rank. While the rank waits long in a collective on one of its
   /// streams, what is enqueued on the others is run in the background, so that channels never wait for each other.
-  /// Lifetime: outlives the work and, like the group's own, is no longer used after leave_blocking.
+  /// Lifetime: outlives the work and, like the group's own, is no longer used after leave().
   StreamOwner open_stream() const { return circle_->open_stream(); }
 
   /// What is enqueued on this rank's streams begins to run, in the background where no thread runs it: before a long
   /// wait that is no collective, if other ranks may wait for it meanwhile. Blocking: no.
   void run_enqueued() const noexcept { job().streams->run_what_nobody_runs(); }
 
-  /// Collective, blocking: passes when every rank has come here and none has failed. Before a checkpoint is written.
-  void throw_if_failed() const { this->barrier_blocking(); }
+  /// Asks this rank alone: a barrier() asks all of them. Blocking: no. Threads: any.
+  /// @throws the first cause where the job has failed
+  void check() const { failure()->throw_if_failed(members().rank_in_job()); }
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
@@ -159,7 +159,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// Says that this rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
   /// split off it only closes that. Not while a collective runs. Blocking: a rank that hosts the store stays until all
   /// have left, timeout() at most.
-  void leave_blocking() const {
+  void leave() const {
     require_may_block();
     if (circle_->is_whole()) {
       job().leave_blocking();
@@ -174,7 +174,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
 
  private:
   using Circle = group::Circle<typename P::Channels>;
-  friend group::Collectives<ProcessGroup, Communicator>;
+  friend group::Collectives<ProcessGroup, Circle>;
 
   explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
 
@@ -202,12 +202,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   }
 
   group::Job& job() const noexcept { return *circle_->job(); }
-
-  void wait() const {
-    typename Stream::Event event;
-    stream().record(event);
-    backend::block_until_complete(event, circle_->live(), *failure(), timeout(), members().rank_in_job());
-  }
 
   std::shared_ptr<Circle> circle_;
 };

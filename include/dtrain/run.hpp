@@ -116,7 +116,7 @@ int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& opt
       log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +
                                  " although the job had failed: " + cause->sentence());
     }
-    group->leave_blocking();
+    group->leave();
     return exit_code;
   } catch (const JobFailed& failed) {
     end_if_forked(exit_code_job_failed);

@@ -7557,7 +7557,7 @@ class [[nodiscard]] BackgroundTask {
   /// @throws what the coroutine threw; the job's first cause if it has failed meanwhile; Error (timeout); Error
   /// (closed) if the rank has left the job; Error (invalid_argument) on the control loop's own thread, and where
   /// nothing is owned
-  T wait_blocking(Deadline deadline) {
+  T wait(Deadline deadline) {
     if (!state_ || control_->on_loop_thread()) {
       throw Error(Errc::invalid_argument, std::string(waiting) + (state_ ? ": called on the control thread, which "
                                                                            "runs it; co_await the coroutine instead"
@@ -7660,6 +7660,7 @@ class ControlTasks {
   ~ControlTasks() { close_blocking(); }
 
   bool on_loop_thread() const noexcept { return thread_.is_current(); }
+  async::EventLoop& loop() const noexcept { return loop_; }
 
   /// Starts `make(loop)` or `make()` on the loop; `make` lives as long as the coroutine.
   /// @throws the job's first cause; Error (closed) after close_blocking
@@ -7678,7 +7679,7 @@ class ControlTasks {
 
   /// Starts `make`, which outlives the call, and gives its value.
   /// Blocking: until it has ended; at the deadline it is cancelled, and is gone when this returns.
-  /// @throws what BackgroundTask::wait_blocking throws
+  /// @throws what BackgroundTask::wait throws
   template <class Make>
   auto run_blocking(Make& make, Deadline deadline) const {
     if (on_loop_thread()) {
@@ -7687,7 +7688,7 @@ class ControlTasks {
                   "where it would wait for itself; co_await the coroutine instead");
     }
     auto task = start([&make](async::EventLoop& loop) { return detail::call_with_loop(make, loop); });
-    return task.wait_blocking(deadline);
+    return task.wait(deadline);
   }
 
   /// Ends all coroutines and starts no more. Blocking: until they are gone, for as long as they keep the loop busy.
@@ -8274,10 +8275,10 @@ class Secret {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/store.hpp
+// ---- dtrain/rendezvous/store_call.hpp
 
 /// @file
-/// rendezvous::Store: the keys and barriers of a job, as a rank uses them.
+/// rendezvous::StoreCall: an operation of the store that has not been sent yet.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8290,23 +8291,132 @@ struct CompareSet {
   std::optional<std::string> now{};  ///< the key's value afterwards; nothing where it does not exist
 };
 
+/// A request with the session that it goes to.
+struct StoreRequest {
+  /// Sends the request when it is awaited. @throws see Store
+  async::Task<Response> send();
+
+  /// Sends the request on the control loop and blocks the calling thread. @throws see Store
+  Response wait();
+
+  std::weak_ptr<Exchange> exchange;
+  std::shared_ptr<Control> control;
+  Request request;
+  Deadline deadline;
+};
+
+/// What a call of Store gives: nothing is sent before `co_await call` (on the rank's control loop) or `call.wait()`
+/// (on any other thread). Each is done once. A call that is destroyed while it is awaited takes its request back.
+/// @tparam T what the operation gives: void, text, optional text, texts, a number, whether it existed, CompareSet
+template <class T>
+class [[nodiscard]] StoreCall {
+ public:
+  using value_type = T;
+
+  StoreCall(StoreRequest sent) : sent_(std::move(sent)), expected_{sent_.request.keys.size(), {}} {
+    if constexpr (std::is_same_v<T, CompareSet>) {
+      expected_.desired = sent_.request.value;
+    }
+  }
+
+  /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
+  /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
+  /// for itself. @throws see Store
+  T wait() { return decode(sent_.wait()); }
+
+  class Awaiter;
+  Awaiter operator co_await() { return Awaiter(*this); }
+
+  /// The same as a Task, for what takes one (with_deadline, when_all).
+  operator async::Task<T>() && { return as_task(std::move(*this)); }
+
+ private:
+  /// What of the request the answer is read by.
+  struct Expected {
+    std::size_t values;
+    std::string desired;
+  };
+
+  static async::Task<T> as_task(StoreCall call) {
+    if constexpr (std::is_void_v<T>) {
+      co_await call;
+    } else {
+      T value = co_await call;
+      co_return std::move(value);
+    }
+  }
+
+  T decode(Response response) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      return std::move(response.text);
+    } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
+      return response.status == Status::missing ? T() : T(std::move(response.text));
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      if (response.values.size() != expected_.values) {
+        throw Error(Errc::protocol, "getting " + std::to_string(expected_.values) + " keys: the store answered with " +
+                                        std::to_string(response.values.size()) + " values");
+      }
+      return std::move(response.values);
+    } else if constexpr (std::is_same_v<T, std::int64_t>) {
+      return response.number;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return response.status == Status::ok;
+    } else if constexpr (std::is_same_v<T, CompareSet>) {
+      if (response.number != 0) {
+        return {true, std::move(expected_.desired)};
+      }
+      return {false, response.status == Status::ok ? std::optional(std::move(response.text)) : std::nullopt};
+    } else {
+      static_assert(std::is_void_v<T>);
+    }
+  }
+
+  StoreRequest sent_;
+  Expected expected_;
+};
+
+/// Reads the answer when the coroutine goes on, without a frame of its own.
+template <class T>
+class StoreCall<T>::Awaiter {
+ public:
+  explicit Awaiter(StoreCall& call) : call_(call), answer_(call.sent_.send()), inner_(answer_) {}
+  Awaiter(const Awaiter&) = delete;
+  Awaiter& operator=(const Awaiter&) = delete;
+
+  bool await_ready() const noexcept { return inner_.await_ready(); }
+  bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+  T await_resume() { return call_.decode(inner_.await_resume()); }
+
+ private:
+  StoreCall& call_;
+  async::Task<Response> answer_;
+  async::Task<Response>::Awaiter inner_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/store.hpp
+
+/// @file
+/// rendezvous::Store: the keys and barriers of a job, as a rank uses them.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
 /// A handle: copies refer to the same session, and may outlive it; their calls then throw. Keys and names of barriers
 /// are prefixed (with_prefix), have at most max_key_bytes with their prefix, and values at most max_value_bytes; all
 /// keys and values of one call have at most max_batch_bytes. Each call is one message there and one back, whole or not
 /// at all.
 ///
-/// Blocking: the coroutine forms suspend, on the rank's control loop (ProcessGroup::run_blocking, ::spawn); the
-/// ..._blocking forms block the calling thread, which is not the loop's. All until the deadline, or for timeout() where
-/// none is given, or a moment longer (a second at most) for the store's last word. A Task that is destroyed takes its
-/// request back. Threads: the coroutine forms on the loop; the others from any thread, several at once.
+/// An operation gives a StoreCall, which does nothing by itself: `co_await store.get("key")` in a coroutine on the
+/// rank's control loop (ProcessGroup::run_blocking, ::spawn), `store.get("key").wait()` on any other thread, where it
+/// blocks. Both take until the deadline, or timeout() where none is given, or a moment longer (a second at most) for
+/// the store's last word. Threads: any, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
 /// pending and later call; Error (refused) with the store's sentence; Error (invalid_argument) for what is too long;
 /// Error (closed) after the session
 class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;
-  template <class T>
-  using Task = async::Task<T>;
 
   Store(std::weak_ptr<Exchange> exchange, std::shared_ptr<Control> control)
       : exchange_(std::move(exchange)), control_(std::move(control)) {}
@@ -8335,70 +8445,51 @@ class Store {
   }
 
   /// Sets or replaces a value.
-  Task<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
-  void set_blocking(const std::string& key, const std::string& value, OptionalDeadline deadline = {}) const;
+  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
 
   /// Sets or replaces all of these values, or none of them. Of a key that is there twice the last value counts.
-  Task<void> set_many(std::vector<std::pair<std::string, std::string>> entries, OptionalDeadline deadline = {}) const;
-  void set_many_blocking(const std::vector<std::pair<std::string, std::string>>& entries,
-                         OptionalDeadline deadline = {}) const;
+  StoreCall<void> set_many(std::vector<std::pair<std::string, std::string>> entries,
+                           OptionalDeadline deadline = {}) const;
 
   /// Sets the key to `desired` if it has the value `expected`; nothing for `expected` means that it must not exist.
-  Task<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
-                               OptionalDeadline deadline = {}) const;
-  CompareSet compare_set_blocking(const std::string& key, const std::optional<std::string>& expected,
-                                  const std::string& desired, OptionalDeadline deadline = {}) const;
+  StoreCall<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
+                                    OptionalDeadline deadline = {}) const;
 
   /// The value; waits until some rank has set it.
-  Task<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
-  std::string get_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
 
   /// As get; the key is erased once it was taken `readers` times: what each of so many ranks reads once leaves nothing
   /// behind. Each call counts once; one that timed out may have counted.
-  Task<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
-  std::string take_blocking(const std::string& key, std::int64_t readers, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_of_a_wait keys.
-  Task<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
-  std::vector<std::string> get_many_blocking(const std::vector<std::string>& keys,
-                                             OptionalDeadline deadline = {}) const;
+  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
 
   /// The value, or nothing where there is none yet.
-  Task<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
-  std::optional<std::string> try_get_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
 
   /// Removes the key; who waits for it goes on waiting. Whether it existed.
-  Task<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
-  bool erase_blocking(const std::string& key, OptionalDeadline deadline = {}) const;
+  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
 
   /// Adds to the decimal integer under the key (none counts as 0) and gives the sum. Each call counts once; one that
   /// timed out may have counted.
-  Task<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
-  std::int64_t add_blocking(const std::string& key, std::int64_t delta, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
 
   /// Appends to the value (none counts as empty) and gives its new length in bytes.
-  Task<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
-  std::int64_t append_blocking(const std::string& key, const std::string& text, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
 
   /// Waits until all keys exist at once; at most max_keys_of_a_wait.
-  Task<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
-  void wait_blocking(const std::vector<std::string>& keys, OptionalDeadline deadline = {}) const;
+  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
 
   /// Collective: waits until every rank of the job (or all parties) has come to the barrier of this name; then the name
   /// is free for the next round. A rank is in a barrier of one name once at a time.
-  Task<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
-  void barrier_blocking(const std::string& name, OptionalDeadline deadline = {}) const;
+  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
 
  private:
   Request about(Operation operation, std::string key) const;
   Request about_many(Operation operation, std::vector<std::string> keys) const;
   Request with_value(Operation operation, std::string key, std::string value) const;
-  Deadline by(const OptionalDeadline& deadline) const;
-  Task<Response> ask(Request request, const OptionalDeadline& deadline) const;
-
-  /// The task's own deadline comes first, and has the better sentence.
-  template <class T>
-  T block(Task<T> task, const OptionalDeadline& deadline, const char* doing) const;
+  StoreRequest ask(Request request, const OptionalDeadline& deadline) const;
 
   std::weak_ptr<Exchange> exchange_;
   std::shared_ptr<Control> control_;
@@ -8778,12 +8869,13 @@ concept Enters = requires(const Newcomer& newcomer, Deadline deadline) {
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A store with blocking set and get, as rendezvous::Store has them; a backend needs no more, and its tests no server.
+/// A store with set and get, whose calls can be waited for, as those of rendezvous::Store; a backend needs no more, and
+/// its tests no server.
 template <class S>
 concept ExchangesValues = std::copyable<S> &&
     requires(S store, const std::string& key, std::string value, Deadline deadline) {
-  store.set_blocking(key, value, deadline);
-  { store.get_blocking(key, deadline) } -> std::convertible_to<std::string>;
+  store.set(key, value, deadline).wait();
+  { store.get(key, deadline).wait() } -> std::convertible_to<std::string>;
 };
 
 /// Copyable handle on a store of any type. Threads: as the store's.
@@ -8794,24 +8886,24 @@ class Exchange {
       Exchange(Store store) {  // NOLINT(google-explicit-constructor): a store is one
     const auto shared = std::make_shared<Store>(std::move(store));
     set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
-      shared->set_blocking(key, value, deadline);
+      shared->set(key, value, deadline).wait();
     };
     get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
-      return shared->get_blocking(key, deadline);
+      return shared->get(key, deadline).wait();
     };
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take_blocking(key, 1, deadline); }) {
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take(key, 1, deadline).wait(); }) {
       take_ = [shared](const std::string& key, std::int64_t readers, Deadline deadline) -> std::string {
-        return shared->take_blocking(key, readers, deadline);
+        return shared->take(key, readers, deadline).wait();
       };
     }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add_blocking(key, 1, deadline); }) {
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add(key, 1, deadline).wait(); }) {
       add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
-        return shared->add_blocking(key, delta, deadline);
+        return shared->add(key, delta, deadline).wait();
       };
     }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase_blocking(key, deadline); }) {
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase(key, deadline).wait(); }) {
       erase_ = [shared](const std::string& key, Deadline deadline) {
-        static_cast<void>(shared->erase_blocking(key, deadline));
+        static_cast<void>(shared->erase(key, deadline).wait());
       };
     }
   }
@@ -20552,7 +20644,7 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      static_cast<void>(store.get_blocking(key, Deadline::after(group.timeout())));
+      static_cast<void>(store.get(key, Deadline::after(group.timeout())).wait());
       break;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
@@ -20562,7 +20654,7 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
                                  "; this rank waits as long as that one is alive");
     }
   }
-  return store.take_blocking(key, group.world_size() - 1);  // once: it counts those who have taken it
+  return store.take(key, group.world_size() - 1).wait();  // once: it counts those who have taken it
 }
 
 /// Runs `work()` on rank 0 and gives every rank its result or its Error, which says where it happened.
@@ -20588,7 +20680,7 @@ bool on_rank_0_blocking(const Group& group, const std::string& doing, Work work)
     outcome = FileOutcome::of(Error(Errc::limit, doing + " ended by " + error.what() + where), rank);
   }
   if (group.world_size() > 1) {
-    store.set_blocking(key, outcome);
+    store.set(key, outcome).wait();
   }
   return FileOutcome::read(outcome);
 }
@@ -21220,6 +21312,16 @@ class DistributedSampler {
     }
   }
 
+  /// For this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`; the options' own
+  /// rank and world_size do not count.
+  template <class Group>
+  requires requires(const Group& group) {
+    { group.rank() } -> std::same_as<int>;
+    { group.world_size() } -> std::same_as<int>;
+  }
+  DistributedSampler(const Group& group, const SamplerOptions& options)
+      : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {}
+
   /// For training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order; of such a slice of L samples
   /// every rank gets ceil(L/n): those at rank, rank+n, rank+2n, ... inside the slice, beginning again at the slice's
   /// start where n does not divide L. So all ranks take the same number of steps and of samples in each of them.
@@ -21264,6 +21366,12 @@ class DistributedSampler {
   const SamplerOptions& options() const noexcept { return options_; }
 
  private:
+  static SamplerOptions for_rank(SamplerOptions options, int rank, int world_size) {
+    options.rank = rank;
+    options.world_size = world_size;
+    return options;
+  }
+
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
 
@@ -21444,8 +21552,8 @@ template <class Store>
 void answer_about_clock_blocking(const Store& store) {
   for (int question = 0; question < clock_questions; ++question) {
     const std::string number = std::to_string(question);
-    store.get_blocking("asked/" + number);
-    store.set_blocking("answered/" + number, std::to_string(now_on_step_clock().count()));
+    store.get("asked/" + number).wait();
+    store.set("answered/" + number, std::to_string(now_on_step_clock().count())).wait();
   }
 }
 
@@ -21457,15 +21565,15 @@ ClockOffset ask_for_clock_blocking(const Store& store) {
   for (int question = 0; question < clock_questions; ++question) {
     const std::string number = std::to_string(question);
     const std::chrono::nanoseconds before = now_on_step_clock();
-    store.set_blocking("asked/" + number, "");
-    const std::string answer = store.get_blocking("answered/" + number);
+    store.set("asked/" + number, "").wait();
+    const std::string answer = store.get("answered/" + number).wait();
     const std::chrono::nanoseconds after = now_on_step_clock();
     const std::chrono::nanoseconds theirs(std::strtoll(answer.c_str(), nullptr, 10));
     if (const auto half = (after - before) / 2; half < best.uncertainty) {
       best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
     }
-    store.erase_blocking("asked/" + number);
-    store.erase_blocking("answered/" + number);
+    store.erase("asked/" + number).wait();
+    store.erase("answered/" + number).wait();
   }
   return best;
 }
@@ -21477,20 +21585,20 @@ ClockOffset ask_for_clock_blocking(const Store& store) {
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
   if (rank == 0) {
-    store.set_blocking("node", std::to_string(node_rank));
+    store.set("node", std::to_string(node_rank)).wait();
     for (int other = 1; other < world_size; ++other) {
       const std::string place = "rank " + std::to_string(other);
-      if (store.get_blocking(place) == "elsewhere") {
+      if (store.get(place).wait() == "elsewhere") {
         detail::answer_about_clock_blocking(store.with_prefix(place + "/"));
       }
-      store.erase_blocking(place);
+      store.erase(place).wait();
     }
-    store.erase_blocking("node");
+    store.erase("node").wait();
     return {};
   }
-  const bool together = store.get_blocking("node") == std::to_string(node_rank);
+  const bool together = store.get("node").wait() == std::to_string(node_rank);
   const std::string place = "rank " + std::to_string(rank);
-  store.set_blocking(place, together ? "together" : "elsewhere");
+  store.set(place, together ? "together" : "elsewhere").wait();
   return together ? ClockOffset{} : detail::ask_for_clock_blocking(store.with_prefix(place + "/"));
 }
 
@@ -23042,8 +23150,8 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
     return slowest;
   }
   if (rank != 0) {
-    store.set_blocking(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline);
-    const std::string told = store.take_blocking(prefix + "slowest", world_size - 1, deadline);
+    store.set(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline).wait();
+    const std::string told = store.take(prefix + "slowest", world_size - 1, deadline).wait();
     std::string_view rest = told;
     slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
     slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
@@ -23053,7 +23161,7 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   double sum = static_cast<double>(computing);
   for (int other = 1; other < world_size; ++other) {
     const std::string key = prefix + "computing/" + std::to_string(other);
-    const std::string told = store.take_blocking(key, 1, deadline);
+    const std::string told = store.take(key, 1, deadline).wait();
     std::string_view rest = told;
     const std::chrono::nanoseconds of_other(detail::take_number(rest));
     sum += static_cast<double>(of_other.count());
@@ -23063,10 +23171,12 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
     }
   }
   slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
-  store.set_blocking(prefix + "slowest",
-                     std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
-                         std::to_string(slowest.typical.count()),
-                     deadline);
+  store
+      .set(prefix + "slowest",
+           std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
+               std::to_string(slowest.typical.count()),
+           deadline)
+      .wait();
   return slowest;
 }
 
@@ -23331,21 +23441,23 @@ template <class Store>
 void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
   for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
     const std::size_t first = piece * description_piece_bytes;
-    store.set_blocking(prefix + "description/" + std::to_string(piece),
-                       std::string(bytes.substr(first, description_piece_bytes)), deadline);
+    store
+        .set(prefix + "description/" + std::to_string(piece), std::string(bytes.substr(first, description_piece_bytes)),
+             deadline)
+        .wait();
   }
-  store.set_blocking(prefix + "publisher", std::to_string(rank_in_job), deadline);
-  store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+  store.set(prefix + "publisher", std::to_string(rank_in_job), deadline).wait();
+  store.set(prefix + "summary", summary_of(bytes), deadline).wait();
 }
 
 /// What publish set is gone.
 template <class Store>
 void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
   for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
-    store.erase_blocking(prefix + "description/" + std::to_string(piece), deadline);
+    store.erase(prefix + "description/" + std::to_string(piece), deadline).wait();
   }
-  store.erase_blocking(prefix + "publisher", deadline);
-  store.erase_blocking(prefix + "summary", deadline);
+  store.erase(prefix + "publisher", deadline).wait();
+  store.erase(prefix + "summary", deadline).wait();
 }
 
 /// 0 for anything else than a number up to `most`.
@@ -23361,9 +23473,9 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_description_bytes);
   std::string bytes;
   for (std::size_t piece = 0; piece < pieces_of(length); ++piece) {
-    bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
+    bytes += store.get(prefix + "description/" + std::to_string(piece), deadline).wait();
   }
-  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // of rank 0 of the group in the job
+  const std::string name = store.get(prefix + "publisher", deadline).wait();  // of rank 0 of the group in the job
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::string other = "rank " + std::to_string(publisher);
   const std::optional<ModelDescription> theirs = parse_description(bytes);
@@ -23392,13 +23504,13 @@ void agree_blocking(Store store, const std::string& prefix, const ModelDescripti
   try {
     if (rank == 0) {
       detail::publish(store, prefix, bytes, context.rank, deadline);
-    } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
+    } else if (const std::string summary = store.get(prefix + "summary", deadline).wait();
                summary != detail::summary_of(bytes)) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
                              detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
       context.latch->block_until_failed(deadline);
     }
-    store.barrier_blocking(prefix + "agreed", deadline);
+    store.barrier(prefix + "agreed", deadline).wait();
     if (rank == 0) {
       detail::erase_published(store, prefix, bytes, deadline);
     }
@@ -23465,7 +23577,7 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
   std::string bytes;
   try {
     for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
-      bytes += store.take_blocking(detail::order_key(prefix, piece), world_size - 1, deadline);
+      bytes += store.take(detail::order_key(prefix, piece), world_size - 1, deadline).wait();
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
@@ -23483,7 +23595,7 @@ void agree_on_order(Replanning& replanning, Group group, const std::string& pref
     if (group.rank() != 0 || group.world_size() == 1) return;
     const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
     const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
-    *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
+    *said = [saying](Deadline deadline) { saying->wait(deadline); };
   };
   replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group.timeout());
@@ -23804,8 +23916,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// written: who catches it can go on;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
-void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  group.throw_if_failed();
+void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  group.barrier();
   static_cast<void>(detail::on_rank_0_blocking(group, "writing the file " + printable(path), [&] {
     write_checkpoint_file(path, tensors, values_of(group));
     return true;
@@ -23813,13 +23925,13 @@ void save_checkpoint_blocking(const Group& group, const std::string& path, std::
 }
 
 /// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
-/// after the model is wrapped. Collective, blocking: as save_checkpoint_blocking. @returns false on every rank where
+/// after the model is wrapped. Collective, blocking: as save_checkpoint. @returns false on every rank where
 /// rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
 /// leaves the values as they were unless the file changes while it is read; the job's first cause
 template <class Group>
-bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, values_of(group)); };
   if (!detail::on_rank_0_blocking(group, "reading the checkpoint " + printable(path), read)) {
@@ -23827,7 +23939,7 @@ bool load_checkpoint_blocking(const Group& group, const std::string& path, std::
   }
   for (const NamedTensor& tensor : tensors) {
     if (tensor.value.bytes() != 0) {
-      group.broadcast_blocking(tensor.value.flat(), 0);
+      group.broadcast(tensor.value.flat(), 0);
     }
   }
   return true;
@@ -23836,8 +23948,8 @@ bool load_checkpoint_blocking(const Group& group, const std::string& path, std::
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint_blocking;
-using ddp::save_checkpoint_blocking;
+using ddp::load_checkpoint;
+using ddp::save_checkpoint;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/timeline.hpp
@@ -24088,21 +24200,21 @@ template <class Store>
 void put_pieces_blocking(const Store& store, const std::string& key, const std::string& text) {
   std::size_t pieces = 0;
   for (std::size_t at = 0; at < text.size(); at += timeline_piece_bytes) {
-    store.set_blocking(key + "/" + std::to_string(pieces++), text.substr(at, timeline_piece_bytes));
+    store.set(key + "/" + std::to_string(pieces++), text.substr(at, timeline_piece_bytes)).wait();
   }
-  store.set_blocking(key, std::to_string(pieces));
+  store.set(key, std::to_string(pieces)).wait();
 }
 
 /// What put_pieces_blocking set, which is gone from the store afterwards.
 template <class Store>
 std::string take_pieces_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_piece_bytes + 1;
-  const std::string told = store.take_blocking(key, 1);
+  const std::string told = store.take(key, 1).wait();
   const std::size_t pieces = std::min<std::size_t>(std::strtoull(told.c_str(), nullptr, 10), most);
   std::string text;
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::string name = key + "/" + std::to_string(piece);
-    text += store.take_blocking(name, 1);
+    text += store.take(name, 1).wait();
   }
   return text;
 }
@@ -24116,8 +24228,8 @@ std::string take_pieces_blocking(const Store& store, const std::string& key) {
 /// @param parameters names for the gradients, in the order of parameters(); rank 0's count
 /// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
 template <class Group>
-void write_timeline_blocking(const Group& group, const std::string& path, std::vector<StepRecord> records,
-                             std::span<const std::string> parameters = {}) {
+void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
+                    std::span<const std::string> parameters = {}) {
   const auto store = group.store().with_prefix("dtrain/timeline/");
   const int ranks = group.world_size();
   group.run_enqueued();  // other ranks may wait for it before they come here
@@ -24147,7 +24259,7 @@ void write_timeline_blocking(const Group& group, const std::string& path, std::v
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
-using ddp::write_timeline_blocking;
+using ddp::write_timeline;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/group/buffers.hpp
@@ -24518,10 +24630,42 @@ class Circle final : private Job::Closable {
   /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
   Communicator& live() {
     job_->require_may_block();
-    if (!ends_->communicator) {
-      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
-    }
+    require_open();
     return *ends_->communicator;
+  }
+
+  /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
+  void wait(typename Communicator::Stream::Event& event) {
+    backend::block_until_complete(event, live(), *job_->participant.failure(), job_->timeout, members_.rank_in_job());
+  }
+
+  /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
+  async::Task<void> completion(const typename Communicator::Stream::Event& event) {
+    async::EventLoop& loop = job_->tasks.loop();
+    const std::shared_ptr<Ends> ends = require_open();
+    const std::shared_ptr<FailureLatch> failure = job_->participant.failure();
+    std::chrono::microseconds pause(100);
+    std::uint64_t progress = 0;
+    for (Deadline stalled = Deadline::after(2 * job_->timeout); !event.is_complete();) {
+      job_->streams->run_what_nobody_runs();
+      co_await loop.sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(2000));
+      if (const std::uint64_t now = backend::progress_of(event, *ends->communicator); now != progress) {
+        progress = now;
+        stalled = Deadline::after(2 * job_->timeout);
+      } else if (stalled.passed()) {
+        throw Error(Errc::timeout,
+                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
+      }
+    }
+    const Deadline told = Deadline::after(std::chrono::seconds(2));  // which cause came first, the store says
+    while (ends->communicator && ends->communicator->failure() && !failure->failed() && !told.passed()) {
+      co_await loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    failure->throw_if_failed(members_.rank_in_job());
+    if (const std::optional<Cause> own = ends->communicator ? ends->communicator->failure() : std::nullopt) {
+      throw_cause(*own);
+    }
   }
 
   /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
@@ -24574,6 +24718,15 @@ class Circle final : private Job::Closable {
   rendezvous::ControlTasks& tasks;  ///< the job's; for DeleteOffLoop
 
  private:
+  struct Ends;
+
+  const std::shared_ptr<Ends>& require_open() const {
+    if (!ends_->communicator) {
+      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+    }
+    return ends_;
+  }
+
   /// What an exception leaves with the job. The communicator goes before its stream.
   struct Ends {
     StreamOwner stream;
@@ -24655,6 +24808,55 @@ class Circle final : private Job::Closable {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/work.hpp
+
+/// @file
+/// group::Work: a collective that was enqueued on a stream.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// What a collective with a stream gives. It may be dropped: the operation runs all the same, and the memory that it
+/// uses outlives it as before. Threads: one at a time.
+/// @tparam State what the handles of one group share
+template <class State>
+class Work {
+ public:
+  using Stream = typename State::Communicator::Stream;
+
+  Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
+
+  /// Whether the operation has ended, well or not. Blocking: no. Threads: any.
+  bool is_complete() const noexcept { return event_.is_complete(); }
+
+  /// Blocking: until the operation has ended, at most the group's timeout() after it begins to run. Not on the control
+  /// loop. @throws the job's first cause; Error (timeout)
+  void wait() { state_->wait(event_); }
+
+  /// `co_await work` in a coroutine on the rank's control loop. It asks again and again, at intervals that grow to 2
+  /// ms. Lifetime: outlives the wait. @throws as wait
+  auto operator co_await() { return Awaiter(state_->completion(event_)); }
+
+ private:
+  class Awaiter {
+   public:
+    explicit Awaiter(async::Task<void> task) : task_(std::move(task)), inner_(task_) {}
+    Awaiter(const Awaiter&) = delete;
+    Awaiter& operator=(const Awaiter&) = delete;
+    bool await_ready() const noexcept { return inner_.await_ready(); }
+    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+    void await_resume() { inner_.await_resume(); }
+
+   private:
+    async::Task<void> task_;
+    async::Task<void>::Awaiter inner_;
+  };
+
+  std::shared_ptr<State> state_;
+  typename Stream::Event event_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/collectives.hpp
 
 /// @file
@@ -24662,146 +24864,153 @@ class Circle final : private Job::Closable {
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns; what ends in
-/// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
-/// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
-/// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
-/// std::span, std::vector, std::array or array of a dtrain::Element, or, where nothing is reduced, of any integers of
-/// 1, 4 or 8 bytes. With a backend of device memory, all_reduce_blocking and broadcast_blocking take host memory
-/// besides, which is copied there and back.
+/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns a Work, to
+/// wait for or to drop; without one it blocks: it runs on the group's own stream, behind what is enqueued there, and
+/// returns when it is done, at most timeout() after it begins to run. An operation exists where the backend's
+/// communicator has the ability (see dtrain/backend/communicator.hpp). Buffers are views of any memory of the
+/// backend's, or typed host memory: a std::span, std::vector, std::array or array of a dtrain::Element, or, where
+/// nothing is reduced, of any integers of 1, 4 or 8 bytes. With a backend of device memory, all_reduce and broadcast
+/// without a stream take host memory besides, which is copied there and back.
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
 /// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
 /// types, ranks or addresses do not fit; the job's first cause.
-template <class Group, class Communicator>
+template <class Group, class State>
 class Collectives {
  public:
+  using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
 
+  using Work = group::Work<State>;
+
   /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
-  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+  Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
     backend::check_all_reduce(input, output);
     live().all_reduce(input, output, op, stream);
+    return work(stream);
   }
-  void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
-  void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+  Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
+    return all_reduce(values, values, op, stream);
+  }
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
     if constexpr (Passage<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
         self().circle_->passage().pass(
-            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); }, [&] { wait(); });
+            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); },
+            [&] { work(stream()).wait(); });
         return;
       }
     }
-    all_reduce(input, output, op, stream());
-    wait();
+    all_reduce(input, output, op, stream()).wait();
   }
-  void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
+  void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
 
   /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
   /// @returns the reduction of every rank's `value`
   template <class Number>
-  Number all_reduce(Number value, ReduceOp op) const {
+  requires(std::is_arithmetic_v<Number> || Element<Number>) Number all_reduce(Number value, ReduceOp op)
+  const {
     static_assert(Element<Number>,
                   "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for a buffer call "
-                  "all_reduce_blocking(values, op)");
+                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
     if constexpr (Element<Number>) {
-      all_reduce_blocking(std::span(&value, 1), op);
+      all_reduce(std::span(&value, 1), op);
     }
     return value;
   }
 
   /// `buffer` gets rank `root`'s content.
-  void broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
+  Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
     Communicator& channel = live();
     backend::check_broadcast(buffer, root, channel.size());
     channel.broadcast(buffer, root, stream);
+    return work(stream);
   }
-  void broadcast_blocking(MovedWriteBuffer buffer, int root) const {
+  void broadcast(MovedWriteBuffer buffer, int root) const {
     if constexpr (Passage<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
         self().circle_->passage().pass(
-            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); }, [&] { wait(); });
+            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); },
+            [&] { work(stream()).wait(); });
         return;
       }
     }
-    broadcast(buffer, root, stream());
-    wait();
+    broadcast(buffer, root, stream()).wait();
   }
 
   /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
   /// memory as that block, or disjoint.
-  void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+  Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();
     backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
     channel.reduce_scatter(input, output, op, stream);
+    return work(stream);
   }
-  void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
-                               ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
-    reduce_scatter(input, output, op, stream());
-    wait();
+  void reduce_scatter(ReadBuffer input, WriteBuffer output,
+                      ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+    reduce_scatter(input, output, op, stream()).wait();
   }
 
   /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
   /// disjoint.
-  void all_gather(MovedReadBuffer input, MovedWriteBuffer output,
+  Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
     backend::check_all_gather(input, output, channel.rank(), channel.size());
     channel.all_gather(input, output, stream);
+    return work(stream);
   }
-  void all_gather_blocking(MovedReadBuffer input,
-                           MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    all_gather(input, output, stream());
-    wait();
+  void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
+    all_gather(input, output, stream()).wait();
   }
 
   /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
-  void send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("send", input, peer, channel.rank(), channel.size());
     channel.send(input, peer, stream);
+    return work(stream);
   }
-  void send_blocking(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
-    send(input, peer, stream());
-    wait();
+  void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+    send(input, peer, stream()).wait();
   }
 
   /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
-  void recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("recv", output, peer, channel.rank(), channel.size());
     channel.recv(output, peer, stream);
+    return work(stream);
   }
-  void recv_blocking(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
-    recv(output, peer, stream());
-    wait();
+  void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+    recv(output, peer, stream()).wait();
   }
 
   /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
   /// disjoint.
-  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
+  Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_send_recv(input, to, output, from, channel.size());
     channel.send_recv(input, to, output, from, stream);
+    return work(stream);
   }
-  void send_recv_blocking(MovedReadBuffer input, int to, MovedWriteBuffer output,
-                          int from) const requires backend::CanSendRecv<Communicator> {
-    send_recv(input, to, output, from, stream());
-    wait();
+  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
+                 int from) const requires backend::CanSendRecv<Communicator> {
+    send_recv(input, to, output, from, stream()).wait();
   }
 
-  /// Completes when every rank's stream has come to it.
-  void barrier(Stream stream) const { live().barrier(stream); }
-  void barrier_blocking() const {
-    barrier(stream());
-    wait();
+  /// Completes when every rank's stream has come to it. Without a stream it is also what throws the job's first cause
+  /// on every rank alike: before a checkpoint is written, for example.
+  Work barrier(Stream stream) const {
+    live().barrier(stream);
+    return work(stream);
   }
+  void barrier() const { barrier(stream()).wait(); }
 
  private:
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
@@ -24809,7 +25018,7 @@ class Collectives {
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().circle_->live(); }
   Stream stream() const { return self().stream(); }
-  void wait() const { self().wait(); }
+  Work work(Stream stream) const { return {self().circle_, stream}; }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -24879,17 +25088,17 @@ namespace DTRAIN_NAMESPACE {
 using async::Task;
 using rendezvous::BackgroundTask;
 
-/// A shared handle: copies are the same group. Its collectives are those of group::Collectives: what takes a stream
-/// enqueues on it; what ends in `_blocking` waits, at most timeout(). Threads: collectives of one group come from one
-/// thread at a time and in the same order on every rank; those of different groups (split_blocking) never wait for each
-/// other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws its
-/// first cause (PeerLost, JobFailed; on the rank it came from, Error).
+/// A shared handle: copies are the same group. Its collectives are those of group::Collectives: a call that takes a
+/// stream enqueues on it and gives a Work; one without blocks, at most timeout(). Threads: collectives of one group
+/// come from one thread at a time and in the same order on every rank; those of different groups (split) never wait for
+/// each other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws
+/// its first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
 /// Leaving: the end of the last handle on the job or on any part of it says that this rank is done, and then the job
 /// goes on without it. If an exception is unwinding the stack at that moment the rank counts as failed, and the others
 /// are told.
 template <class P>
-class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Channels::Communicator> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<typename P::Channels>> {
  public:
   using Policy = P;
   using Communicator = typename P::Channels::Communicator;
@@ -24929,7 +25138,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// again; with the same color everywhere it is this group once more, for another thread. The job is shared: its
   /// failure, the control loop, and leaving it, which the end of a part does not do.
   /// @throws Error (invalid_argument) for a negative color; the job's first cause
-  ProcessGroup split_blocking(int color, int key = 0) const requires backend::CanSplit<Communicator> {
+  ProcessGroup split(int color, int key = 0) const requires backend::CanSplit<Communicator> {
     return ProcessGroup(circle_->split_blocking(color, key));
   }
 
@@ -24938,20 +25147,20 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   rendezvous::Store store() const { return circle_->store(); }
 
   /// Runs a coroutine of yours on this rank's control loop, beside dtrain's own, and gives its value:
-  /// `run_blocking([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There the
-  /// store's coroutine forms suspend; what ends in `_blocking` throws instead of waiting for itself, and whatever else
-  /// blocks the thread delays the whole rank's control.
-  /// Blocking: until the coroutine has ended; at the deadline it is cancelled (none: timeout() and a moment, for what
-  /// the store says of its own timeouts). @param make gives the Task; may take the loop (async::EventLoop&)
-  /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave_blocking
+  /// `run([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There a
+  /// call of the store is awaited; its wait(), and each other call of dtrain's that blocks, throws instead of waiting
+  /// for itself. Whatever else blocks the thread delays the whole rank's control. Blocking: until the coroutine has
+  /// ended; at the deadline it is cancelled (none: timeout() and a moment, for what the store says of its own
+  /// timeouts). @param make gives the Task; may take the loop (async::EventLoop&)
+  /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave()
   template <class Make>
-  auto run_blocking(Make&& make, std::optional<Deadline> deadline = {}) const {
+  auto run(Make&& make, std::optional<Deadline> deadline = {}) const {
     const Deadline by = deadline ? *deadline : rendezvous::a_moment_after(Deadline::after(timeout()));
     return job().tasks.run_blocking(make, by);
   }
 
   /// The same in the background: the coroutine runs until it ends, its owner (the result) is destroyed, the job fails
-  /// or this rank leaves. BackgroundTask::wait_blocking gives its value and its exception, which else nobody sees.
+  /// or this rank leaves. BackgroundTask::wait gives its value and its exception, which else nobody sees.
   /// Lifetime: `make` is kept; a handle of the group outside the coroutine outlives it. Threads: any.
   template <class Make>
   auto spawn(Make make) const {
@@ -24966,15 +25175,16 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
 
   /// A stream of your own for collectives of this rank. While the rank waits long in a collective on one of its
   /// streams, what is enqueued on the others is run in the background, so that channels never wait for each other.
-  /// Lifetime: outlives the work and, like the group's own, is no longer used after leave_blocking.
+  /// Lifetime: outlives the work and, like the group's own, is no longer used after leave().
   StreamOwner open_stream() const { return circle_->open_stream(); }
 
   /// What is enqueued on this rank's streams begins to run, in the background where no thread runs it: before a long
   /// wait that is no collective, if other ranks may wait for it meanwhile. Blocking: no.
   void run_enqueued() const noexcept { job().streams->run_what_nobody_runs(); }
 
-  /// Collective, blocking: passes when every rank has come here and none has failed. Before a checkpoint is written.
-  void throw_if_failed() const { this->barrier_blocking(); }
+  /// Asks this rank alone: a barrier() asks all of them. Blocking: no. Threads: any.
+  /// @throws the first cause where the job has failed
+  void check() const { failure()->throw_if_failed(members().rank_in_job()); }
 
   /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
   /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
@@ -25011,7 +25221,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   /// Says that this rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
   /// split off it only closes that. Not while a collective runs. Blocking: a rank that hosts the store stays until all
   /// have left, timeout() at most.
-  void leave_blocking() const {
+  void leave() const {
     require_may_block();
     if (circle_->is_whole()) {
       job().leave_blocking();
@@ -25026,7 +25236,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
 
  private:
   using Circle = group::Circle<typename P::Channels>;
-  friend group::Collectives<ProcessGroup, Communicator>;
+  friend group::Collectives<ProcessGroup, Circle>;
 
   explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
 
@@ -25054,12 +25264,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, typename P::Chan
   }
 
   group::Job& job() const noexcept { return *circle_->job(); }
-
-  void wait() const {
-    typename Stream::Event event;
-    stream().record(event);
-    backend::block_until_complete(event, circle_->live(), *failure(), timeout(), members().rank_in_job());
-  }
 
   std::shared_ptr<Circle> circle_;
 };
@@ -25164,7 +25368,7 @@ class DistributedDataParallel {
   }
 
   /// Collective, blocking: whom the others wait for. @throws the job's first cause.
-  ddp::SlowestRank slowest_rank_blocking() {
+  ddp::SlowestRank slowest_rank() {
     group_.require_may_block();
     group_.run_enqueued();
     return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
@@ -25173,7 +25377,7 @@ class DistributedDataParallel {
   }
 
   /// Collective, blocking: the line of statistics() and who is slowest. @throws the job's first cause.
-  std::string summary_blocking() { return to_string(statistics()) + "; " + to_string(slowest_rank_blocking()); }
+  std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
   /// What happened in the latest steps, from `first_step` on (they count from 1), in the order in which it was noted.
   /// DdpOptions::timeline makes it complete. Threads: any.
@@ -25418,7 +25622,7 @@ int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& opt
       log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +
                                  " although the job had failed: " + cause->sentence());
     }
-    group->leave_blocking();
+    group->leave();
     return exit_code;
   } catch (const JobFailed& failed) {
     end_if_forked(exit_code_job_failed);
@@ -33369,9 +33573,6 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Lifetime: the loop outlives it. Threads: the loop's.
 class Exchange {
  public:
-  /// What a question came to: an answer, or nothing in time.
-  using Answer = std::optional<Response>;
-
   /// @param link on which the store has accepted this rank
   Exchange(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link, int rank,
            std::shared_ptr<FailureLatch> failure)
@@ -33401,21 +33602,26 @@ class Exchange {
 
   /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
   /// store to say what was missing.
+  /// @param self outlives the wait
   /// @param doing begins every sentence: "waiting for key 'a' of the store"
-  /// @throws the job's first cause; Error (closed) after leave or end; Error (limit) where too much waits to be sent
-  async::Task<Answer> ask(Request request, const std::string& doing, Deadline deadline) {
-    require_open(doing);
-    Question question(*this, request.id = ++last_id_);
-    post(encode(std::move(request)), doing);
+  /// @returns an answer that is ok or missing
+  /// @throws the job's first cause; Error (timeout); Error (refused); Error (closed) after leave or end; Error (limit)
+  /// where too much waits to be sent
+  static async::Task<Response> ask(std::shared_ptr<Exchange> self, Request request, std::string doing,
+                                   Deadline deadline) {
+    self->require_open(doing);
+    Question question(*self, request.id = ++self->last_id_);
+    self->post(encode(std::move(request)), doing);
     async::Ready ready = co_await question.over.wait(deadline);
     if (ready == async::Ready::timed_out) {
       question.take_back();
       ready = co_await question.over.wait(Deadline::after(last_word));
     }
     if (!question.answer || question.answer->status == Status::failed) {
-      require_open(doing);
+      self->require_open(doing);
     }
-    co_return std::move(question.answer);
+    self->require_good(question.answer, doing);
+    co_return *std::move(question.answer);
   }
 
   /// Says leave(ok). @returns whether the store acknowledged it by the deadline. Every other wait ends.
@@ -33493,7 +33699,7 @@ class Exchange {
     Exchange& exchange;
     std::uint64_t id;
     async::Event over;
-    Answer answer;
+    std::optional<Response> answer{};  ///< nothing where none came in time
     bool taken_back = false;
   };
 
@@ -33514,6 +33720,18 @@ class Exchange {
     if (!open() || leaving_) {
       throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
           .with_rank(rank_);
+    }
+  }
+
+  void require_good(const std::optional<Response>& answer, const std::string& doing) const {
+    if (!answer) {
+      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer").with_rank(rank_);
+    }
+    if (answer->status == Status::gave_up) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; " + printable(answer->text)).with_rank(rank_);
+    }
+    if (answer->status != Status::ok && answer->status != Status::missing) {
+      throw Error(Errc::refused, doing + ": " + printable(answer->text)).with_rank(rank_);
     }
   }
 
@@ -34106,81 +34324,33 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// The answer that is ok or missing. @throws everything else
-inline async::Task<Response> ask(std::weak_ptr<Exchange> handle, Request request, Deadline deadline) {
-  if (request.keys.empty()) {
-    co_return Response{};  // several keys, and there are none
-  }
-  const std::string doing = doing_of(request);
-  require_bounded(request, doing);
-  const std::shared_ptr<Exchange> exchange = handle.lock();
-  if (!exchange) {
-    throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
-  }
-  Exchange::Answer answer = co_await exchange->ask(std::move(request), doing, deadline);
-  if (!answer) {
-    throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer")
-        .with_rank(exchange->rank());
-  }
-  if (answer->status == Status::gave_up) {
-    throw Error(Errc::timeout, doing + ": the deadline passed; " + printable(answer->text)).with_rank(exchange->rank());
-  }
-  if (answer->status != Status::ok && answer->status != Status::missing) {
-    throw Error(Errc::refused, doing + ": " + printable(answer->text)).with_rank(exchange->rank());
-  }
-  co_return *std::move(answer);
-}
-
-inline async::Task<void> nothing_of(async::Task<Response> answer) {
-  const Response response = co_await std::move(answer);
-  static_cast<void>(response);
-}
-
-inline async::Task<std::string> text_of(async::Task<Response> answer) {
-  Response response = co_await std::move(answer);
-  co_return std::move(response.text);
-}
-
-inline async::Task<std::optional<std::string>> maybe_text_of(async::Task<Response> answer) {
-  Response response = co_await std::move(answer);
-  if (response.status == Status::missing) {
-    co_return std::nullopt;
-  }
-  co_return std::optional<std::string>(std::move(response.text));
-}
-
-inline async::Task<std::vector<std::string>> values_of(async::Task<Response> answer, std::size_t count) {
-  Response response = co_await std::move(answer);
-  if (response.values.size() != count) {
-    throw Error(Errc::protocol, "getting " + std::to_string(count) + " keys: the store answered with " +
-                                    std::to_string(response.values.size()) + " values");
-  }
-  co_return std::move(response.values);
-}
-
-inline async::Task<std::int64_t> number_of(async::Task<Response> answer) {
-  const Response response = co_await std::move(answer);
-  co_return response.number;
-}
-
-inline async::Task<bool> existed(async::Task<Response> answer) {
-  const Response response = co_await std::move(answer);
-  co_return response.status == Status::ok;
-}
-
-inline async::Task<CompareSet> compared(async::Task<Response> answer, std::string desired) {
-  Response response = co_await std::move(answer);
-  CompareSet result;
-  result.swapped = response.number != 0;
-  if (result.swapped) {
-    result.now = std::move(desired);
-  } else if (response.status == Status::ok) {
-    result.now = std::move(response.text);
-  }
-  co_return std::move(result);
+inline async::Task<Response> answer_at_once() {
+  co_return Response{};
 }
 
 }  // namespace detail
+
+DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+  if (request.keys.empty()) {
+    return detail::answer_at_once();  // an operation on several keys, of which there are none
+  }
+  std::string doing = doing_of(request);
+  require_bounded(request, doing);
+  std::shared_ptr<Exchange> session = exchange.lock();
+  if (!session) {
+    throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
+  }
+  return Exchange::ask(std::move(session), std::move(request), std::move(doing), deadline);
+}
+
+DTRAIN_DEFINED Response StoreRequest::wait() {
+  if (request.keys.empty()) {
+    return {};
+  }
+  const std::string doing = doing_of(request);
+  const auto make = [this](async::EventLoop&) { return send(); };
+  return control->run_blocking(make, a_moment_after(deadline), doing);  // its own deadline has the better sentence
+}
 
 DTRAIN_DEFINED Request Store::about(Operation operation, std::string key) const {
   Request request;
@@ -34204,146 +34374,77 @@ DTRAIN_DEFINED Request Store::with_value(Operation operation, std::string key, s
   return request;
 }
 
-DTRAIN_DEFINED Deadline Store::by(const OptionalDeadline& deadline) const {
-  return deadline ? *deadline : Deadline::after(timeout_);
+DTRAIN_DEFINED StoreRequest Store::ask(Request request, const OptionalDeadline& deadline) const {
+  return {exchange_, control_, std::move(request), deadline ? *deadline : Deadline::after(timeout_)};
 }
 
-DTRAIN_DEFINED async::Task<Response> Store::ask(Request request, const OptionalDeadline& deadline) const {
-  return detail::ask(exchange_, std::move(request), by(deadline));
+DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
+  return ask(with_value(Operation::set, std::move(key), std::move(value)), deadline);
 }
 
-template <class T>
-T Store::block(Task<T> task, const OptionalDeadline& deadline, const char* doing) const {
-  const auto make = [&](async::EventLoop&) { return std::move(task); };
-  return control_->run_blocking(make, a_moment_after(by(deadline)), doing);
-}
-
-DTRAIN_DEFINED async::Task<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  return detail::nothing_of(ask(with_value(Operation::set, std::move(key), std::move(value)), deadline));
-}
-
-DTRAIN_DEFINED void Store::set_blocking(const std::string& key, const std::string& value,
-                                        OptionalDeadline deadline) const {
-  block(set(key, value, by(deadline)), deadline, "setting a key in the store");
-}
-
-DTRAIN_DEFINED async::Task<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
-                                                 OptionalDeadline deadline) const {
+DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
+                                               OptionalDeadline deadline) const {
   Request request = about_many(Operation::set_many, {});
   for (auto& [key, value] : entries) {
     request.keys.push_back(prefix_ + key);
     request.values.push_back(std::move(value));
   }
-  return detail::nothing_of(ask(std::move(request), deadline));
+  return ask(std::move(request), deadline);
 }
 
-DTRAIN_DEFINED void Store::set_many_blocking(const std::vector<std::pair<std::string, std::string>>& entries,
-                                             OptionalDeadline deadline) const {
-  block(set_many(entries, by(deadline)), deadline, "setting keys in the store");
-}
-
-DTRAIN_DEFINED async::Task<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
-                                                          std::string desired, OptionalDeadline deadline) const {
-  Request request = with_value(Operation::compare_set, std::move(key), desired);
+DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
+                                                        std::string desired, OptionalDeadline deadline) const {
+  Request request = with_value(Operation::compare_set, std::move(key), std::move(desired));
   request.expected = std::move(expected);
-  return detail::compared(ask(std::move(request), deadline), std::move(desired));
+  return ask(std::move(request), deadline);
 }
 
-DTRAIN_DEFINED CompareSet Store::compare_set_blocking(const std::string& key,
-                                                      const std::optional<std::string>& expected,
-                                                      const std::string& desired, OptionalDeadline deadline) const {
-  return block(compare_set(key, expected, desired, by(deadline)), deadline, "comparing a key of the store");
+DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
+  return ask(about(Operation::get, std::move(key)), deadline);
 }
 
-DTRAIN_DEFINED async::Task<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return detail::text_of(ask(about(Operation::get, std::move(key)), deadline));
-}
-
-DTRAIN_DEFINED std::string Store::get_blocking(const std::string& key, OptionalDeadline deadline) const {
-  return block(get(key, by(deadline)), deadline, "waiting for a key of the store");
-}
-
-DTRAIN_DEFINED async::Task<std::string> Store::take(std::string key, std::int64_t readers,
-                                                    OptionalDeadline deadline) const {
+DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
+                                                  OptionalDeadline deadline) const {
   Request request = about(Operation::take, std::move(key));
   request.number = readers;
-  return detail::text_of(ask(std::move(request), deadline));
+  return ask(std::move(request), deadline);
 }
 
-DTRAIN_DEFINED std::string Store::take_blocking(const std::string& key, std::int64_t readers,
-                                                OptionalDeadline deadline) const {
-  return block(take(key, readers, by(deadline)), deadline, "waiting for a key of the store");
+DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
+                                                                   OptionalDeadline deadline) const {
+  return ask(about_many(Operation::get_many, std::move(keys)), deadline);
 }
 
-DTRAIN_DEFINED async::Task<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
-                                                                     OptionalDeadline deadline) const {
-  const std::size_t count = keys.size();
-  return detail::values_of(ask(about_many(Operation::get_many, std::move(keys)), deadline), count);
+DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
+  return ask(about(Operation::try_get, std::move(key)), deadline);
 }
 
-DTRAIN_DEFINED std::vector<std::string> Store::get_many_blocking(const std::vector<std::string>& keys,
-                                                                 OptionalDeadline deadline) const {
-  return block(get_many(keys, by(deadline)), deadline, "waiting for keys of the store");
+DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
+  return ask(about(Operation::erase, std::move(key)), deadline);
 }
 
-DTRAIN_DEFINED async::Task<std::optional<std::string>> Store::try_get(std::string key,
-                                                                      OptionalDeadline deadline) const {
-  return detail::maybe_text_of(ask(about(Operation::try_get, std::move(key)), deadline));
-}
-
-DTRAIN_DEFINED std::optional<std::string> Store::try_get_blocking(const std::string& key,
-                                                                  OptionalDeadline deadline) const {
-  return block(try_get(key, by(deadline)), deadline, "looking for a key in the store");
-}
-
-DTRAIN_DEFINED async::Task<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return detail::existed(ask(about(Operation::erase, std::move(key)), deadline));
-}
-
-DTRAIN_DEFINED bool Store::erase_blocking(const std::string& key, OptionalDeadline deadline) const {
-  return block(erase(key, by(deadline)), deadline, "erasing a key of the store");
-}
-
-DTRAIN_DEFINED async::Task<std::int64_t> Store::add(std::string key, std::int64_t delta,
-                                                    OptionalDeadline deadline) const {
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
+                                                  OptionalDeadline deadline) const {
   Request request = about(Operation::add, std::move(key));
   request.number = delta;
-  return detail::number_of(ask(std::move(request), deadline));
+  return ask(std::move(request), deadline);
 }
 
-DTRAIN_DEFINED std::int64_t Store::add_blocking(const std::string& key, std::int64_t delta,
-                                                OptionalDeadline deadline) const {
-  return block(add(key, delta, by(deadline)), deadline, "adding to a key of the store");
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
+                                                     OptionalDeadline deadline) const {
+  return ask(with_value(Operation::append, std::move(key), std::move(text)), deadline);
 }
 
-DTRAIN_DEFINED async::Task<std::int64_t> Store::append(std::string key, std::string text,
-                                                       OptionalDeadline deadline) const {
-  return detail::number_of(ask(with_value(Operation::append, std::move(key), std::move(text)), deadline));
+DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
+  return ask(about_many(Operation::wait, std::move(keys)), deadline);
 }
 
-DTRAIN_DEFINED std::int64_t Store::append_blocking(const std::string& key, const std::string& text,
-                                                   OptionalDeadline deadline) const {
-  return block(append(key, text, by(deadline)), deadline, "appending to a key of the store");
-}
-
-DTRAIN_DEFINED async::Task<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return detail::nothing_of(ask(about_many(Operation::wait, std::move(keys)), deadline));
-}
-
-DTRAIN_DEFINED void Store::wait_blocking(const std::vector<std::string>& keys, OptionalDeadline deadline) const {
-  block(wait(keys, by(deadline)), deadline, "waiting for keys of the store");
-}
-
-DTRAIN_DEFINED async::Task<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
+DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
   Request request = about(Operation::barrier, std::move(name));
   if (parties_) {
     request.parties = *parties_;
   }
-  return detail::nothing_of(ask(std::move(request), deadline));
-}
-
-DTRAIN_DEFINED void Store::barrier_blocking(const std::string& name, OptionalDeadline deadline) const {
-  block(barrier(name, by(deadline)), deadline, "waiting in a barrier of the store");
+  return ask(std::move(request), deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -10,10 +10,10 @@ using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Share
 
 void reduce(const dtrain::ProcessGroup<Policy>& group, std::vector<std::int8_t>& values, unsigned count) {
 #ifdef DTRAIN_COMPILE_FAIL
-  group.all_reduce_blocking(values, dtrain::ReduceOp::max);
+  group.all_reduce(values, dtrain::ReduceOp::max);
   group.all_reduce(count, dtrain::ReduceOp::sum);
 #else
-  group.broadcast_blocking(values, 0);
+  group.broadcast(values, 0);
   group.all_reduce(static_cast<std::int64_t>(count), dtrain::ReduceOp::sum);
 #endif
 }

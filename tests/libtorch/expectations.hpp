@@ -43,8 +43,8 @@ inline bool is_same_everywhere(const Group& group, const torch::Tensor& tensor) 
   const torch::Tensor mine = tensor.detach().to(torch::kFloat64).contiguous();
   const torch::Tensor least = mine.clone();
   const torch::Tensor most = mine.clone();
-  group.all_reduce_blocking(libtorch::view_of(least).flat(), dtrain::ReduceOp::min);
-  group.all_reduce_blocking(libtorch::view_of(most).flat(), dtrain::ReduceOp::max);
+  group.all_reduce(libtorch::view_of(least).flat(), dtrain::ReduceOp::min);
+  group.all_reduce(libtorch::view_of(most).flat(), dtrain::ReduceOp::max);
   return torch::equal(least, mine) && torch::equal(most, mine);
 }
 

@@ -157,10 +157,10 @@ void throw_in_backward(const Group& group) {
   hidden.register_hook([&](const torch::Tensor&) {
     const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
     if (group.rank() == 1) {
-      group.store().get_blocking("rank 0 is there", deadline);
+      group.store().get("rank 0 is there", deadline).wait();
       throw std::runtime_error("the second rank gives up");
     }
-    group.store().set_blocking("rank 0 is there", "", deadline);
+    group.store().set("rank 0 is there", "", deadline).wait();
     group.failure()->block_until_failed(deadline);
   });
   const torch::Tensor loss = second->forward(hidden).square().mean();

@@ -47,7 +47,7 @@ bool fork_once(const std::string& what, const dtrain::ProcessGroup<Policy>& grou
     if (what == "call") {
       ::alarm(30);
       try {
-        group.barrier_blocking();
+        group.barrier();
       } catch (const dtrain::Error& error) {
         std::printf("the child of rank %d: %s\n", group.rank(), error.what());
         std::fflush(stdout);
@@ -71,7 +71,7 @@ bool fork_once(const std::string& what, const dtrain::ProcessGroup<Policy>& grou
 /// Without a wrapper: a barrier for each step.
 int pass_barriers(const dtrain::ProcessGroup<Policy>& group, const std::string& what) {
   for (int step = 0; step < 10; ++step) {
-    group.barrier_blocking();
+    group.barrier();
     if (step == 3 && fork_once(what, group, Model())) {
       return 7;
     }

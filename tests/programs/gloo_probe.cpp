@@ -20,10 +20,10 @@ using Group = dtrain::ProcessGroup<Policy>;
 
 int hello(const Group& group) {
   double sum = group.rank();
-  group.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
-  const Group half = group.split_blocking(group.rank() % 2, group.rank());
+  group.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
+  const Group half = group.split(group.rank() % 2, group.rank());
   double part = 1;
-  half.all_reduce_blocking(std::span(&part, 1), dtrain::ReduceOp::sum);
+  half.all_reduce(std::span(&part, 1), dtrain::ReduceOp::sum);
   std::printf("rank %d of %d: sum %.0f, half %.0f\n", group.rank(), group.world_size(), sum, part);
   return 0;
 }
@@ -59,7 +59,7 @@ int endless(const Group& group, std::string_view how) {
         static_cast<void>(::kill(::getpid(), SIGSTOP));
       }
     }
-    group.all_reduce_blocking(std::span(values), dtrain::ReduceOp::average);
+    group.all_reduce(std::span(values), dtrain::ReduceOp::average);
   }
 }
 

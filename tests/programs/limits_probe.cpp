@@ -14,7 +14,7 @@ namespace {
 using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 int meet_limit(const dtrain::ProcessGroup<Policy>& group, std::string_view what) {
-  group.barrier_blocking();
+  group.barrier();
   if (what == "memory" && group.rank() == 0) {
     const std::unique_ptr<std::byte[]> much(new std::byte[std::size_t{1} << 40]);
     return much[0] == std::byte{1} ? 3 : 0;
@@ -28,7 +28,7 @@ int meet_limit(const dtrain::ProcessGroup<Policy>& group, std::string_view what)
       std::printf("%s\n", line.c_str());
     }
   }
-  group.barrier_blocking();
+  group.barrier();
   std::printf("rank %d is well\n", group.rank());
   return 0;
 }

@@ -33,7 +33,7 @@ void require(bool holds, const char* what) {
 template <class Group>
 int hello(const Group& group) {
   double sum = group.rank();
-  group.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
+  group.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
   std::printf("rank %d of %d: sum %.0f\n", group.rank(), group.world_size(), sum);
   return 0;
 }
@@ -93,9 +93,9 @@ int collectives(const Group& group) {
       wait();
     }
   }
-  const Group half = group.split_blocking(group.rank() % 2, -group.rank());
+  const Group half = group.split(group.rank() % 2, -group.rank());
   int sum = group.rank();
-  half.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
+  half.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
   int expected = 0;
   for (int peer = group.rank() % 2; peer < size; peer += 2) {
     expected += peer;
@@ -156,7 +156,7 @@ int endless(const Group& group, std::string_view how) {
         std::this_thread::sleep_for(std::chrono::minutes(1));
       }
     }
-    group.all_reduce_blocking(std::span(values), dtrain::ReduceOp::average);
+    group.all_reduce(std::span(values), dtrain::ReduceOp::average);
   }
 }
 
@@ -169,7 +169,7 @@ int averages(const Group& group) {
   auto channel = group.open_channel("averages");
   for (const std::size_t count : {std::size_t{3}, std::size_t{300'001}}) {
     std::vector<double> values(count, 2.0 * group.rank());
-    group.all_reduce_blocking(std::span(values), dtrain::ReduceOp::average);
+    group.all_reduce(std::span(values), dtrain::ReduceOp::average);
     require(values.front() == group.world_size() - 1 && values.back() == values.front(), "an average of f64");
     const std::vector<std::uint16_t> halves(count, bits(2 * group.rank()));
     std::vector<std::uint16_t> result(count);

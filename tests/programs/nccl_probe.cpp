@@ -53,11 +53,11 @@ bool host_values_pass(const Group& group) {
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     numbers[i] = static_cast<double>(i) + group.rank();
   }
-  group.all_reduce_blocking(numbers, dtrain::ReduceOp::max);
+  group.all_reduce(numbers, dtrain::ReduceOp::max);
   std::vector<std::int64_t> words(100'000, group.rank());
-  group.broadcast_blocking(words, group.world_size() - 1);
+  group.broadcast(words, group.world_size() - 1);
   std::vector<float> none;
-  group.all_reduce_blocking(none, dtrain::ReduceOp::sum);
+  group.all_reduce(none, dtrain::ReduceOp::sum);
   bool right = true;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     right =
@@ -69,10 +69,10 @@ bool host_values_pass(const Group& group) {
 template <class Group>
 int hello(const Group& group) {
   const Values sum(1, static_cast<float>(group.rank()));
-  group.all_reduce_blocking(sum.view(), dtrain::ReduceOp::sum);
-  const Group half = group.split_blocking(group.rank() % 2, group.rank());
+  group.all_reduce(sum.view(), dtrain::ReduceOp::sum);
+  const Group half = group.split(group.rank() % 2, group.rank());
   const Values part(1, 1);
-  half.all_reduce_blocking(part.view(), dtrain::ReduceOp::sum);
+  half.all_reduce(part.view(), dtrain::ReduceOp::sum);
   auto channel = group.open_channel("more");
   const auto more = group.open_stream();
   const Values average(1, static_cast<float>(group.rank()));
@@ -109,7 +109,7 @@ int endless(const Group& group, std::string_view how) {
         static_cast<void>(::kill(::getpid(), SIGSTOP));
       }
     }
-    group.all_reduce_blocking(view, dtrain::ReduceOp::average);
+    group.all_reduce(view, dtrain::ReduceOp::average);
   }
 }
 
@@ -117,7 +117,7 @@ int endless(const Group& group, std::string_view how) {
 template <class Group>
 int early(const Group& group) {
   const Values sum(1, 1);
-  group.all_reduce_blocking(sum.view(), dtrain::ReduceOp::sum);
+  group.all_reduce(sum.view(), dtrain::ReduceOp::sum);
   std::printf("rank %d: sum %.0f\n", group.rank(), sum.first());
   if (group.rank() != 1) {
     std::this_thread::sleep_for(std::chrono::seconds(14));

@@ -84,9 +84,9 @@ int collectives(const Group& group) {
     require(holds(blocks.data(), count, static_cast<float>((group.rank() + size - 1) % size)), "a message");
     require(holds(memory, count, static_cast<float>(size - 1)), "a broadcast");
   }
-  const Group half = group.split_blocking(group.rank() % 2, group.rank());
+  const Group half = group.split(group.rank() % 2, group.rank());
   write(other.data(), count, 1);
-  half.all_reduce_blocking(view_of(other.data(), count), ReduceOp::sum);
+  half.all_reduce(view_of(other.data(), count), ReduceOp::sum);
   require(holds(other.data(), count, static_cast<float>(half.world_size())), "a sum in a part of the ranks");
   return 0;
 }
@@ -131,7 +131,7 @@ int training(const Group& group, int steps, int ends_at) {
       ready(0, model.stream.ref().handle());
     });
     check(cudaStreamSynchronize(model.stream.ref().native()), "cudaStreamSynchronize");
-    group.throw_if_failed();
+    group.barrier();
     for (const dtrain::Parameter& parameter : model.list) {
       require(holds(parameter.gradient.data, parameter.gradient.shape.element_count(),
                     static_cast<float>(step + group.world_size() - 1)),

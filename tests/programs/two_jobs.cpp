@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     const double job = std::atof(arguments[1]);
     double sum = job;
-    group.all_reduce_blocking(std::span(&sum, 1), dtrain::ReduceOp::sum);
+    group.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
     std::printf("job %.0f sum %.0f of %d\n", job, sum, group.world_size());
     return 0;
   });

@@ -89,7 +89,7 @@ bool train_crossed(const dtrain::ProcessGroup<P>& group, Crossing crossing, dtra
   bool right = true;
   const auto sum_of_ranks = [&](int step) {
     std::array<double, 2> sum{static_cast<double>(group.rank()), static_cast<double>(step)};
-    group.all_reduce_blocking(sum, dtrain::ReduceOp::sum);
+    group.all_reduce(sum, dtrain::ReduceOp::sum);
     right = right && sum == std::array<double, 2>{ranks * (ranks - 1) / 2.0, static_cast<double>(ranks * step)};
   };
   for (int step = 0; step < steps; ++step) {

@@ -91,7 +91,7 @@ class ProcessGroup<support::FakePolicy> {
   template <class Make>
   auto spawn(Make make) const {
     struct Ended {
-      void wait_blocking(Deadline) const noexcept {}
+      void wait(Deadline) const noexcept {}
     };
     async::EventLoop().run_until(make(), Deadline::after(timeout()));
     return Ended();

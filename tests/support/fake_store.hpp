@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "support/finished_call.hpp"
 
 namespace support {
 
@@ -59,38 +61,34 @@ class FakeStore {
  public:
   FakeStore(std::shared_ptr<FakeJob> job, int rank) : job_(std::move(job)), rank_(rank) {}
 
-  void set_blocking(const std::string& key, std::string value, dtrain::Deadline) {
+  FinishedCall<void> set(const std::string& key, std::string value, std::optional<dtrain::Deadline> = {}) {
     if (value.size() > (std::size_t{1} << 20)) throw dtrain::Error(dtrain::Errc::limit, "the value is too large");
     const std::lock_guard lock(job_->mutex_);
     job_->values_[key] = std::move(value);
     job_->changed_.notify_all();
+    return {};
   }
 
-  dtrain::async::Task<void> set(std::string key, std::string value) {
-    set_blocking(key, std::move(value), dtrain::Deadline::after(std::chrono::seconds(1)));
-    co_return;
-  }
-
-  std::string get_blocking(const std::string& key, dtrain::Deadline deadline) {
+  FinishedCall<std::string> get(const std::string& key, dtrain::Deadline deadline) {
     std::unique_lock lock(job_->mutex_);
     wait(lock, key, deadline, [&] { return job_->values_.contains(key); });
     ++job_->reads_[key];
-    return job_->values_[key];
+    return FinishedCall(job_->values_[key]);
   }
 
-  std::string take_blocking(const std::string& key, std::int64_t readers, dtrain::Deadline deadline) {
-    std::string value = get_blocking(key, deadline);
+  FinishedCall<std::string> take(const std::string& key, std::int64_t readers, dtrain::Deadline deadline) {
+    std::string value = get(key, deadline).wait();
     const std::lock_guard lock(job_->mutex_);
     if (++job_->taken_[key] >= readers) {
       job_->values_.erase(key);
       job_->taken_.erase(key);
     }
-    return value;
+    return FinishedCall(std::move(value));
   }
 
-  bool erase_blocking(const std::string& key, dtrain::Deadline) {
+  FinishedCall<bool> erase(const std::string& key, dtrain::Deadline) {
     const std::lock_guard lock(job_->mutex_);
-    return job_->values_.erase(key) > 0;
+    return FinishedCall(job_->values_.erase(key) > 0);
   }
 
   bool contains(const std::string& key) const {
@@ -98,19 +96,20 @@ class FakeStore {
     return job_->values_.contains(key);
   }
 
-  std::int64_t add_blocking(const std::string& key, std::int64_t delta, dtrain::Deadline) {
+  FinishedCall<std::int64_t> add(const std::string& key, std::int64_t delta, dtrain::Deadline) {
     const std::lock_guard lock(job_->mutex_);
     std::string& value = job_->values_[key];
     const std::int64_t sum = (value.empty() ? 0 : std::stoll(value)) + delta;
     value = std::to_string(sum);
-    return sum;
+    return FinishedCall(sum);
   }
 
-  void barrier_blocking(const std::string& name, dtrain::Deadline deadline) {
+  FinishedCall<void> barrier(const std::string& name, dtrain::Deadline deadline) {
     std::unique_lock lock(job_->mutex_);
     ++job_->arrived_[name];
     job_->changed_.notify_all();
     wait(lock, name, deadline, [&] { return job_->arrived_[name] >= job_->world_size_; });
+    return {};
   }
 
   /// How often a key that begins with `prefix` was read, by all ranks.

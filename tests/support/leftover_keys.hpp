@@ -37,12 +37,12 @@ void use_group(const dtrain::ProcessGroup<Policy>& group, const std::string& fil
     for (int step = 0; step < 2; ++step) {
       ddp.backward([](const dtrain::Ready& ready) { ready(0); });
     }
-    ddp.slowest_rank_blocking();
-    dtrain::write_timeline_blocking(group, file + ".json", ddp.records());
+    ddp.slowest_rank();
+    dtrain::write_timeline(group, file + ".json", ddp.records());
   }
   const std::vector<dtrain::NamedTensor> state{{"weight", dtrain::tensor_view(model.value.data(), {3})}};
-  dtrain::save_checkpoint_blocking(group, file, state);
-  if (!dtrain::load_checkpoint_blocking(group, file, state)) throw std::logic_error("there is no file");
+  dtrain::save_checkpoint(group, file, state);
+  if (!dtrain::load_checkpoint(group, file, state)) throw std::logic_error("there is no file");
 }
 
 /// The numbers of keys and bytes in the store after each of two rounds, in which the group and a part of it are used.
@@ -58,13 +58,13 @@ std::vector<std::pair<std::size_t, std::size_t>> left_in_store(int ranks, const 
           const std::string file = folder.path + "/" + std::to_string(round);
           use_group(group, file);
           const int color = group.rank() % 2;
-          const auto part = group.split_blocking(color, -group.rank());
+          const auto part = group.split(color, -group.rank());
           use_group(part, file + "-" + std::to_string(color));
-          group.store().barrier_blocking("done");
+          group.store().barrier("done").wait();
           if (group.rank() == 0) {
             left.push_back(store.contents());
           }
-          group.store().barrier_blocking("counted");
+          group.store().barrier("counted").wait();
         }
       },
       std::chrono::seconds(60), hosts);

@@ -23,6 +23,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "support/finished_call.hpp"
 
 namespace support {
 
@@ -38,18 +39,19 @@ class ForkStore {
     table_ = ::new (memory) Table;
   }
 
-  void set_blocking(const std::string& key, const std::string& value, dtrain::Deadline) {
+  FinishedCall<void> set(const std::string& key, const std::string& value, dtrain::Deadline) {
     Entry& entry = table_->entries.at(table_->taken.fetch_add(1));
     copy(key, entry.key);
     copy(value, entry.value);
     entry.written.store(true);
+    return {};
   }
 
-  std::string get_blocking(const std::string& key, dtrain::Deadline deadline) const {
+  FinishedCall<std::string> get(const std::string& key, dtrain::Deadline deadline) const {
     while (!deadline.passed()) {
       for (const Entry& entry : table_->entries) {
         if (entry.written.load() && key == entry.key.data()) {
-          return entry.value.data();
+          return FinishedCall(std::string(entry.value.data()));
         }
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

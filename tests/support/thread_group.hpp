@@ -64,7 +64,7 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
         try {
           body(group);
           self.doing("leaving");
-          group.leave_blocking();
+          group.leave();
         } catch (const dtrain::JobFailed& failed) {
           end = {failed.what(), true};
         } catch (const dtrain::Error& error) {

@@ -13,12 +13,13 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A store with blocking set and get, as rendezvous::Store has them; a backend needs no more, and its tests no server.
+/// A store with set and get, whose calls can be waited for, as those of rendezvous::Store; a backend needs no more, and
+/// its tests no server.
 template <class S>
 concept ExchangesValues = std::copyable<S> &&
     requires(S store, const std::string& key, std::string value, Deadline deadline) {
-  store.set_blocking(key, value, deadline);
-  { store.get_blocking(key, deadline) } -> std::convertible_to<std::string>;
+  store.set(key, value, deadline).wait();
+  { store.get(key, deadline).wait() } -> std::convertible_to<std::string>;
 };
 
 /// Copyable handle on a store of any type. Threads: as the store's.
@@ -29,24 +30,24 @@ class Exchange {
       Exchange(Store store) {  // NOLINT(google-explicit-constructor): a store is one
     const auto shared = std::make_shared<Store>(std::move(store));
     set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
-      shared->set_blocking(key, value, deadline);
+      shared->set(key, value, deadline).wait();
     };
     get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
-      return shared->get_blocking(key, deadline);
+      return shared->get(key, deadline).wait();
     };
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take_blocking(key, 1, deadline); }) {
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take(key, 1, deadline).wait(); }) {
       take_ = [shared](const std::string& key, std::int64_t readers, Deadline deadline) -> std::string {
-        return shared->take_blocking(key, readers, deadline);
+        return shared->take(key, readers, deadline).wait();
       };
     }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add_blocking(key, 1, deadline); }) {
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add(key, 1, deadline).wait(); }) {
       add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
-        return shared->add_blocking(key, delta, deadline);
+        return shared->add(key, delta, deadline).wait();
       };
     }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase_blocking(key, deadline); }) {
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase(key, deadline).wait(); }) {
       erase_ = [shared](const std::string& key, Deadline deadline) {
-        static_cast<void>(shared->erase_blocking(key, deadline));
+        static_cast<void>(shared->erase(key, deadline).wait());
       };
     }
   }

@@ -38,21 +38,23 @@ template <class Store>
 void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
   for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
     const std::size_t first = piece * description_piece_bytes;
-    store.set_blocking(prefix + "description/" + std::to_string(piece),
-                       std::string(bytes.substr(first, description_piece_bytes)), deadline);
+    store
+        .set(prefix + "description/" + std::to_string(piece), std::string(bytes.substr(first, description_piece_bytes)),
+             deadline)
+        .wait();
   }
-  store.set_blocking(prefix + "publisher", std::to_string(rank_in_job), deadline);
-  store.set_blocking(prefix + "summary", summary_of(bytes), deadline);
+  store.set(prefix + "publisher", std::to_string(rank_in_job), deadline).wait();
+  store.set(prefix + "summary", summary_of(bytes), deadline).wait();
 }
 
 /// What publish set is gone.
 template <class Store>
 void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
   for (std::size_t piece = 0; piece < pieces_of(bytes.size()); ++piece) {
-    store.erase_blocking(prefix + "description/" + std::to_string(piece), deadline);
+    store.erase(prefix + "description/" + std::to_string(piece), deadline).wait();
   }
-  store.erase_blocking(prefix + "publisher", deadline);
-  store.erase_blocking(prefix + "summary", deadline);
+  store.erase(prefix + "publisher", deadline).wait();
+  store.erase(prefix + "summary", deadline).wait();
 }
 
 /// 0 for anything else than a number up to `most`.
@@ -68,9 +70,9 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_description_bytes);
   std::string bytes;
   for (std::size_t piece = 0; piece < pieces_of(length); ++piece) {
-    bytes += store.get_blocking(prefix + "description/" + std::to_string(piece), deadline);
+    bytes += store.get(prefix + "description/" + std::to_string(piece), deadline).wait();
   }
-  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // of rank 0 of the group in the job
+  const std::string name = store.get(prefix + "publisher", deadline).wait();  // of rank 0 of the group in the job
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::string other = "rank " + std::to_string(publisher);
   const std::optional<ModelDescription> theirs = parse_description(bytes);
@@ -99,13 +101,13 @@ void agree_blocking(Store store, const std::string& prefix, const ModelDescripti
   try {
     if (rank == 0) {
       detail::publish(store, prefix, bytes, context.rank, deadline);
-    } else if (const std::string summary = store.get_blocking(prefix + "summary", deadline);
+    } else if (const std::string summary = store.get(prefix + "summary", deadline).wait();
                summary != detail::summary_of(bytes)) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
                              detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
       context.latch->block_until_failed(deadline);
     }
-    store.barrier_blocking(prefix + "agreed", deadline);
+    store.barrier(prefix + "agreed", deadline).wait();
     if (rank == 0) {
       detail::erase_published(store, prefix, bytes, deadline);
     }

@@ -48,8 +48,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// written: who catches it can go on;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
-void save_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  group.throw_if_failed();
+void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  group.barrier();
   static_cast<void>(detail::on_rank_0_blocking(group, "writing the file " + printable(path), [&] {
     write_checkpoint_file(path, tensors, values_of(group));
     return true;
@@ -57,13 +57,13 @@ void save_checkpoint_blocking(const Group& group, const std::string& path, std::
 }
 
 /// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
-/// after the model is wrapped. Collective, blocking: as save_checkpoint_blocking. @returns false on every rank where
+/// after the model is wrapped. Collective, blocking: as save_checkpoint. @returns false on every rank where
 /// rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
 /// leaves the values as they were unless the file changes while it is read; the job's first cause
 template <class Group>
-bool load_checkpoint_blocking(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, values_of(group)); };
   if (!detail::on_rank_0_blocking(group, "reading the checkpoint " + printable(path), read)) {
@@ -71,7 +71,7 @@ bool load_checkpoint_blocking(const Group& group, const std::string& path, std::
   }
   for (const NamedTensor& tensor : tensors) {
     if (tensor.value.bytes() != 0) {
-      group.broadcast_blocking(tensor.value.flat(), 0);
+      group.broadcast(tensor.value.flat(), 0);
     }
   }
   return true;
@@ -80,6 +80,6 @@ bool load_checkpoint_blocking(const Group& group, const std::string& path, std::
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint_blocking;
-using ddp::save_checkpoint_blocking;
+using ddp::load_checkpoint;
+using ddp::save_checkpoint;
 }  // namespace DTRAIN_NAMESPACE

@@ -32,8 +32,8 @@ template <class Store>
 void answer_about_clock_blocking(const Store& store) {
   for (int question = 0; question < clock_questions; ++question) {
     const std::string number = std::to_string(question);
-    store.get_blocking("asked/" + number);
-    store.set_blocking("answered/" + number, std::to_string(now_on_step_clock().count()));
+    store.get("asked/" + number).wait();
+    store.set("answered/" + number, std::to_string(now_on_step_clock().count())).wait();
   }
 }
 
@@ -45,15 +45,15 @@ ClockOffset ask_for_clock_blocking(const Store& store) {
   for (int question = 0; question < clock_questions; ++question) {
     const std::string number = std::to_string(question);
     const std::chrono::nanoseconds before = now_on_step_clock();
-    store.set_blocking("asked/" + number, "");
-    const std::string answer = store.get_blocking("answered/" + number);
+    store.set("asked/" + number, "").wait();
+    const std::string answer = store.get("answered/" + number).wait();
     const std::chrono::nanoseconds after = now_on_step_clock();
     const std::chrono::nanoseconds theirs(std::strtoll(answer.c_str(), nullptr, 10));
     if (const auto half = (after - before) / 2; half < best.uncertainty) {
       best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
     }
-    store.erase_blocking("asked/" + number);
-    store.erase_blocking("answered/" + number);
+    store.erase("asked/" + number).wait();
+    store.erase("answered/" + number).wait();
   }
   return best;
 }
@@ -65,20 +65,20 @@ ClockOffset ask_for_clock_blocking(const Store& store) {
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
   if (rank == 0) {
-    store.set_blocking("node", std::to_string(node_rank));
+    store.set("node", std::to_string(node_rank)).wait();
     for (int other = 1; other < world_size; ++other) {
       const std::string place = "rank " + std::to_string(other);
-      if (store.get_blocking(place) == "elsewhere") {
+      if (store.get(place).wait() == "elsewhere") {
         detail::answer_about_clock_blocking(store.with_prefix(place + "/"));
       }
-      store.erase_blocking(place);
+      store.erase(place).wait();
     }
-    store.erase_blocking("node");
+    store.erase("node").wait();
     return {};
   }
-  const bool together = store.get_blocking("node") == std::to_string(node_rank);
+  const bool together = store.get("node").wait() == std::to_string(node_rank);
   const std::string place = "rank " + std::to_string(rank);
-  store.set_blocking(place, together ? "together" : "elsewhere");
+  store.set(place, together ? "together" : "elsewhere").wait();
   return together ? ClockOffset{} : detail::ask_for_clock_blocking(store.with_prefix(place + "/"));
 }
 

@@ -68,7 +68,7 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
   std::string bytes;
   try {
     for (std::size_t piece = 0; piece < detail::pieces_of(count * detail::order_entry_bytes); ++piece) {
-      bytes += store.take_blocking(detail::order_key(prefix, piece), world_size - 1, deadline);
+      bytes += store.take(detail::order_key(prefix, piece), world_size - 1, deadline).wait();
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // says it as the rank that it came from
@@ -86,7 +86,7 @@ void agree_on_order(Replanning& replanning, Group group, const std::string& pref
     if (group.rank() != 0 || group.world_size() == 1) return;
     const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
     const auto saying = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
-    *said = [saying](Deadline deadline) { saying->wait_blocking(deadline); };
+    *said = [saying](Deadline deadline) { saying->wait(deadline); };
   };
   replanning.agree = [group, prefix, said, context](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group.timeout());

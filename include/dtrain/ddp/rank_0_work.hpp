@@ -56,7 +56,7 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      static_cast<void>(store.get_blocking(key, Deadline::after(group.timeout())));
+      static_cast<void>(store.get(key, Deadline::after(group.timeout())).wait());
       break;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
@@ -66,7 +66,7 @@ std::string outcome_blocking(const Group& group, const Store& store, const std::
                                  "; this rank waits as long as that one is alive");
     }
   }
-  return store.take_blocking(key, group.world_size() - 1);  // once: it counts those who have taken it
+  return store.take(key, group.world_size() - 1).wait();  // once: it counts those who have taken it
 }
 
 /// Runs `work()` on rank 0 and gives every rank its result or its Error, which says where it happened.
@@ -92,7 +92,7 @@ bool on_rank_0_blocking(const Group& group, const std::string& doing, Work work)
     outcome = FileOutcome::of(Error(Errc::limit, doing + " ended by " + error.what() + where), rank);
   }
   if (group.world_size() > 1) {
-    store.set_blocking(key, outcome);
+    store.set(key, outcome).wait();
   }
   return FileOutcome::read(outcome);
 }

@@ -3,6 +3,7 @@
 /// DistributedSampler: which samples of a data set this rank takes, batch by batch.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -44,6 +45,16 @@ class DistributedSampler {
                   "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
     }
   }
+
+  /// For this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`; the options' own
+  /// rank and world_size do not count.
+  template <class Group>
+  requires requires(const Group& group) {
+    { group.rank() } -> std::same_as<int>;
+    { group.world_size() } -> std::same_as<int>;
+  }
+  DistributedSampler(const Group& group, const SamplerOptions& options)
+      : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {}
 
   /// For training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order; of such a slice of L samples
   /// every rank gets ceil(L/n): those at rank, rank+n, rank+2n, ... inside the slice, beginning again at the slice's
@@ -89,6 +100,12 @@ class DistributedSampler {
   const SamplerOptions& options() const noexcept { return options_; }
 
  private:
+  static SamplerOptions for_rank(SamplerOptions options, int rank, int world_size) {
+    options.rank = rank;
+    options.world_size = world_size;
+    return options;
+  }
+
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
 

@@ -52,8 +52,8 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
     return slowest;
   }
   if (rank != 0) {
-    store.set_blocking(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline);
-    const std::string told = store.take_blocking(prefix + "slowest", world_size - 1, deadline);
+    store.set(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline).wait();
+    const std::string told = store.take(prefix + "slowest", world_size - 1, deadline).wait();
     std::string_view rest = told;
     slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
     slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
@@ -63,7 +63,7 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
   double sum = static_cast<double>(computing);
   for (int other = 1; other < world_size; ++other) {
     const std::string key = prefix + "computing/" + std::to_string(other);
-    const std::string told = store.take_blocking(key, 1, deadline);
+    const std::string told = store.take(key, 1, deadline).wait();
     std::string_view rest = told;
     const std::chrono::nanoseconds of_other(detail::take_number(rest));
     sum += static_cast<double>(of_other.count());
@@ -73,10 +73,12 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
     }
   }
   slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
-  store.set_blocking(prefix + "slowest",
-                     std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
-                         std::to_string(slowest.typical.count()),
-                     deadline);
+  store
+      .set(prefix + "slowest",
+           std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
+               std::to_string(slowest.typical.count()),
+           deadline)
+      .wait();
   return slowest;
 }
 

@@ -31,21 +31,21 @@ template <class Store>
 void put_pieces_blocking(const Store& store, const std::string& key, const std::string& text) {
   std::size_t pieces = 0;
   for (std::size_t at = 0; at < text.size(); at += timeline_piece_bytes) {
-    store.set_blocking(key + "/" + std::to_string(pieces++), text.substr(at, timeline_piece_bytes));
+    store.set(key + "/" + std::to_string(pieces++), text.substr(at, timeline_piece_bytes)).wait();
   }
-  store.set_blocking(key, std::to_string(pieces));
+  store.set(key, std::to_string(pieces)).wait();
 }
 
 /// What put_pieces_blocking set, which is gone from the store afterwards.
 template <class Store>
 std::string take_pieces_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_piece_bytes + 1;
-  const std::string told = store.take_blocking(key, 1);
+  const std::string told = store.take(key, 1).wait();
   const std::size_t pieces = std::min<std::size_t>(std::strtoull(told.c_str(), nullptr, 10), most);
   std::string text;
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::string name = key + "/" + std::to_string(piece);
-    text += store.take_blocking(name, 1);
+    text += store.take(name, 1).wait();
   }
   return text;
 }
@@ -59,8 +59,8 @@ std::string take_pieces_blocking(const Store& store, const std::string& key) {
 /// @param parameters names for the gradients, in the order of parameters(); rank 0's count
 /// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
 template <class Group>
-void write_timeline_blocking(const Group& group, const std::string& path, std::vector<StepRecord> records,
-                             std::span<const std::string> parameters = {}) {
+void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
+                    std::span<const std::string> parameters = {}) {
   const auto store = group.store().with_prefix("dtrain/timeline/");
   const int ranks = group.world_size();
   group.run_enqueued();  // other ranks may wait for it before they come here
@@ -90,5 +90,5 @@ void write_timeline_blocking(const Group& group, const std::string& path, std::v
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
-using ddp::write_timeline_blocking;
+using ddp::write_timeline;
 }  // namespace DTRAIN_NAMESPACE

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -62,10 +64,42 @@ class Circle final : private Job::Closable {
   /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
   Communicator& live() {
     job_->require_may_block();
-    if (!ends_->communicator) {
-      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
-    }
+    require_open();
     return *ends_->communicator;
+  }
+
+  /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
+  void wait(typename Communicator::Stream::Event& event) {
+    backend::block_until_complete(event, live(), *job_->participant.failure(), job_->timeout, members_.rank_in_job());
+  }
+
+  /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
+  async::Task<void> completion(const typename Communicator::Stream::Event& event) {
+    async::EventLoop& loop = job_->tasks.loop();
+    const std::shared_ptr<Ends> ends = require_open();
+    const std::shared_ptr<FailureLatch> failure = job_->participant.failure();
+    std::chrono::microseconds pause(100);
+    std::uint64_t progress = 0;
+    for (Deadline stalled = Deadline::after(2 * job_->timeout); !event.is_complete();) {
+      job_->streams->run_what_nobody_runs();
+      co_await loop.sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(2000));
+      if (const std::uint64_t now = backend::progress_of(event, *ends->communicator); now != progress) {
+        progress = now;
+        stalled = Deadline::after(2 * job_->timeout);
+      } else if (stalled.passed()) {
+        throw Error(Errc::timeout,
+                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
+      }
+    }
+    const Deadline told = Deadline::after(std::chrono::seconds(2));  // which cause came first, the store says
+    while (ends->communicator && ends->communicator->failure() && !failure->failed() && !told.passed()) {
+      co_await loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    failure->throw_if_failed(members_.rank_in_job());
+    if (const std::optional<Cause> own = ends->communicator ? ends->communicator->failure() : std::nullopt) {
+      throw_cause(*own);
+    }
   }
 
   /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
@@ -118,6 +152,15 @@ class Circle final : private Job::Closable {
   rendezvous::ControlTasks& tasks;  ///< the job's; for DeleteOffLoop
 
  private:
+  struct Ends;
+
+  const std::shared_ptr<Ends>& require_open() const {
+    if (!ends_->communicator) {
+      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+    }
+    return ends_;
+  }
+
   /// What an exception leaves with the job. The communicator goes before its stream.
   struct Ends {
     StreamOwner stream;

@@ -3,6 +3,7 @@
 /// The collectives of a process group.
 
 #include <span>
+#include <type_traits>
 
 #include "dtrain/backend/arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
@@ -10,149 +11,157 @@
 #include "dtrain/core/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
 #include "dtrain/group/passage.hpp"
+#include "dtrain/group/work.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns; what ends in
-/// `_blocking` runs on the group's own stream, behind what is enqueued there, and returns when it is done, at most
-/// timeout() after it begins to run. An operation exists where the backend's communicator has the ability (see
-/// dtrain/backend/communicator.hpp). Buffers are views of any memory of the backend's, or typed host memory: a
-/// std::span, std::vector, std::array or array of a dtrain::Element, or, where nothing is reduced, of any integers of
-/// 1, 4 or 8 bytes. With a backend of device memory, all_reduce_blocking and broadcast_blocking take host memory
-/// besides, which is copied there and back.
+/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns a Work, to
+/// wait for or to drop; without one it blocks: it runs on the group's own stream, behind what is enqueued there, and
+/// returns when it is done, at most timeout() after it begins to run. An operation exists where the backend's
+/// communicator has the ability (see dtrain/backend/communicator.hpp). Buffers are views of any memory of the
+/// backend's, or typed host memory: a std::span, std::vector, std::array or array of a dtrain::Element, or, where
+/// nothing is reduced, of any integers of 1, 4 or 8 bytes. With a backend of device memory, all_reduce and broadcast
+/// without a stream take host memory besides, which is copied there and back.
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
 /// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
 /// types, ranks or addresses do not fit; the job's first cause.
-template <class Group, class Communicator>
+template <class Group, class State>
 class Collectives {
  public:
+  using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
 
+  using Work = group::Work<State>;
+
   /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
-  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+  Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
     backend::check_all_reduce(input, output);
     live().all_reduce(input, output, op, stream);
+    return work(stream);
   }
-  void all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const { all_reduce(values, values, op, stream); }
-  void all_reduce_blocking(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+  Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
+    return all_reduce(values, values, op, stream);
+  }
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
     if constexpr (Passage<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
         self().circle_->passage().pass(
-            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); }, [&] { wait(); });
+            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); },
+            [&] { work(stream()).wait(); });
         return;
       }
     }
-    all_reduce(input, output, op, stream());
-    wait();
+    all_reduce(input, output, op, stream()).wait();
   }
-  void all_reduce_blocking(WriteBuffer values, ReduceOp op) const { all_reduce_blocking(values, values, op); }
+  void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
 
   /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
   /// @returns the reduction of every rank's `value`
   template <class Number>
-  Number all_reduce(Number value, ReduceOp op) const {
+  requires(std::is_arithmetic_v<Number> || Element<Number>) Number all_reduce(Number value, ReduceOp op)
+  const {
     static_assert(Element<Number>,
                   "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for a buffer call "
-                  "all_reduce_blocking(values, op)");
+                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
     if constexpr (Element<Number>) {
-      all_reduce_blocking(std::span(&value, 1), op);
+      all_reduce(std::span(&value, 1), op);
     }
     return value;
   }
 
   /// `buffer` gets rank `root`'s content.
-  void broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
+  Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
     Communicator& channel = live();
     backend::check_broadcast(buffer, root, channel.size());
     channel.broadcast(buffer, root, stream);
+    return work(stream);
   }
-  void broadcast_blocking(MovedWriteBuffer buffer, int root) const {
+  void broadcast(MovedWriteBuffer buffer, int root) const {
     if constexpr (Passage<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
         self().circle_->passage().pass(
-            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); }, [&] { wait(); });
+            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); },
+            [&] { work(stream()).wait(); });
         return;
       }
     }
-    broadcast(buffer, root, stream());
-    wait();
+    broadcast(buffer, root, stream()).wait();
   }
 
   /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
   /// memory as that block, or disjoint.
-  void reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+  Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();
     backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
     channel.reduce_scatter(input, output, op, stream);
+    return work(stream);
   }
-  void reduce_scatter_blocking(ReadBuffer input, WriteBuffer output,
-                               ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
-    reduce_scatter(input, output, op, stream());
-    wait();
+  void reduce_scatter(ReadBuffer input, WriteBuffer output,
+                      ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+    reduce_scatter(input, output, op, stream()).wait();
   }
 
   /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
   /// disjoint.
-  void all_gather(MovedReadBuffer input, MovedWriteBuffer output,
+  Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
     backend::check_all_gather(input, output, channel.rank(), channel.size());
     channel.all_gather(input, output, stream);
+    return work(stream);
   }
-  void all_gather_blocking(MovedReadBuffer input,
-                           MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    all_gather(input, output, stream());
-    wait();
+  void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
+    all_gather(input, output, stream()).wait();
   }
 
   /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
-  void send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("send", input, peer, channel.rank(), channel.size());
     channel.send(input, peer, stream);
+    return work(stream);
   }
-  void send_blocking(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
-    send(input, peer, stream());
-    wait();
+  void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+    send(input, peer, stream()).wait();
   }
 
   /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
-  void recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("recv", output, peer, channel.rank(), channel.size());
     channel.recv(output, peer, stream);
+    return work(stream);
   }
-  void recv_blocking(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
-    recv(output, peer, stream());
-    wait();
+  void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+    recv(output, peer, stream()).wait();
   }
 
   /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
   /// disjoint.
-  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
+  Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_send_recv(input, to, output, from, channel.size());
     channel.send_recv(input, to, output, from, stream);
+    return work(stream);
   }
-  void send_recv_blocking(MovedReadBuffer input, int to, MovedWriteBuffer output,
-                          int from) const requires backend::CanSendRecv<Communicator> {
-    send_recv(input, to, output, from, stream());
-    wait();
+  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
+                 int from) const requires backend::CanSendRecv<Communicator> {
+    send_recv(input, to, output, from, stream()).wait();
   }
 
-  /// Completes when every rank's stream has come to it.
-  void barrier(Stream stream) const { live().barrier(stream); }
-  void barrier_blocking() const {
-    barrier(stream());
-    wait();
+  /// Completes when every rank's stream has come to it. Without a stream it is also what throws the job's first cause
+  /// on every rank alike: before a checkpoint is written, for example.
+  Work barrier(Stream stream) const {
+    live().barrier(stream);
+    return work(stream);
   }
+  void barrier() const { barrier(stream()).wait(); }
 
  private:
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
@@ -160,7 +169,7 @@ class Collectives {
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().circle_->live(); }
   Stream stream() const { return self().stream(); }
-  void wait() const { self().wait(); }
+  Work work(Stream stream) const { return {self().circle_, stream}; }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group

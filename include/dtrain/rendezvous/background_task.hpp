@@ -100,7 +100,7 @@ class [[nodiscard]] BackgroundTask {
   /// @throws what the coroutine threw; the job's first cause if it has failed meanwhile; Error (timeout); Error
   /// (closed) if the rank has left the job; Error (invalid_argument) on the control loop's own thread, and where
   /// nothing is owned
-  T wait_blocking(Deadline deadline) {
+  T wait(Deadline deadline) {
     if (!state_ || control_->on_loop_thread()) {
       throw Error(Errc::invalid_argument, std::string(waiting) + (state_ ? ": called on the control thread, which "
                                                                            "runs it; co_await the coroutine instead"

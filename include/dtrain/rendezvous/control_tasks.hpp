@@ -87,6 +87,7 @@ class ControlTasks {
   ~ControlTasks() { close_blocking(); }
 
   bool on_loop_thread() const noexcept { return thread_.is_current(); }
+  async::EventLoop& loop() const noexcept { return loop_; }
 
   /// Starts `make(loop)` or `make()` on the loop; `make` lives as long as the coroutine.
   /// @throws the job's first cause; Error (closed) after close_blocking
@@ -105,7 +106,7 @@ class ControlTasks {
 
   /// Starts `make`, which outlives the call, and gives its value.
   /// Blocking: until it has ended; at the deadline it is cancelled, and is gone when this returns.
-  /// @throws what BackgroundTask::wait_blocking throws
+  /// @throws what BackgroundTask::wait throws
   template <class Make>
   auto run_blocking(Make& make, Deadline deadline) const {
     if (on_loop_thread()) {
@@ -114,7 +115,7 @@ class ControlTasks {
                   "where it would wait for itself; co_await the coroutine instead");
     }
     auto task = start([&make](async::EventLoop& loop) { return detail::call_with_loop(make, loop); });
-    return task.wait_blocking(deadline);
+    return task.wait(deadline);
   }
 
   /// Ends all coroutines and starts no more. Blocking: until they are gone, for as long as they keep the loop busy.

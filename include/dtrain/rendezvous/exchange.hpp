@@ -23,9 +23,6 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Lifetime: the loop outlives it. Threads: the loop's.
 class Exchange {
  public:
-  /// What a question came to: an answer, or nothing in time.
-  using Answer = std::optional<Response>;
-
   /// @param link on which the store has accepted this rank
   Exchange(async::EventLoop& loop, Address address, const Accepted& accepted, std::unique_ptr<Link> link, int rank,
            std::shared_ptr<FailureLatch> failure)
@@ -55,21 +52,26 @@ class Exchange {
 
   /// Sends a request and waits for its answer. After the deadline it takes the request back, and waits a moment for the
   /// store to say what was missing.
+  /// @param self outlives the wait
   /// @param doing begins every sentence: "waiting for key 'a' of the store"
-  /// @throws the job's first cause; Error (closed) after leave or end; Error (limit) where too much waits to be sent
-  async::Task<Answer> ask(Request request, const std::string& doing, Deadline deadline) {
-    require_open(doing);
-    Question question(*this, request.id = ++last_id_);
-    post(encode(std::move(request)), doing);
+  /// @returns an answer that is ok or missing
+  /// @throws the job's first cause; Error (timeout); Error (refused); Error (closed) after leave or end; Error (limit)
+  /// where too much waits to be sent
+  static async::Task<Response> ask(std::shared_ptr<Exchange> self, Request request, std::string doing,
+                                   Deadline deadline) {
+    self->require_open(doing);
+    Question question(*self, request.id = ++self->last_id_);
+    self->post(encode(std::move(request)), doing);
     async::Ready ready = co_await question.over.wait(deadline);
     if (ready == async::Ready::timed_out) {
       question.take_back();
       ready = co_await question.over.wait(Deadline::after(last_word));
     }
     if (!question.answer || question.answer->status == Status::failed) {
-      require_open(doing);
+      self->require_open(doing);
     }
-    co_return std::move(question.answer);
+    self->require_good(question.answer, doing);
+    co_return *std::move(question.answer);
   }
 
   /// Says leave(ok). @returns whether the store acknowledged it by the deadline. Every other wait ends.
@@ -147,7 +149,7 @@ class Exchange {
     Exchange& exchange;
     std::uint64_t id;
     async::Event over;
-    Answer answer;
+    std::optional<Response> answer{};  ///< nothing where none came in time
     bool taken_back = false;
   };
 
@@ -168,6 +170,18 @@ class Exchange {
     if (!open() || leaving_) {
       throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
           .with_rank(rank_);
+    }
+  }
+
+  void require_good(const std::optional<Response>& answer, const std::string& doing) const {
+    if (!answer) {
+      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer").with_rank(rank_);
+    }
+    if (answer->status == Status::gave_up) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; " + printable(answer->text)).with_rank(rank_);
+    }
+    if (answer->status != Status::ok && answer->status != Status::missing) {
+      throw Error(Errc::refused, doing + ": " + printable(answer->text)).with_rank(rank_);
     }
   }
 

@@ -53,7 +53,7 @@ struct Rank {
 
 /// The abstract socket that rank 0 told the others about.
 std::string door_of(const ForkStore& store) {
-  const std::string door = store.get_blocking("processes/shared_memory", Deadline::after(0s + 10s));
+  const std::string door = store.get("processes/shared_memory", Deadline::after(0s + 10s)).wait();
   return door.substr(5, door.find(' ', 5) - 5);
 }
 

@@ -63,18 +63,18 @@ TEST_CASE("tensors on a device are saved and loaded beside those of the host, on
                                          {"steps", dtrain::tensor_view(&steps, {})},
                                          {"big", on(device, big, large)},
                                          {"none", {nullptr, {0}, dtrain::DType::f32, device}}};
-    CHECK(!dtrain::load_checkpoint_blocking(group, path, state));
+    CHECK(!dtrain::load_checkpoint(group, path, state));
     std::vector<float> values(large);
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<float>(i) + static_cast<float>(group.rank()) / 2;
     support::write(big.data(), values);
     support::write(small.data(), std::vector<float>{1, 2, 3});
-    dtrain::save_checkpoint_blocking(group, path, state);
+    dtrain::save_checkpoint(group, path, state);
 
     steps = 0;
     support::write(big.data(), std::vector<float>(large));
     support::write(small.data(), std::vector<float>(3));
-    CHECK(dtrain::load_checkpoint_blocking(group, path, state));
+    CHECK(dtrain::load_checkpoint(group, path, state));
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<float>(i);  // rank 0's
     CHECK(support::on_host<float>(big.data(), values.size()) == values);
@@ -82,10 +82,10 @@ TEST_CASE("tensors on a device are saved and loaded beside those of the host, on
     CHECK(steps == 7);
 
     const std::vector<NamedTensor> elsewhere{{"small", on({dtrain::DeviceKind::cuda, 5}, small, 3)}};
-    CHECK(refusal_of([&] { dtrain::save_checkpoint_blocking(group, path, elsewhere); })
+    CHECK(refusal_of([&] { dtrain::save_checkpoint(group, path, elsewhere); })
               .starts_with("a tensor of a checkpoint is on cuda:5, but this rank's group is on cuda:0; give it from "
                            "there, or from the host (on rank 0 on host "));
-    group.barrier_blocking();
+    group.barrier();
   });
   ::unsetenv("DTRAIN_SHARE_DEVICES");
   CHECK(ends == std::vector<support::RankEnd>(2));
@@ -99,10 +99,10 @@ TEST_CASE("tensors on a device are saved and loaded beside those of the host, on
                                    {"steps", dtrain::tensor_view(&steps, {})},
                                    {"big", dtrain::tensor_view(big.data(), {large})},
                                    {"none", {nullptr, {0}, dtrain::DType::f32, {}}}};
-    CHECK(dtrain::load_checkpoint_blocking(group, path, state));
+    CHECK(dtrain::load_checkpoint(group, path, state));
     CHECK(small == std::vector<float>{1, 2, 3});
     state[0].value.device = {dtrain::DeviceKind::cuda, 0};
-    CHECK(refusal_of([&] { dtrain::save_checkpoint_blocking(group, path, state); }) ==
+    CHECK(refusal_of([&] { dtrain::save_checkpoint(group, path, state); }) ==
           "tensor 0 of a checkpoint is on cuda:0; copy it to host memory and give that");
   });
   CHECK(host_ends == std::vector<support::RankEnd>(1));

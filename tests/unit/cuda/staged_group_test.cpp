@@ -55,15 +55,15 @@ void check_topology() {
   const auto ends = run_groups<Policy<PerProcess, Staged<SharedMemory>, Topology>>(3, [&](const auto& group) {
     std::byte* const data = memory[static_cast<std::size_t>(group.rank())].data();
     const BufferView view{data, count, dtrain::DType::f32, group.stream().device()};
-    group.all_reduce_blocking(view, ReduceOp::sum);
+    group.all_reduce(view, ReduceOp::sum);
     CHECK(support::on_host<float>(data, count) == std::vector<float>(count, 6));
-    group.broadcast_blocking(view, 2);
-    group.throw_if_failed();
+    group.broadcast(view, 2);
+    group.barrier();
     CHECK(group.all_reduce(0.5 * group.rank(), ReduceOp::average) == 0.5);  // a number of the host's
-    const auto part = group.split_blocking(group.rank() == 0 ? 0 : 1);
-    part.all_reduce_blocking(view, ReduceOp::average);
+    const auto part = group.split(group.rank() == 0 ? 0 : 1);
+    part.all_reduce(view, ReduceOp::average);
     CHECK(support::on_host<float>(data, count) == std::vector<float>(count, 6));
-    group.barrier_blocking();
+    group.barrier();
   });
   CHECK(ends == std::vector<RankEnd>(3));
 }

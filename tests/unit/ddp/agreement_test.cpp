@@ -99,8 +99,8 @@ TEST_CASE("what another program published under rank 0's key is refused") {
   for (const char* summary : {"", "nonsense", "abc 99999999999999999999", "abc -1", "abc 0"}) {
     CAPTURE(summary);
     const auto fresh = std::make_shared<FakeJob>(2);
-    FakeStore(fresh, 0).set_blocking("ddp/1/publisher", "7", deadline);
-    FakeStore(fresh, 0).set_blocking("ddp/1/summary", summary, deadline);
+    FakeStore(fresh, 0).set("ddp/1/publisher", "7", deadline).wait();
+    FakeStore(fresh, 0).set("ddp/1/summary", summary, deadline).wait();
     const FailureContext here{fresh->latch(1), 1, "host-1", std::chrono::seconds(20)};
     CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(fresh, 1), "ddp/1/", layers(1), 1, here, deadline),
                          doctest::Contains("cannot read the model description of rank 7"), dtrain::Error);

@@ -22,7 +22,7 @@ namespace {
 std::vector<std::size_t> order_of_three(const std::string& bytes) {
   const auto job = std::make_shared<FakeJob>(2);
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-  FakeStore(job, 0).set_blocking("ddp/1/order/0", bytes, deadline);
+  FakeStore(job, 0).set("ddp/1/order/0", bytes, deadline).wait();
   const FailureContext context{job->latch(1), 1, "host-1", std::chrono::seconds(20)};
   return read_order_blocking(FakeStore(job, 1), "ddp/1/", 3, 2, context, deadline);
 }

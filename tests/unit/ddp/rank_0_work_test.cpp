@@ -83,7 +83,7 @@ TEST_CASE("rank 0 may write for longer than the timeout: the others wait, and sa
         });
         CHECK(told == result);
       }
-      participant.store().barrier_blocking("done", soon());
+      participant.store().barrier("done", soon()).wait();
     });
     said = error.text();
   }
@@ -131,6 +131,6 @@ TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all
               "7 it cannot be written (on rank 0 on host " + host_identity().name + ", which does it for all ranks)");
       }
     }
-    participant.store().barrier_blocking("done", soon());
+    participant.store().barrier("done", soon()).wait();
   });
 }

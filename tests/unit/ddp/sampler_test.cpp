@@ -146,6 +146,20 @@ TEST_CASE("a bounded draw is uniform where the bound does not divide 2^64") {
   CHECK(generator.below(1) == 0);
 }
 
+TEST_CASE("a sampler of a group is that of the group's rank, whatever rank the options name") {
+  struct Group {
+    int rank() const noexcept { return 2; }
+    int world_size() const noexcept { return 3; }
+  };
+  const DistributedSampler of_group{Group(), options_of(64, 10, 0, 1)};
+  const DistributedSampler of_rank(options_of(64, 10, 2, 3));
+  const auto alike = [](const SampleBatches& one, const SampleBatches& other) {
+    return std::equal(one.samples().begin(), one.samples().end(), other.samples().begin(), other.samples().end());
+  };
+  CHECK(alike(of_group.batches(4), of_rank.batches(4)));
+  CHECK(alike(of_group.evaluation(), of_rank.evaluation()));
+}
+
 TEST_CASE("options that make no sense are refused in a sentence") {
   CHECK_THROWS_WITH_AS(DistributedSampler(options_of(10, 2, 2, 2)), doctest::Contains("rank 2 of 2"), dtrain::Error);
   CHECK_THROWS_WITH_AS(DistributedSampler(options_of(10, 2, -1, 2)), doctest::Contains("rank -1 of 2"), dtrain::Error);

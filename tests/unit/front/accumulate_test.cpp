@@ -57,7 +57,7 @@ bool wrapper_is_exact(const Group& group, Accumulate accumulate) {
 
 bool group_is_exact(const Group& group) {
   std::vector<bfloat16> sums = summands(group);
-  group.all_reduce_blocking(sums, dtrain::ReduceOp::sum);
+  group.all_reduce(sums, dtrain::ReduceOp::sum);
   return are_exact(sums);
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("a wrapper that says so accumulates in f32, its group does not") {
 TEST_CASE("a group that says so accumulates in f32, and so do its parts and wrappers") {
   const std::vector<RankEnd> ends = run(std::vector<GroupOptions>(ranks, {Accumulate::f32}), [](const Group& group) {
     CHECK(group_is_exact(group));
-    CHECK(group_is_exact(group.split_blocking(0)));
+    CHECK(group_is_exact(group.split(0)));
     CHECK(wrapper_is_exact(group, Accumulate::element));
   });
   CHECK(ends == std::vector<RankEnd>(ranks));

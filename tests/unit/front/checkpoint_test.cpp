@@ -87,18 +87,18 @@ TEST_CASE("one to four ranks have rank 0's values after they have loaded what th
     const auto ends = support::run_groups<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& whole) {
       const auto check = [&](const dtrain::ProcessGroup<Policy>& group, const std::string& file) {
         Training training = trained(group.rank(), 5);
-        if (dtrain::load_checkpoint_blocking(group, file, training.state())) throw std::logic_error("there is no file");
+        if (dtrain::load_checkpoint(group, file, training.state())) throw std::logic_error("there is no file");
         if (training.weights != trained(group.rank(), 5).weights) throw std::logic_error("values without a file");
         for (const std::int64_t steps : {6, 7}) {
           training.steps = steps + group.rank();
-          dtrain::save_checkpoint_blocking(group, file, training.state());
+          dtrain::save_checkpoint(group, file, training.state());
         }
         Training again = trained(group.rank() + 9, 0);
-        if (!dtrain::load_checkpoint_blocking(group, file, again.state())) throw std::logic_error("there is a file");
+        if (!dtrain::load_checkpoint(group, file, again.state())) throw std::logic_error("there is a file");
         if (again.weights != trained(0, 7).weights || again.steps != 7) throw std::logic_error("other values");
       };
       check(whole, path);
-      const auto part = whole.split_blocking(whole.rank() % 2);
+      const auto part = whole.split(whole.rank() % 2);
       check(part, path + std::to_string(whole.rank() % 2));
     });
     CHECK(all_ended_well(ends));
@@ -109,8 +109,8 @@ TEST_CASE("a checkpoint that cannot be written is the same Error on every rank, 
   Sentences sentences;
   const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(group.rank(), 1);
-    sentences.note([&] { dtrain::save_checkpoint_blocking(group, "/nowhere/checkpoint", training.state()); });
-    group.barrier_blocking();
+    sentences.note([&] { dtrain::save_checkpoint(group, "/nowhere/checkpoint", training.state()); });
+    group.barrier();
   });
   CHECK(all_ended_well(ends));
   CHECK(sentences.texts() ==
@@ -127,14 +127,14 @@ TEST_CASE("a checkpoint that cannot be written is blamed on the rank that writes
     const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
       Training training = trained(group.rank(), 1);
       try {
-        dtrain::save_checkpoint_blocking(group, "/nowhere/checkpoint", training.state());
+        dtrain::save_checkpoint(group, "/nowhere/checkpoint", training.state());
       } catch (const dtrain::Error& error) {
         if (group.rank() == careless) {
           CHECK(error.rank() == 0);
           throw;
         }
       }
-      group.barrier_blocking();
+      group.barrier();
     });
     const std::string file = "writing the file /nowhere/checkpoint failed: No such file or directory; ";
     for (int rank = 0; rank < 3; ++rank) {
@@ -153,7 +153,7 @@ TEST_CASE("a damaged checkpoint is the same Error on every rank, and leaves the 
   Sentences sentences;
   const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(group.rank(), 1);
-    sentences.note([&] { dtrain::load_checkpoint_blocking(group, path, training.state()); });
+    sentences.note([&] { dtrain::load_checkpoint(group, path, training.state()); });
     if (training.weights != trained(group.rank(), 1).weights) throw std::logic_error("values have changed");
   });
   CHECK(all_ended_well(ends));
@@ -173,7 +173,7 @@ TEST_CASE("ranks that load other tensors end with the first difference and both 
     Training training = trained(group.rank(), 1);
     std::vector<dtrain::NamedTensor> state = training.state();
     if (group.rank() == 1) state[0].value.shape = {20, 50};
-    dtrain::load_checkpoint_blocking(group, path, state);
+    dtrain::load_checkpoint(group, path, state);
   });
   for (const support::RankEnd& end : ends) {
     CHECK(end.text.find("'weights' is f32 [20, 50], rank 0's is f32 [10, 100]") != std::string::npos);
@@ -189,7 +189,7 @@ TEST_CASE("once a rank has failed no checkpoint is written") {
   const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     if (group.rank() == 1) throw std::runtime_error("its data is bad");
     Training training = trained(0, 4);
-    dtrain::save_checkpoint_blocking(group, path, training.state());
+    dtrain::save_checkpoint(group, path, training.state());
   });
   CHECK(ends[0].job_failed);
   CHECK(ends[0].text.find("its data is bad") != std::string::npos);

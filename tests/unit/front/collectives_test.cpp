@@ -43,19 +43,19 @@ void wait(const Group& group) {
 /// Whether a group of that backend has the operation at all.
 template <class G>
 constexpr bool can_reduce_scatter = requires(const G group, std::span<float> values) {
-  group.reduce_scatter_blocking(values, values, ReduceOp::sum);
+  group.reduce_scatter(values, values, ReduceOp::sum);
 };
 template <class G>
 constexpr bool can_all_gather = requires(const G group, std::span<float> values) {
-  group.all_gather_blocking(values, values);
+  group.all_gather(values, values);
 };
 template <class G>
 constexpr bool can_send = requires(const G group, std::span<float> values) {
-  group.send_blocking(values, 1);
+  group.send(values, 1);
 };
 template <class G>
 constexpr bool can_split = requires(const G group) {
-  group.split_blocking(0, 0);
+  group.split(0, 0);
 };
 
 }  // namespace
@@ -99,17 +99,17 @@ TEST_CASE("integers without an element type are buffers of their size where they
   static_assert(!std::is_constructible_v<MovedReadBuffer, std::vector<std::uint16_t>&>);
   run_well(2, [](const Group& group) {
     std::vector<std::int8_t> values{static_cast<std::int8_t>(-1 - group.rank()), 7};
-    group.broadcast_blocking(values, 1);
+    group.broadcast(values, 1);
     CHECK(values == std::vector<std::int8_t>{-2, 7});
     const std::array<std::uint64_t, 1> mine{~std::uint64_t{0} - static_cast<std::uint64_t>(group.rank())};
     std::vector<std::uint64_t> all(2);
-    group.all_gather_blocking(mine, all);
+    group.all_gather(mine, all);
     CHECK(all == std::vector<std::uint64_t>{~std::uint64_t{0}, ~std::uint64_t{0} - 1});
     if (group.rank() == 0) {
-      group.send_blocking(std::array<std::byte, 2>{std::byte{1}, std::byte{2}}, 1);
+      group.send(std::array<std::byte, 2>{std::byte{1}, std::byte{2}}, 1);
     } else {
       std::array<std::byte, 2> received{};
-      group.recv_blocking(received, 0);
+      group.recv(received, 0);
       CHECK(received[1] == std::byte{2});
     }
   });
@@ -125,7 +125,7 @@ TEST_CASE("one number is given and returned, of every element type that C++ comp
     CHECK(group.all_reduce(rank + 1L, ReduceOp::product) == 6L);
     CHECK(group.all_reduce(static_cast<unsigned char>(100 + rank), ReduceOp::sum) == (303 & 255));
     std::array<long long, 2> counts{rank, 1};
-    group.all_reduce_blocking(counts, ReduceOp::sum);
+    group.all_reduce(counts, ReduceOp::sum);
     CHECK(counts == std::array<long long, 2>{3, 3});
   });
 }
@@ -144,25 +144,25 @@ TEST_CASE("every collective gives what it is to give, blocking, for 1, 2, 3 and 
       const float sum = static_cast<float>(ranks * (ranks - 1)) / 2;
 
       std::vector<float> out(2);
-      group.all_reduce_blocking(std::array<float, 2>{me, 1}, out, ReduceOp::sum);
+      group.all_reduce(std::array<float, 2>{me, 1}, out, ReduceOp::sum);
       CHECK(out == std::vector<float>{sum, static_cast<float>(ranks)});
-      group.all_reduce_blocking(out, ReduceOp::average);
+      group.all_reduce(out, ReduceOp::average);
       CHECK(out == std::vector<float>{sum, static_cast<float>(ranks)});
 
       std::vector<std::int32_t> number{group.rank() + 5};
-      group.broadcast_blocking(number, ranks - 1);
+      group.broadcast(number, ranks - 1);
       CHECK(number[0] == ranks + 4);
 
       std::vector<double> blocks(2 * n);
       for (std::size_t i = 0; i < blocks.size(); ++i)
         blocks[i] = static_cast<double>(i) + me;
       std::array<double, 2> block{};
-      group.reduce_scatter_blocking(blocks, block, ReduceOp::sum);
+      group.reduce_scatter(blocks, block, ReduceOp::sum);
       CHECK(block[0] == 2 * group.rank() * ranks + static_cast<double>(sum));
       CHECK(block[1] == (2 * group.rank() + 1) * ranks + static_cast<double>(sum));
 
       std::vector<float> all(n);
-      group.all_gather_blocking(std::span<const float>(&me, 1), all);
+      group.all_gather(std::span<const float>(&me, 1), all);
       for (int rank = 0; rank < ranks; ++rank)
         CHECK(all[static_cast<std::size_t>(rank)] == static_cast<float>(rank));
 
@@ -170,15 +170,15 @@ TEST_CASE("every collective gives what it is to give, blocking, for 1, 2, 3 and 
       const int before = (group.rank() + ranks - 1) % ranks;
       std::vector<std::int64_t> mine(100'000, group.rank());  // more than anybody buffers
       std::vector<std::int64_t> theirs(mine.size(), -1);
-      group.send_recv_blocking(mine, next, theirs, before);
+      group.send_recv(mine, next, theirs, before);
       CHECK(theirs == std::vector<std::int64_t>(mine.size(), before));
 
-      if (group.rank() == 0 && ranks > 1) group.send_blocking(mine, ranks - 1);
+      if (group.rank() == 0 && ranks > 1) group.send(mine, ranks - 1);
       if (group.rank() == ranks - 1 && ranks > 1) {
-        group.recv_blocking(theirs, 0);
+        group.recv(theirs, 0);
         CHECK(theirs == std::vector<std::int64_t>(mine.size(), 0));
       }
-      group.barrier_blocking();
+      group.barrier();
     });
   }
 }
@@ -214,8 +214,8 @@ TEST_CASE("a reduce_scatter and an all_gather may work in place on the rank's ow
   run_well(3, [](const Group& group) {
     std::vector<float> values{1, 2, 3};
     const std::span<float> own = std::span(values).subspan(static_cast<std::size_t>(group.rank()), 1);
-    group.reduce_scatter_blocking(values, own, ReduceOp::sum);
-    group.all_gather_blocking(own, values);
+    group.reduce_scatter(values, own, ReduceOp::sum);
+    group.all_gather(own, values);
     CHECK(values == std::vector<float>{3, 6, 9});
   });
 }
@@ -226,19 +226,18 @@ TEST_CASE("what does not fit is refused with a sentence before anything is enque
     std::vector<float> four(4);
     std::vector<double> doubles(2);
     const auto refused = [](const std::string& text) { return doctest::Contains(text.c_str()); };
-    CHECK_THROWS_WITH_AS(group.all_reduce_blocking(three, four, ReduceOp::sum), refused("3 f32 into 4 f32"),
+    CHECK_THROWS_WITH_AS(group.all_reduce(three, four, ReduceOp::sum), refused("3 f32 into 4 f32"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.reduce_scatter(three, four, ReduceOp::sum), refused("reduce_scatter on 2 ranks"),
                          dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.reduce_scatter_blocking(three, four, ReduceOp::sum),
-                         refused("reduce_scatter on 2 ranks"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.reduce_scatter_blocking(four, doubles, ReduceOp::sum), refused("2 f64"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.all_gather_blocking(four, three), refused("all_gather on 2 ranks"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.broadcast_blocking(three, 2), refused("rank 2 of 2"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.send_blocking(three, group.rank()), refused("another rank"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.recv_blocking(three, -1), refused("another rank"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.send_recv_blocking(three, 0, three, 1), refused("overlap"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(group.split_blocking(-1), refused("at least 0"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.reduce_scatter(four, doubles, ReduceOp::sum), refused("2 f64"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.all_gather(four, three), refused("all_gather on 2 ranks"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.broadcast(three, 2), refused("rank 2 of 2"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.send(three, group.rank()), refused("another rank"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.recv(three, -1), refused("another rank"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.send_recv(three, 0, three, 1), refused("overlap"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(group.split(-1), refused("at least 0"), dtrain::Error);
     std::vector<float> one{1};
-    group.all_reduce_blocking(one, ReduceOp::sum);
+    group.all_reduce(one, ReduceOp::sum);
     CHECK(one[0] == 2);
   });
 }
@@ -248,10 +247,10 @@ TEST_CASE("a message of another length or type than is received is every rank's 
     std::vector<float> two(2);
     std::vector<float> three(3);
     if (group.rank() == 0) {
-      group.send_blocking(two, 1);
-      group.barrier_blocking();
+      group.send(two, 1);
+      group.barrier();
     } else {
-      group.recv_blocking(three, 0);
+      group.recv(three, 0);
     }
   });
   for (const RankEnd& end : ends) {

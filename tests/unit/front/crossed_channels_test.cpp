@@ -82,7 +82,7 @@ TEST_CASE("collectives inside backward may come at other moments on other ranks"
             ready(i);
             if (i == moment) {
               std::vector<float> loss{static_cast<float>(group.rank())};
-              group.all_reduce_blocking(loss, dtrain::ReduceOp::average);
+              group.all_reduce(loss, dtrain::ReduceOp::average);
               wrong += loss[0] == 1.0F ? 0 : 1;
             }
           }
@@ -130,9 +130,9 @@ TEST_CASE("a stream of the user's own that the group knows is run where the rank
     channel.all_reduce(view, view, dtrain::ReduceOp::sum, stream.ref());
     if (group.rank() == 0) {
       wait();
-      group.all_reduce_blocking(all, dtrain::ReduceOp::sum);
+      group.all_reduce(all, dtrain::ReduceOp::sum);
     } else {
-      group.all_reduce_blocking(all, dtrain::ReduceOp::sum);
+      group.all_reduce(all, dtrain::ReduceOp::sum);
       wait();
     }
     CHECK(mine[0] == 2);

@@ -333,7 +333,7 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
           ready(0);
         });
       }
-      const std::string mine = ddp.summary_blocking();
+      const std::string mine = ddp.summary();
       if (group.rank() == 0) line = mine;
     }));
     CAPTURE(line);
@@ -378,10 +378,10 @@ TEST_CASE("the times of each step are recorded in an order that makes sense, and
     const dtrain::ddp::ReducerStatistics statistics = ddp.statistics();
     wrong += statistics.is_measured && statistics.times.communication.count() > 0 ? 0 : 1;
     wrong += statistics.times.hidden <= statistics.times.communication ? 0 : 1;
-    const std::string summary = ddp.summary_blocking();
+    const std::string summary = ddp.summary();
     wrong += summary.find("a step of 5: forward ") == 0 ? 0 : 1;
     wrong += summary.find("; slowest rank ") != std::string::npos ? 0 : 1;
-    wrong += ddp.slowest_rank_blocking().rank < 2 ? 0 : 1;
+    wrong += ddp.slowest_rank().rank < 2 ? 0 : 1;
   }));
   CHECK(wrong == 0);
 }

@@ -160,11 +160,11 @@ TEST_CASE("gradients of every element type are reduced, in buckets of one type e
 TEST_CASE("a group reduces spans of half types too") {
   const std::vector<RankEnd> ends = support::run_groups<Policy>(ranks, [](const Group& group) {
     std::vector<float16> values(3, float16(group.rank() == 0 ? 2048.0F : 1.0F));
-    group.all_reduce_blocking(values, ReduceOp::sum);
+    group.all_reduce(values, ReduceOp::sum);
     CHECK(static_cast<float>(values[2]) == 2050);
     std::vector<bfloat16> all(ranks);
     const bfloat16 mine(static_cast<float>(group.rank()));
-    group.all_gather_blocking(std::span(&mine, 1), all);
+    group.all_gather(std::span(&mine, 1), all);
     CHECK(static_cast<float>(all[2]) == 2);
   });
   CHECK(ends == std::vector<RankEnd>(ranks));

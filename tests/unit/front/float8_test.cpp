@@ -85,19 +85,18 @@ void expect_moved_and_refused() {
     auto values = all_values<float8_e4m3>(rank);
     std::vector<float8_e4m3> gathered(256 * ranks);
     std::vector<float8_e4m3> passed(256);
-    group.all_gather_blocking(values, gathered);
-    group.send_recv_blocking(values, (rank + 1) % ranks, passed, (rank + ranks - 1) % ranks);
+    group.all_gather(values, gathered);
+    group.send_recv(values, (rank + 1) % ranks, passed, (rank + ranks - 1) % ranks);
     CHECK(same(std::span<const float8_e4m3>(gathered).subspan(512), all_values<float8_e4m3>(2)));
     CHECK(same<float8_e4m3>(passed, all_values<float8_e4m3>((rank + ranks - 1) % ranks)));
     const std::string sentence =
         " f8e4m3: only NCCL reduces floats of 8 bits (backend::Nccl, on GPUs since Hopper); reduce them as f16, bf16 "
         "or "
         "f32";
-    CHECK(refusal_of([&] { group.all_reduce_blocking(values, dtrain::ReduceOp::sum); }) ==
-          "all_reduce of 256" + sentence);
-    CHECK(refusal_of([&] { group.reduce_scatter_blocking(gathered, values, dtrain::ReduceOp::max); }) ==
+    CHECK(refusal_of([&] { group.all_reduce(values, dtrain::ReduceOp::sum); }) == "all_reduce of 256" + sentence);
+    CHECK(refusal_of([&] { group.reduce_scatter(gathered, values, dtrain::ReduceOp::max); }) ==
           "reduce_scatter of 256" + sentence);
-    group.broadcast_blocking(values, 1);  // the refusals left nothing behind
+    group.broadcast(values, 1);  // the refusals left nothing behind
     CHECK(same<float8_e4m3>(values, all_values<float8_e4m3>(1)));
   });
   CHECK(ends == std::vector<RankEnd>(ranks));
@@ -137,14 +136,13 @@ TEST_CASE("tensors of 8 bits are saved to a checkpoint and loaded, and not as th
   const auto ends = support::run_groups<Flat>(2, [&](const dtrain::ProcessGroup<Flat>& group) {
     auto scales = all_values<float8_e5m2>(group.rank());
     const std::vector<dtrain::NamedTensor> state{{"scales", dtrain::tensor_view(scales.data(), {256})}};
-    dtrain::save_checkpoint_blocking(group, path, state);
+    dtrain::save_checkpoint(group, path, state);
     scales.assign(256, float8_e5m2());
-    CHECK(dtrain::load_checkpoint_blocking(group, path, state));
+    CHECK(dtrain::load_checkpoint(group, path, state));
     CHECK(same<float8_e5m2>(scales, all_values<float8_e5m2>(0)));
     auto others = all_values<float8_e4m3>();
     const std::vector<dtrain::NamedTensor> other{{"scales", dtrain::tensor_view(others.data(), {256})}};
-    CHECK_THROWS_WITH_AS(dtrain::load_checkpoint_blocking(group, path, other), doctest::Contains("f8e5m2"),
-                         dtrain::Error);
+    CHECK_THROWS_WITH_AS(dtrain::load_checkpoint(group, path, other), doctest::Contains("f8e5m2"), dtrain::Error);
   });
   CHECK(ends == std::vector<RankEnd>(2));
 }

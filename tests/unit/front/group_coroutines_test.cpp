@@ -67,8 +67,8 @@ TEST_CASE("coroutines of all ranks meet in the store, with the group's timeout w
       const std::string all = co_await store.get("all");
       co_return leader.now.value_or("none") + " of " + std::to_string(all.size());
     };
-    const std::string text = group.run_blocking(meet);
-    CHECK(text == group.store().get_blocking("leader") + " of 4");
+    const std::string text = group.run(meet);
+    CHECK(text == group.store().get("leader").wait() + " of 4");
   });
 }
 
@@ -78,14 +78,14 @@ TEST_CASE("an exception of a coroutine comes out, and a deadline ends it") {
       co_await group.store().set("k", "v");
       throw std::out_of_range("mine");
     };
-    CHECK_THROWS_WITH_AS(group.run_blocking(throws), "mine", std::out_of_range);
+    CHECK_THROWS_WITH_AS(group.run(throws), "mine", std::out_of_range);
     const auto waits = [&]() -> Task<std::string> {
       std::string value = co_await group.store().get("never");
       co_return std::move(value);
     };
-    const auto late = error_of([&] { group.run_blocking(waits, Deadline::after(std::chrono::milliseconds(20))); });
+    const auto late = error_of([&] { group.run(waits, Deadline::after(std::chrono::milliseconds(20))); });
     CHECK(late.first == dtrain::make_error_code(Errc::timeout));
-    group.store().set_blocking("still", "usable");
+    group.store().set("still", "usable").wait();
   });
 }
 
@@ -96,24 +96,24 @@ TEST_CASE("what blocks is an error in a coroutine, never a hang") {
     const auto tries = [&]() -> Task<std::vector<std::error_code>> {
       std::array<float, 1> one{};
       std::vector<std::error_code> codes;
-      codes.push_back(error_of([&] { group.barrier_blocking(); }).first);
-      codes.push_back(error_of([&] { group.throw_if_failed(); }).first);
-      codes.push_back(error_of([&] { group.all_reduce_blocking(std::span<float>(one), dtrain::ReduceOp::sum); }).first);
-      codes.push_back(error_of([&] { group.broadcast_blocking(std::span<float>(one), 0); }).first);
-      codes.push_back(error_of([&] { group.store().get_blocking("never"); }).first);
-      codes.push_back(error_of([&] { group.store().barrier_blocking("never"); }).first);
+      codes.push_back(error_of([&] { group.barrier(); }).first);
+      codes.push_back(error_of([&] { group.barrier(); }).first);
+      codes.push_back(error_of([&] { group.all_reduce(std::span<float>(one), dtrain::ReduceOp::sum); }).first);
+      codes.push_back(error_of([&] { group.broadcast(std::span<float>(one), 0); }).first);
+      codes.push_back(error_of([&] { group.store().get("never").wait(); }).first);
+      codes.push_back(error_of([&] { group.store().barrier("never").wait(); }).first);
       codes.push_back(error_of([&] { static_cast<void>(group.open_channel("never")); }).first);
-      codes.push_back(error_of([&] { group.leave_blocking(); }).first);
-      codes.push_back(error_of([&] { group.run_blocking([]() -> Task<> { co_return; }); }).first);
+      codes.push_back(error_of([&] { group.leave(); }).first);
+      codes.push_back(error_of([&] { group.run([]() -> Task<> { co_return; }); }).first);
       codes.push_back(error_of([&] { static_cast<void>(ddp.begin()); }).first);
       co_return std::move(codes);
     };
-    const std::vector<std::error_code> codes = group.run_blocking(tries);
+    const std::vector<std::error_code> codes = group.run(tries);
     REQUIRE(codes.size() == 10);
     for (const std::error_code& code : codes) {
       CHECK(code == dtrain::make_error_code(Errc::invalid_argument));
     }
-    group.barrier_blocking();  // and nothing of it was begun
+    group.barrier();  // and nothing of it was begun
   });
 }
 
@@ -121,7 +121,7 @@ TEST_CASE("a failed job ends coroutines in front and in the background, whatever
   std::atomic<int> ended{0};
   const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(3, [&](const ThreadGroup& group) {
     if (group.rank() == 2) {
-      group.store().wait_blocking({"sleeping/0", "sleeping/1"});
+      group.store().wait({"sleeping/0", "sleeping/1"}).wait();
       throw std::runtime_error("the disk is full");
     }
     const auto sleeps = [&](EventLoop& loop) -> Task<> {
@@ -130,11 +130,11 @@ TEST_CASE("a failed job ends coroutines in front and in the background, whatever
     };
     auto background = group.spawn(sleeps);
     try {
-      group.run_blocking([&](EventLoop& loop) -> Task<> { co_await loop.sleep_for(std::chrono::hours(1)); });
+      group.run([&](EventLoop& loop) -> Task<> { co_await loop.sleep_for(std::chrono::hours(1)); });
     } catch (const dtrain::JobFailed&) {
       ++ended;
     }
-    background.wait_blocking(Deadline::after(std::chrono::seconds(10)));
+    background.wait(Deadline::after(std::chrono::seconds(10)));
   });
   CHECK(ended == 2);
   for (const std::size_t rank : {0U, 1U}) {
@@ -157,14 +157,14 @@ TEST_CASE("a background coroutine works beside collectives until its owner goes,
       const auto owner = group.spawn(beat);
       for (double least = 0; least < 3;) {
         least = beats;
-        group.all_reduce_blocking(std::span<double>(&least, 1), dtrain::ReduceOp::min);
+        group.all_reduce(std::span<double>(&least, 1), dtrain::ReduceOp::min);
       }
     }
     const int after = beats;
-    group.barrier_blocking();
+    group.barrier();
     CHECK(beats == after);
     const auto left_to_the_end = group.spawn(beat);
-    group.leave_blocking();
+    group.leave();
     CHECK(left_to_the_end.done());
     CHECK(error_of([&] { static_cast<void>(group.spawn(beat)); }).first == dtrain::make_error_code(Errc::closed));
   });
@@ -187,6 +187,6 @@ TEST_CASE("the last handle may go in a coroutine") {
   });
   group.reset();
   go = true;
-  task.wait_blocking(Deadline::after(std::chrono::seconds(10)));
+  task.wait(Deadline::after(std::chrono::seconds(10)));
   CHECK(store.all_left(Deadline::after(std::chrono::seconds(10))));
 }

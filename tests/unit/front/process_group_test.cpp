@@ -54,15 +54,15 @@ TEST_CASE("ranks that are threads of one process reduce, broadcast and wait for 
       CHECK(group.local_rank() == group.rank());
 
       std::array<double, 3> values{static_cast<double>(group.rank()), 1.0, 0.5};
-      group.all_reduce_blocking(std::span<double>(values), ReduceOp::sum);
+      group.all_reduce(std::span<double>(values), ReduceOp::sum);
       CHECK(values[0] == world_size * (world_size - 1) / 2);
       CHECK(values[1] == world_size);
 
       std::array<float, 2> from_last{static_cast<float>(group.rank()), 7.0F};
-      group.broadcast_blocking(std::span<float>(from_last), world_size - 1);
+      group.broadcast(std::span<float>(from_last), world_size - 1);
       CHECK(from_last[0] == static_cast<float>(world_size - 1));
-      group.barrier_blocking();
-      group.throw_if_failed();
+      group.barrier();
+      group.barrier();
     });
   }
 }
@@ -87,7 +87,7 @@ TEST_CASE("an exception on one rank is the cause that every other rank throws") 
       if (round == 3 && group.rank() == 2) {
         throw std::runtime_error("the disk is full");
       }
-      group.all_reduce_blocking(std::span<float>(value), ReduceOp::sum);
+      group.all_reduce(std::span<float>(value), ReduceOp::sum);
     }
   });
   CHECK(ends[2] == RankEnd{"the disk is full", false});
@@ -104,15 +104,15 @@ TEST_CASE("after a failure every later call throws the same cause") {
     std::array<float, 1> value{0};
     const auto deadline = dtrain::Deadline::after(group.timeout());
     if (group.rank() == 0) {
-      group.store().get_blocking("rank 1 has joined", deadline);
+      group.store().get("rank 1 has joined", deadline).wait();
       throw std::runtime_error("first");
     }
-    group.store().set_blocking("rank 1 has joined", "yes", deadline);
+    group.store().set("rank 1 has joined", "yes", deadline).wait();
     for (int call = 0; call < 3; ++call) {
-      CHECK_THROWS_AS(group.all_reduce_blocking(std::span<float>(value), ReduceOp::sum), dtrain::JobFailed);
+      CHECK_THROWS_AS(group.all_reduce(std::span<float>(value), ReduceOp::sum), dtrain::JobFailed);
     }
-    CHECK_THROWS_AS(group.throw_if_failed(), dtrain::JobFailed);
-    CHECK_THROWS_AS(group.store().get_blocking("never", dtrain::Deadline::after(std::chrono::seconds(30))),
+    CHECK_THROWS_AS(group.barrier(), dtrain::JobFailed);
+    CHECK_THROWS_AS(group.store().get("never", dtrain::Deadline::after(std::chrono::seconds(30))).wait(),
                     dtrain::JobFailed);
   });
 }
@@ -126,7 +126,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
       if (self.rank() == 0) {
         throw std::runtime_error("unseen by the group");
       }
-      group.barrier_blocking();
+      group.barrier();
     } catch (const dtrain::JobFailed& failed) {
       other = failed.what();
     } catch (const std::runtime_error& error) {
@@ -138,7 +138,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
   rendezvous_test::StoreProcess calm(2);
   support::run_thread_ranks(2, [&](support::RankThread& self) {
     const ThreadGroup group = ThreadGroup::join(worker_of(self.rank(), 2, calm.port()));
-    group.barrier_blocking();
+    group.barrier();
   });
   CHECK(calm.all_left(rendezvous_test::soon()));
 }
@@ -147,9 +147,9 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
   run_well(3, [](const ThreadGroup& group) {
     const auto deadline = dtrain::Deadline::after(group.timeout());
     if (group.rank() == 1) {
-      group.store().set_blocking("colour", "green", deadline);
+      group.store().set("colour", "green", deadline).wait();
     }
-    CHECK(group.store().get_blocking("colour", deadline) == "green");
+    CHECK(group.store().get("colour", deadline).wait() == "green");
 
     auto first = group.open_channel("first");
     auto second = group.open_channel("second");
@@ -186,7 +186,7 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
 TEST_CASE("a rank that leaves early does not keep one that still reduces waiting") {
   const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(2, [](const ThreadGroup& group) {
     if (group.rank() == 1) {
-      group.barrier_blocking();
+      group.barrier();
     }
   });
   CHECK(ends[0].text == "");
@@ -195,8 +195,8 @@ TEST_CASE("a rank that leaves early does not keep one that still reduces waiting
 
 TEST_CASE("a group that was left takes no more collectives") {
   run_well(1, [](const ThreadGroup& group) {
-    group.leave_blocking();
-    CHECK_THROWS_WITH_AS(group.barrier_blocking(), doctest::Contains("has left"), dtrain::Error);
+    group.leave();
+    CHECK_THROWS_WITH_AS(group.barrier(), doctest::Contains("has left"), dtrain::Error);
   });
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("init_process_group joins as the identity that it is given") {
   CHECK(group.rank() == 0);
   CHECK(group.world_size() == 1);
   std::array<double, 1> value{2};
-  group.all_reduce_blocking(std::span<double>(value), ReduceOp::average);
+  group.all_reduce(std::span<double>(value), ReduceOp::average);
   CHECK(value[0] == 2);
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   options.identity = dtrain::identity::ProcessIdentity{};
   options.timeout = std::chrono::seconds(30);
   std::optional<ThreadGroup> group(dtrain::init_process_group<ThreadPolicy>(options));
-  std::optional<ThreadGroup> part(group->split_blocking(0));
+  std::optional<ThreadGroup> part(group->split(0));
   const auto beat = [&](dtrain::async::EventLoop& loop) -> dtrain::Task<int> {
     for (;;) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
@@ -229,7 +229,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
     ::alarm(20);
     std::string sentence;
     try {
-      group->store().set_blocking("key", "the child's");
+      group->store().set("key", "the child's").wait();
     } catch (const dtrain::Error& error) {
       sentence = error.what();
     }
@@ -244,9 +244,9 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 7));
   CHECK(!background->done());
   CHECK(!group->failure()->failed());
-  part->barrier_blocking();
-  group->store().set_blocking("key", "the rank's");
-  CHECK(group->store().get_blocking("key") == "the rank's");
+  part->barrier();
+  group->store().set("key", "the rank's").wait();
+  CHECK(group->store().get("key").wait() == "the rank's");
   CHECK_NOTHROW(group->throw_if_failed());
 }
 

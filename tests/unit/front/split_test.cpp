@@ -36,7 +36,7 @@ void run_well(int ranks, Body body) {
 
 double sum_of(const Group& group, double value) {
   std::array<double, 1> sum{value};
-  group.all_reduce_blocking(sum, ReduceOp::sum);
+  group.all_reduce(sum, ReduceOp::sum);
   return sum[0];
 }
 
@@ -45,7 +45,7 @@ double sum_of(const Group& group, double value) {
 TEST_CASE("a split gives each color a group of its own, ordered by key and then by rank") {
   run_well(5, [](const Group& group) {
     const int me = group.rank();
-    const Group part = group.split_blocking(me % 2, -me);  // 4, 2, 0 and 3, 1
+    const Group part = group.split(me % 2, -me);  // 4, 2, 0 and 3, 1
     CHECK(part.world_size() == (me % 2 == 0 ? 3 : 2));
     CHECK(part.rank() == (me % 2 == 0 ? (4 - me) / 2 : (3 - me) / 2));
     CHECK(part.members().rank_in_job() == me);
@@ -55,7 +55,7 @@ TEST_CASE("a split gives each color a group of its own, ordered by key and then 
     CHECK(part.timeout() == group.timeout());
     CHECK(sum_of(part, me) == (me % 2 == 0 ? 6 : 4));
     CHECK(sum_of(group, me) == 10);
-    const Group tied = group.split_blocking(7);
+    const Group tied = group.split(7);
     CHECK(tied.rank() == me);
   });
 }
@@ -63,9 +63,9 @@ TEST_CASE("a split gives each color a group of its own, ordered by key and then 
 TEST_CASE("a part can be split again, and a rank can be alone") {
   run_well(4, [](const Group& group) {
     const int me = group.rank();
-    const Group half = group.split_blocking(me / 2);
-    const Group alone = half.split_blocking(half.rank());
-    const Group whole = half.split_blocking(0);
+    const Group half = group.split(me / 2);
+    const Group alone = half.split(half.rank());
+    const Group whole = half.split(0);
     CHECK(alone.world_size() == 1);
     CHECK(alone.rank() == 0);
     CHECK(alone.members().rank_in_job() == me);
@@ -78,22 +78,22 @@ TEST_CASE("a part can be split again, and a rank can be alone") {
 TEST_CASE("a part has its own part of the store, and barriers of its own ranks") {
   run_well(4, [](const Group& group) {
     const int me = group.rank();
-    const Group part = group.split_blocking(me % 2);
-    if (part.rank() == 0) part.store().set_blocking("color", std::to_string(me % 2));
-    CHECK(part.store().get_blocking("color") == std::to_string(me % 2));
-    CHECK(!group.store().try_get_blocking("color").has_value());
+    const Group part = group.split(me % 2);
+    if (part.rank() == 0) part.store().set("color", std::to_string(me % 2)).wait();
+    CHECK(part.store().get("color").wait() == std::to_string(me % 2));
+    CHECK(!group.store().try_get("color").wait().has_value());
 
     for (int round = 0; round < 3; ++round) {  // one color alone, and a name that is used again
       if (me % 2 == 0) {
-        const std::int64_t before = part.store().add_blocking("came", 1);
+        const std::int64_t before = part.store().add("came", 1).wait();
         CHECK(before <= 2 * (round + 1));
-        part.store().barrier_blocking("here");
-        CHECK(part.store().add_blocking("came", 0) >= 2 * (round + 1));
-        part.store().barrier_blocking("there");
+        part.store().barrier("here").wait();
+        CHECK(part.store().add("came", 0).wait() >= 2 * (round + 1));
+        part.store().barrier("there").wait();
       }
     }
-    group.store().barrier_blocking("all");
-    const bool waited = part.run_blocking([&]() -> dtrain::Task<bool> {
+    group.store().barrier("all").wait();
+    const bool waited = part.run([&]() -> dtrain::Task<bool> {
       co_await part.store().barrier("in a coroutine");
       co_return true;
     });
@@ -103,12 +103,12 @@ TEST_CASE("a part has its own part of the store, and barriers of its own ranks")
 
 TEST_CASE("a barrier of a part that a rank does not come to ends at its deadline") {
   run_well(2, [](const Group& group) {
-    const Group part = group.split_blocking(0);
+    const Group part = group.split(0);
     if (group.rank() == 0) {
       const auto soon = dtrain::Deadline::after(std::chrono::milliseconds(50));
-      CHECK_THROWS_AS(part.store().barrier_blocking("lonely", soon), dtrain::Error);
+      CHECK_THROWS_AS(part.store().barrier("lonely", soon).wait(), dtrain::Error);
     }
-    group.barrier_blocking();
+    group.barrier();
   });
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("models are trained on parts, each with its own, while the whole goes 
   for (const auto progress : {dtrain::stream::host::Progress::inline_, dtrain::stream::host::Progress::thread}) {
     std::atomic<int> right{0};
     run_well(4, [&](const Group& group) {
-      const Group part = group.split_blocking(group.rank() / 2);
+      const Group part = group.split(group.rank() / 2);
       right += support::train_crossed(part, support::Crossing::both, progress, 100) ? 1 : 0;
       right += support::train_crossed(part, support::Crossing::collective, progress, 100) ? 1 : 0;
       right += support::train_crossed(group, support::Crossing::ready, progress, 100) ? 1 : 0;
@@ -127,10 +127,10 @@ TEST_CASE("models are trained on parts, each with its own, while the whole goes 
 
 TEST_CASE("models that differ within a part are told by their ranks' numbers in the job") {
   const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
-    const Group part = group.split_blocking(group.rank() / 2);
+    const Group part = group.split(group.rank() / 2);
     support::CrossedModel model(1, group.rank() == 3 ? 7 : 8);
     const dtrain::DistributedDataParallel ddp{model, part};
-    group.barrier_blocking();
+    group.barrier();
   });
   for (const RankEnd& end : ends) {
     CAPTURE(end.text);
@@ -140,7 +140,7 @@ TEST_CASE("models that differ within a part are told by their ranks' numbers in 
 
 TEST_CASE("the same color everywhere is the group once more, for another thread") {
   run_well(3, [](const Group& group) {
-    const Group twin = group.split_blocking(0);
+    const Group twin = group.split(0);
     std::thread beside([&] {
       for (int round = 0; round < 200; ++round)
         CHECK(sum_of(twin, 1) == 3);
@@ -153,7 +153,7 @@ TEST_CASE("the same color everywhere is the group once more, for another thread"
 
 TEST_CASE("collectives of a part and of the whole may come in another order on another rank, if enqueued") {
   run_well(3, [](const Group& group) {
-    const Group twin = group.split_blocking(0);
+    const Group twin = group.split(0);
     std::vector<float> a{1};
     std::vector<float> b{2};
     const auto wait = [&](const Group& one) {
@@ -173,11 +173,11 @@ TEST_CASE("collectives of a part and of the whole may come in another order on a
 
 TEST_CASE("the end of a part, or leaving it, does not leave the job; the job ends with the last handle") {
   run_well(2, [](const Group& group) {
-    { const Group part = group.split_blocking(0); }
-    const Group part = group.split_blocking(0);
+    { const Group part = group.split(0); }
+    const Group part = group.split(0);
     const Group same = part;
-    part.leave_blocking();
-    CHECK_THROWS_WITH_AS(same.barrier_blocking(), doctest::Contains("has left"), dtrain::Error);
+    part.leave();
+    CHECK_THROWS_WITH_AS(same.barrier(), doctest::Contains("has left"), dtrain::Error);
     CHECK(sum_of(group, 1) == 2);
   });
 
@@ -190,7 +190,7 @@ TEST_CASE("the end of a part, or leaving it, does not leave the job; the job end
     worker.identity.master_port = store.port();
     worker.timeout = std::chrono::seconds(20);
     std::optional<Group> group = Group::join(worker);
-    const Group part = group->split_blocking(0);
+    const Group part = group->split(0);
     group.reset();
     CHECK(sum_of(part, 1) == 2);
     CHECK(!part.failure()->failed());
@@ -200,13 +200,13 @@ TEST_CASE("the end of a part, or leaving it, does not leave the job; the job end
 
 TEST_CASE("a rank that leaves the job leaves its parts, and ranks that wait there are told") {
   const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [](const Group& group) {
-    const Group part = group.split_blocking(0);
+    const Group part = group.split(0);
     if (group.rank() == 0) {
-      group.leave_blocking();
-      CHECK_THROWS_WITH_AS(part.barrier_blocking(), doctest::Contains("has left"), dtrain::Error);
+      group.leave();
+      CHECK_THROWS_WITH_AS(part.barrier(), doctest::Contains("has left"), dtrain::Error);
       return;
     }
-    part.barrier_blocking();
+    part.barrier();
   });
   CHECK(ends[1].text.find("rank 0 has left the channel") != std::string::npos);
 }
@@ -214,12 +214,12 @@ TEST_CASE("a rank that leaves the job leaves its parts, and ranks that wait ther
 TEST_CASE("an exception that unwinds through a part is every rank's end, with its text") {
   for (int repeat = 0; repeat < 5; ++repeat) {
     const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
-      const Group part = group.split_blocking(group.rank() % 2);
+      const Group part = group.split(group.rank() % 2);
       for (int round = 0; round < 1000; ++round) {
         if (group.rank() == 3 && round == 3) throw std::runtime_error("the disk is full");
         sum_of(part, 1);
       }
-      group.barrier_blocking();
+      group.barrier();
     });
     CHECK(ends[3] == RankEnd{"the disk is full", false});
     for (const std::size_t rank : {0U, 1U, 2U}) {
@@ -233,16 +233,16 @@ TEST_CASE("an exception that unwinds through a part is every rank's end, with it
 
 TEST_CASE("what a rank of a part reports is known by its number in the job, and thrown as its own there alone") {
   const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
-    const Group part = group.split_blocking(group.rank() / 2);
+    const Group part = group.split(group.rank() / 2);
     if (group.rank() == 3) {
       part.failure()->block_until_failed(dtrain::Deadline::after(std::chrono::seconds(25)));
       return;
     }
     if (group.rank() == 2) {
       part.report_exception("rank 2 of the job speaks");
-      part.barrier_blocking();
+      part.barrier();
     }
-    group.barrier_blocking();
+    group.barrier();
   });
   CHECK_FALSE(ends[2].job_failed);  // it comes from there
   CHECK(ends[2].text.find("rank 2 of the job speaks") != std::string::npos);
@@ -254,41 +254,41 @@ TEST_CASE("what a rank of a part reports is known by its number in the job, and 
 
 TEST_CASE("a rank that gave up a part's barrier does not count in it, and hears who did not come") {
   run_well(4, [](const Group& group) {
-    const Group part = group.split_blocking(group.rank() % 2);
+    const Group part = group.split(group.rank() % 2);
     const auto store = part.store();
     if (group.rank() == 1) {
       for (int attempt = 0; attempt < 2; ++attempt) {
         const std::string text = rendezvous_test::error_of(dtrain::Errc::timeout, [&] {
-          store.barrier_blocking("x", dtrain::Deadline::after(std::chrono::milliseconds(200)));
+          store.barrier("x", dtrain::Deadline::after(std::chrono::milliseconds(200))).wait();
         });
         CHECK(
             text.starts_with("waiting in barrier 'split-0-1/x': the deadline passed; 1 of 2 ranks wait in it (rank 1"));
         CHECK(text.ends_with("rank 3 did not come"));
       }
     }
-    group.store().barrier_blocking("rank 1 has given up");
+    group.store().barrier("rank 1 has given up").wait();
     for (int round = 0; round < 3; ++round) {
-      const std::int64_t before = store.add_blocking("here " + std::to_string(round), 1);
-      store.barrier_blocking("x");
+      const std::int64_t before = store.add("here " + std::to_string(round), 1).wait();
+      store.barrier("x").wait();
       CHECK(before <= 2);
-      CHECK(store.add_blocking("here " + std::to_string(round), 0) == 2);
+      CHECK(store.add("here " + std::to_string(round), 0).wait() == 2);
     }
   });
 }
 
 TEST_CASE("a part's barrier ends at once where one of its ranks leaves the job, and other parts meet on") {
   run_well(5, [](const Group& group) {
-    const Group part = group.split_blocking(group.rank() % 2, -group.rank());  // 4, 2, 0 and 3, 1
+    const Group part = group.split(group.rank() % 2, -group.rank());  // 4, 2, 0 and 3, 1
     if (group.rank() == 1) {
-      CHECK(rendezvous_test::error_of(dtrain::Errc::refused, [&] { part.store().barrier_blocking("x"); }) ==
+      CHECK(rendezvous_test::error_of(dtrain::Errc::refused, [&] { part.store().barrier("x").wait(); }) ==
             "waiting in barrier 'split-0-1/x': it cannot complete: rank 3 left the job");
     } else if (group.rank() != 3) {
-      group.store().get_blocking("rank 3 leaves");
+      group.store().get("rank 3 leaves").wait();
       for (int round = 0; round < 3; ++round) {
-        part.store().barrier_blocking("x");
+        part.store().barrier("x").wait();
       }
     } else {
-      group.store().set_blocking("rank 3 leaves", "");
+      group.store().set("rank 3 leaves", "").wait();
     }
   });
 }

@@ -45,7 +45,7 @@ Json timeline_of(const std::vector<std::string>& hosts) {
       [&](const dtrain::ProcessGroup<Policy>& group) {
         const std::vector<std::string> names{"the weight"};
         for (int round = 0; round < 2; ++round) {  // the second writes the same again
-          dtrain::write_timeline_blocking(group, path, records_of(group.rank(), now), names);
+          dtrain::write_timeline(group, path, records_of(group.rank(), now), names);
         }
       },
       std::chrono::seconds(30), hosts);
@@ -94,12 +94,12 @@ TEST_CASE("a timeline that cannot be written is the same Error on every rank, an
   std::vector<std::string> sentences;
   const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     try {
-      dtrain::write_timeline_blocking(group, "/nowhere/timeline", records_of(group.rank(), {}));
+      dtrain::write_timeline(group, "/nowhere/timeline", records_of(group.rank(), {}));
     } catch (const dtrain::Error& error) {
       const std::lock_guard lock(mutex);
       sentences.emplace_back(error.what());
     }
-    group.barrier_blocking();
+    group.barrier();
   });
   CHECK(ends == std::vector<support::RankEnd>(2));
   CHECK(sentences ==

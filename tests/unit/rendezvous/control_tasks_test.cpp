@@ -116,7 +116,7 @@ TEST_CASE("the job's failure ends every coroutine with its cause, and later ones
   });
   CHECK(error_of(Errc::peer_lost, [&] { rank.tasks.run_blocking(sleeps, soon()); }) ==
         "rank 1 on host b was lost: it closed");
-  CHECK(error_of(Errc::peer_lost, [&] { background.wait_blocking(soon()); }) == "rank 1 on host b was lost: it closed");
+  CHECK(error_of(Errc::peer_lost, [&] { background.wait(soon()); }) == "rank 1 on host b was lost: it closed");
   CHECK(alive == 0);
   CHECK(error_of(Errc::peer_lost, [&] { rank.tasks.run_blocking(sleeps, soon()); }).find("rank 1") == 0);
   CHECK_THROWS_AS(static_cast<void>(rank.tasks.start(sleeps)), dtrain::PeerLost);
@@ -129,8 +129,7 @@ TEST_CASE("a coroutine in the background goes on until its owner is destroyed") 
     BackgroundTask<int> first = rank.tasks.start([&](EventLoop& loop) { return sleep_long(loop, alive); });
     wait_for(alive, 1);
     CHECK_FALSE(first.done());
-    CHECK(error_of(Errc::timeout, [&] { first.wait_blocking(shortly()); }).find("the deadline passed") !=
-          std::string::npos);
+    CHECK(error_of(Errc::timeout, [&] { first.wait(shortly()); }).find("the deadline passed") != std::string::npos);
     CHECK(alive == 1);
     first = rank.tasks.start([&](EventLoop& loop) { return sleep_long(loop, alive); });
     wait_for(alive, 1);
@@ -139,12 +138,11 @@ TEST_CASE("a coroutine in the background goes on until its owner is destroyed") 
   auto quick = rank.tasks.start([text = std::make_unique<std::string>("kept")]() -> Task<std::string> {
     co_return *text;  // the lambda lives as long as the coroutine
   });
-  CHECK(quick.wait_blocking(soon()) == "kept");
+  CHECK(quick.wait(soon()) == "kept");
   CHECK(quick.done());
   BackgroundTask<int> none;
   CHECK(none.done());
-  CHECK(error_of(Errc::invalid_argument, [&] { none.wait_blocking(soon()); }).find("there is none") !=
-        std::string::npos);
+  CHECK(error_of(Errc::invalid_argument, [&] { none.wait(soon()); }).find("there is none") != std::string::npos);
 }
 
 TEST_CASE("what blocks throws on the control thread instead of waiting for itself") {
@@ -153,7 +151,7 @@ TEST_CASE("what blocks throws on the control thread instead of waiting for itsel
     const auto inner = []() -> Task<> { co_return; };
     auto background = rank.tasks.start(inner);
     co_return error_of(Errc::invalid_argument, [&] { rank.tasks.run_blocking(inner, soon()); }) + "|" +
-        error_of(Errc::invalid_argument, [&] { background.wait_blocking(soon()); });
+        error_of(Errc::invalid_argument, [&] { background.wait(soon()); });
   };
   CHECK(rank.tasks.run_blocking(nested, soon()) ==
         "running a coroutine on the control loop: called on the control thread, where it would wait for itself; "
@@ -213,7 +211,7 @@ TEST_CASE("leaving ends every coroutine, and owners that stay longer find them e
   }
   CHECK(waiting == "a coroutine on the control loop was ended, since this rank has left the job");
   CHECK(outlives->done());
-  CHECK(error_of(Errc::closed, [&] { outlives->wait_blocking(soon()); }).find("left the job") != std::string::npos);
+  CHECK(error_of(Errc::closed, [&] { outlives->wait(soon()); }).find("left the job") != std::string::npos);
 }
 
 TEST_CASE("starts, ends, a failure and the rank's end from many threads leave nothing behind") {
@@ -228,7 +226,7 @@ TEST_CASE("starts, ends, a failure and the rank's end from many threads leave no
             try {
               auto task = rank.tasks.start([&](EventLoop& loop) { return sleep_long(loop, alive); });
               if ((each + i) % 3 == 0) {
-                task.wait_blocking(Deadline::after(std::chrono::microseconds(100)));
+                task.wait(Deadline::after(std::chrono::microseconds(100)));
               }
             } catch (const dtrain::Error&) {
             }

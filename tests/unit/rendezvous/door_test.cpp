@@ -72,9 +72,9 @@ TEST_CASE("ranks with the job's secret form, and use the store") {
     ParticipantOptions options = rank_options(rank, 3, store.port());
     options.secret = secret_a();
     Participant participant(options);
-    participant.store().add_blocking("sum", rank, soon());
-    participant.store().barrier_blocking("all", soon());
-    if (participant.store().get_blocking("sum", soon()) != "3") {
+    participant.store().add("sum", rank, soon()).wait();
+    participant.store().barrier("all", soon()).wait();
+    if (participant.store().get("sum", soon()).wait() != "3") {
       throw std::runtime_error("a wrong sum");
     }
     participant.leave_blocking(soon());
@@ -234,18 +234,18 @@ TEST_CASE("keys of an attempt are gone in the next") {
   StoreProcess store(1);
   {
     Participant first(rank_options(0, 1, store.port()));
-    first.store().set_blocking("key", "of the first", soon());
+    first.store().set("key", "of the first", soon()).wait();
     JobOptions next;
     next.world_size = 1;
     next.generation = 1;
     store.open(std::move(next));
-    CHECK_THROWS(first.store().set_blocking("late", "value", soon()));
+    CHECK_THROWS(first.store().set("late", "value", soon()).wait());
   }
   ParticipantOptions options = rank_options(0, 1, store.port());
   options.generation = 1;
   Participant second(options);
-  CHECK_FALSE(second.store().try_get_blocking("key", soon()));
-  second.leave_blocking(soon());
+  CHECK_FALSE(second.store().try_get("key", soon()).wait());
+  second.leave(soon());
 }
 
 TEST_CASE("where a launcher's port is taken the store is at the next one, and ranks of two jobs find each its own") {
@@ -264,9 +264,9 @@ TEST_CASE("where a launcher's port is taken the store is at the next one, and ra
     options.host_store = options.rank == 0;
     Participant participant(options);
     if (options.rank == 0) {
-      participant.store().set_blocking("whose", options.job, soon());
+      participant.store().set("whose", options.job, soon()).wait();
     }
-    seen[static_cast<std::size_t>(index)] = participant.store().get_blocking("whose", soon());
+    seen[static_cast<std::size_t>(index)] = participant.store().get("whose", soon()).wait();
     participant.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(4));

@@ -45,7 +45,7 @@ TEST_CASE("ranks wait for a name that nobody knows yet, rank 0 that listens ther
     options.host_store = rank == 0;
     try {
       Participant participant(options);
-      participant.store().barrier_blocking("all", soon());
+      participant.store().barrier("all", soon()).wait();
       ++ended;
       participant.leave_blocking(soon());
     } catch (...) {
@@ -85,7 +85,7 @@ TEST_CASE("a rank that loses its connection after its Join comes again at once, 
   std::jthread waiting([&] {
     error = on_ranks(1, [&](int) {
               Participant participant(rank_options(1, 2, proxy.port()));
-              participant.store().barrier_blocking("all", soon());
+              participant.store().barrier("all", soon()).wait();
               participant.leave_blocking(soon());
             }).front();
   });
@@ -100,7 +100,7 @@ TEST_CASE("a rank that loses its connection after its Join comes again at once, 
   proxy.mute(false);
   const auto errors = on_ranks(1, [&](int) {
     Participant participant(rank_options(0, 2, store.port()));
-    participant.store().barrier_blocking("all", soon());
+    participant.store().barrier("all", soon()).wait();
     participant.leave_blocking(soon());
   });
   waiting.join();

@@ -36,7 +36,7 @@ TEST_CASE("a connection that closes is a loss that every rank hears, and every l
   REQUIRE(ranks.errors == std::vector<std::string>(2));
   std::future<std::string> pending = std::async(std::launch::async, [&]() -> std::string {
     try {
-      ranks[0].store().get_blocking("never", soon());
+      ranks[0].store().get("never", soon()).wait();
     } catch (const dtrain::PeerLost& error) {
       return "lost rank " + std::to_string(error.lost_rank()) + " on " + error.host();
     }
@@ -50,9 +50,9 @@ TEST_CASE("a connection that closes is a loss that every rank hears, and every l
     CHECK(cause.find(
               "rank 2 on host raw-host was lost: its process ended, or its connection broke, before it left the job") ==
           0);
-    CHECK_THROWS_AS(ranks[rank].store().set_blocking("k", "v", soon()), dtrain::PeerLost);
-    CHECK_THROWS_AS(ranks[rank].store().barrier_blocking("b", soon()), dtrain::PeerLost);
-    CHECK(ranks[rank].leave_blocking(soon()));
+    CHECK_THROWS_AS(ranks[rank].store().set("k", "v", soon()).wait(), dtrain::PeerLost);
+    CHECK_THROWS_AS(ranks[rank].store().barrier("b", soon()).wait(), dtrain::PeerLost);
+    CHECK(ranks[rank].leave(soon()));
   }
 }
 
@@ -71,10 +71,10 @@ TEST_CASE("leaving and then closing is not a loss") {
   REQUIRE(raw.send_frame(encode(Leave{})));
   CHECK(raw.receives<Left>());
   raw.close();
-  ranks[0].store().set_blocking("k", "v", soon());
-  CHECK(ranks[0].store().get_blocking("k", soon()) == "v");
+  ranks[0].store().set("k", "v", soon()).wait();
+  CHECK(ranks[0].store().get("k", soon()).wait() == "v");
   CHECK_FALSE(ranks[0].failure()->failed());
-  CHECK(ranks[0].leave_blocking(soon()));
+  CHECK(ranks[0].leave(soon()));
   CHECK(store.all_left(soon()));
   CHECK(left == 2);
   CHECK(failures == 0);
@@ -155,7 +155,7 @@ TEST_CASE("a store that goes away is a failure on every rank that names it") {
     CAPTURE(cause);
     CHECK(cause.find("the job was lost: the store of the job at " + place +
                      " went away: rank 0 or its launcher ended") == 0);
-    CHECK_FALSE(ranks[rank].leave_blocking(soon()));
+    CHECK_FALSE(ranks[rank].leave(soon()));
   }
 }
 
@@ -237,7 +237,7 @@ TEST_CASE("a store that does not answer: a report becomes the own cause, and req
   Participant participant(rank_options(0, 1, port));
   std::string text;
   try {
-    participant.store().set_blocking("k", "v", Deadline::after(std::chrono::milliseconds(20)));
+    participant.store().set("k", "v", Deadline::after(std::chrono::milliseconds(20))).wait();
   } catch (const dtrain::Error& error) {
     text = error.what();
   }

@@ -57,7 +57,7 @@ dtrain::async::Task<void> exchange_many(dtrain::async::EventLoop& loop, Store st
 TEST_CASE("large values that go both ways at once do not wait for each other") {
   StoreProcess store(1);
   Participant participant(rank_options(0, 1, store.port()));
-  participant.store().set_blocking("there", std::string(mebibyte, 'x'), soon());
+  participant.store().set("there", std::string(mebibyte, 'x'), soon()).wait();
   const auto many = [&](dtrain::async::EventLoop& loop) { return exchange_many(loop, participant.store(), 40); };
   CHECK_NOTHROW(participant.control_thread().run_blocking(many, soon()));
   CHECK(cause_of(*participant.failure(), Deadline::after(std::chrono::milliseconds(0))).empty());
@@ -85,7 +85,7 @@ bool outlives_slow_reading(std::chrono::milliseconds liveness, std::chrono::mill
   REQUIRE(slow.receives<Welcome>());
   REQUIRE(slow.receives<Response>());  // so it waits for the others, whose answers then come all at once
   try {
-    participant.store().set_blocking("large", std::string(mebibyte, 'x'), soon());
+    participant.store().set("large", std::string(mebibyte, 'x'), soon()).wait();
   } catch (const dtrain::PeerLost&) {
     return false;
   }
@@ -127,8 +127,8 @@ bool outlives_slow_connection(bool is_up, std::chrono::milliseconds liveness, st
   proxy.throttle(pause);
   const std::string large(mebibyte - 100, 'x');
   try {
-    ranks[is_up ? 1 : 0]->store().set_blocking("large", large, soon());
-    const bool is_whole = ranks[is_up ? 0 : 1]->store().get_blocking("large", soon()) == large;
+    ranks[is_up ? 1 : 0]->store().set("large", large, soon()).wait();
+    const bool is_whole = ranks[is_up ? 0 : 1]->store().get("large", soon()).wait() == large;
     return is_whole && !ranks[0]->failure()->failed() && !ranks[1]->failure()->failed();
   } catch (const dtrain::JobFailed&) {
     return false;
@@ -162,7 +162,7 @@ TEST_CASE("a rank whose connection broke before it heard that it is in comes aga
   }
   const auto errors = on_ranks(2, [&](int rank) {
     Participant participant(rank_options(rank, 2, store.port()));
-    participant.store().barrier_blocking("done", soon());
+    participant.store().barrier("done", soon()).wait();
     participant.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(2));
@@ -245,7 +245,7 @@ TEST_CASE("a liveness time that is longer than its fields can say is cut, not wr
     rank.timeout = std::chrono::seconds(5);
     Participant participant(rank);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    participant.store().set_blocking("a", "b", soon());
+    participant.store().set("a", "b", soon()).wait();
     CHECK(participant.leave_blocking(soon()));
   }
 }

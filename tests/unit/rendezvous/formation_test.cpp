@@ -31,7 +31,7 @@ TEST_CASE("2, 8 and 64 ranks form a job and leave it, and no descriptor stays op
       const auto errors = on_ranks(world_size, [&](int rank) {
         Participant participant(rank_options(rank, world_size, store.port()));
         members[static_cast<std::size_t>(rank)] = participant.membership();
-        participant.store().barrier_blocking("all", soon());
+        participant.store().barrier("all", soon()).wait();
         if (!participant.leave_blocking(soon())) {
           throw std::runtime_error("the store did not acknowledge");
         }
@@ -131,7 +131,7 @@ TEST_CASE("a rank that is taken or out of range is refused alone, and the others
     }
   }
   Participant second(rank_options(1, 2, store.port()));
-  CHECK(second.leave_blocking(soon()));
+  CHECK(second.leave(soon()));
 }
 
 TEST_CASE("the shortest patience ends the formation on every rank with the names of who is missing") {
@@ -170,7 +170,7 @@ TEST_CASE("rank 0 hosts the store and leaves last") {
     Participant participant(options);
     if (rank == 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      participant.store().set_blocking("late", "value", soon());
+      participant.store().set("late", "value", soon()).wait();
     }
     if (!participant.leave_blocking(soon())) {
       throw std::runtime_error("it did not leave in order");

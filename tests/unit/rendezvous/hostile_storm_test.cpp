@@ -193,11 +193,11 @@ TEST_CASE("a job forms while a thousand strangers stay at the door, and the stor
       const auto errors = on_ranks(world_size, [&](int rank) {
         Participant participant(rank_options(rank, world_size, store.port()));
         CHECK(participant.membership().world_size == world_size);
-        participant.store().barrier_blocking("all", soon());
+        participant.store().barrier("all", soon()).wait();
         if (rank == 0) {
           most_connections = store.connections();
         }
-        participant.store().barrier_blocking("seen", soon());
+        participant.store().barrier("seen", soon()).wait();
         participant.leave_blocking(soon());
       });
       CHECK(errors == std::vector<std::string>(world_size));

@@ -24,7 +24,7 @@ std::vector<std::byte> random_bytes(std::mt19937& random, std::size_t count) {
 void form_and_leave(StoreProcess& store, int world_size) {
   const auto errors = on_ranks(world_size, [&](int rank) {
     Participant participant(rank_options(rank, world_size, store.port()));
-    participant.store().barrier_blocking("all", soon());
+    participant.store().barrier("all", soon()).wait();
     participant.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
@@ -184,7 +184,7 @@ TEST_CASE("a rank that does not read its answers is lost, and keeps nobody waiti
   RawClient raw(store.port());
   REQUIRE(raw.enter(1, 2));
   Participant participant(rank_options(0, 2, store.port()));
-  participant.store().set_blocking("large", std::string(max_value_bytes, 'x'), soon());
+  participant.store().set("large", std::string(max_value_bytes, 'x'), soon()).wait();
   for (std::uint64_t id = 1; id <= 64; ++id) {
     Request request;
     request.id = id;

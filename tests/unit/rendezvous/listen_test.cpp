@@ -146,7 +146,7 @@ TEST_CASE("ranks form over IPv6 as over IPv4") {
       options.master_host = host;
       options.host_store = rank == 0;
       Participant participant(options);
-      participant.store().barrier_blocking("all", soon());
+      participant.store().barrier("all", soon()).wait();
       participant.leave_blocking(soon());
     });
     CHECK(errors == std::vector<std::string>(3));

@@ -68,14 +68,14 @@ TEST_CASE("a session outlives its connections: each request counts once, and no 
     if (rank == 1) {
       Cutter cutter(proxy, [random = std::mt19937(5)]() mutable { return std::chrono::milliseconds(random() % 10); });
       for (int i = 1; i <= requests; ++i) {
-        if (participant.store().add_blocking("sum", 1, soon()) != i) {
+        if (participant.store().add("sum", 1, soon()).wait() != i) {
           throw std::runtime_error("a request was lost or counted twice");
         }
         cutter.note_done();
       }
     }
-    participant.store().barrier_blocking("done", soon());
-    if (participant.store().get_blocking("sum", soon()) != std::to_string(requests)) {
+    participant.store().barrier("done", soon()).wait();
+    if (participant.store().get("sum", soon()).wait() != std::to_string(requests)) {
       throw std::runtime_error("a wrong sum");
     }
     participant.leave_blocking(soon());
@@ -92,13 +92,14 @@ TEST_CASE("large values come whole over a connection that keeps breaking") {
     Participant participant(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
     if (rank == 0) {
       for (int i = 0; i < 20; ++i) {
-        participant.store().set_blocking("k" + std::to_string(i), std::string(300000, static_cast<char>('a' + i)),
-                                         soon());
+        participant.store()
+            .set("k" + std::to_string(i), std::string(300000, static_cast<char>('a' + i)), soon())
+            .wait();
       }
     } else {
       Cutter cutter(proxy, [] { return std::chrono::milliseconds(15); });
       for (int i = 0; i < 20; ++i) {
-        const std::string value = participant.store().get_blocking("k" + std::to_string(i), soon());
+        const std::string value = participant.store().get("k" + std::to_string(i), soon()).wait();
         if (value != std::string(300000, static_cast<char>('a' + i))) {
           throw std::runtime_error("value " + std::to_string(i) + " came wrong");
         }
@@ -170,15 +171,15 @@ TEST_CASE("no request is lost, however much is on its way when the connection br
       requests.start(*ranks[1], is_up, count);
     } else {
       requests.start(*ranks[1], is_up, count);
-      ranks[1]->store().set_blocking("the store has heard them", "", soon());
+      ranks[1]->store().set("the store has heard them", "", soon()).wait();
       proxy.hold(true);
-      ranks[0]->store().set_blocking("down", std::string(1'000'000, 'x'), soon());
+      ranks[0]->store().set("down", std::string(1'000'000, 'x'), soon()).wait();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the sockets take what they can
     proxy.cut(CuttingProxy::How::reset);
     proxy.hold(false);
     CHECK(requests.finish(*ranks[1], count) == count);
-    CHECK(ranks[1]->store().try_get_blocking("up11", soon()).has_value() == is_up);
+    CHECK(ranks[1]->store().try_get("up11", soon()).wait().has_value() == is_up);
     CHECK_FALSE(ranks[0]->failure()->failed());
     CHECK_FALSE(ranks[1]->failure()->failed());
   }
@@ -199,7 +200,7 @@ TEST_CASE("a session goes on at the address that was good, though the name servi
   const int asked = names.asked();
   for (int i = 1; i <= 3; ++i) {
     proxy.cut(i == 2 ? CuttingProxy::How::end : CuttingProxy::How::reset);
-    CHECK_NOTHROW(CHECK(participant.store().add_blocking("sum", 1, soon()) == i));
+    CHECK_NOTHROW(CHECK(participant.store().add("sum", 1, soon()).wait() == i));
   }
   CHECK(names.asked() == asked);
   CHECK(proxy.accepted() > 1);
@@ -219,7 +220,7 @@ TEST_CASE("a session goes on where its store's name leads by now, if the address
   names.set_address("127.0.0.2");
   first.refuse(true);
   first.cut(CuttingProxy::How::reset);
-  CHECK(participant.store().add_blocking("sum", 1, soon()) == 1);
+  CHECK(participant.store().add("sum", 1, soon()).wait() == 1);
   CHECK(second.accepted() == 1);
 }
 
@@ -290,7 +291,7 @@ TEST_CASE("ranks that only wait are not silent") {
     const auto errors = on_ranks(3, [&](int rank) {
       Participant participant(rank_options(rank, 3, store.port()));
       std::this_thread::sleep_for(liveness * 5 / 2);
-      participant.store().barrier_blocking("after", soon());
+      participant.store().barrier("after", soon()).wait();
       participant.leave_blocking(soon());
     });
     return errors == std::vector<std::string>(3);

@@ -27,11 +27,11 @@ TEST_CASE("exactly one of many ranks wins a compare_set, and the others see its 
   run_job(4, [&](Participant& participant) {
     const Store store = participant.store();
     const std::string mine = std::to_string(participant.membership().rank);
-    const CompareSet first = store.compare_set_blocking("leader", std::nullopt, mine, soon());
+    const CompareSet first = store.compare_set("leader", std::nullopt, mine, soon()).wait();
     winners += first.swapped ? 1 : 0;
     REQUIRE(first.now);
     CHECK((*first.now == mine) == first.swapped);
-    CHECK(store.get_blocking("leader", soon()) == first.now);
+    CHECK(store.get("leader", soon()).wait() == first.now);
   });
   CHECK(winners == 1);
 }
@@ -40,34 +40,34 @@ TEST_CASE("compare_set counts as atomically as add does") {
   run_job(4, [](Participant& participant) {
     const Store store = participant.store();
     for (int i = 0; i < 20; ++i) {
-      std::optional<std::string> seen = store.try_get_blocking("n", soon());
+      std::optional<std::string> seen = store.try_get("n", soon()).wait();
       for (;;) {
         const std::string next = std::to_string(seen ? std::stoi(*seen) + 1 : 1);
-        const CompareSet result = store.compare_set_blocking("n", seen, next, soon());
+        const CompareSet result = store.compare_set("n", seen, next, soon()).wait();
         if (result.swapped) {
           break;
         }
         seen = result.now;
       }
     }
-    store.barrier_blocking("counted", soon());
-    CHECK(store.get_blocking("n", soon()) == "80");
+    store.barrier("counted", soon()).wait();
+    CHECK(store.get("n", soon()).wait() == "80");
   });
 }
 
 TEST_CASE("compare_set says what there is where it does not set") {
   run_job(1, [](Participant& participant) {
     const Store store = participant.store();
-    const CompareSet missing = store.compare_set_blocking("k", "x", "y", soon());
+    const CompareSet missing = store.compare_set("k", "x", "y", soon()).wait();
     CHECK_FALSE(missing.swapped);
     CHECK_FALSE(missing.now);
-    CHECK_FALSE(store.try_get_blocking("k", soon()));
-    store.set_blocking("k", "", soon());
-    const CompareSet empty = store.compare_set_blocking("k", std::nullopt, "y", soon());
+    CHECK_FALSE(store.try_get("k", soon()).wait());
+    store.set("k", "", soon()).wait();
+    const CompareSet empty = store.compare_set("k", std::nullopt, "y", soon()).wait();
     CHECK_FALSE(empty.swapped);
     CHECK(empty.now == "");
-    CHECK(store.compare_set_blocking("k", "", "y", soon()).swapped);
-    CHECK(store.get_blocking("k", soon()) == "y");
+    CHECK(store.compare_set("k", "", "y", soon()).wait().swapped);
+    CHECK(store.get("k", soon()).wait() == "y");
   });
 }
 
@@ -75,22 +75,22 @@ TEST_CASE("an erased key is waited for again, and appended texts stand one after
   run_job(2, [](Participant& participant) {
     const Store store = participant.store();
     const int rank = participant.membership().rank;
-    CHECK(store.append_blocking("log", std::string(5, rank == 0 ? 'a' : 'b'), soon()) % 5 == 0);
-    store.barrier_blocking("appended", soon());
-    const std::string log = store.get_blocking("log", soon());
+    CHECK(store.append("log", std::string(5, rank == 0 ? 'a' : 'b'), soon()).wait() % 5 == 0);
+    store.barrier("appended", soon()).wait();
+    const std::string log = store.get("log", soon()).wait();
     CHECK((log == "aaaaabbbbb" || log == "bbbbbaaaaa"));
-    store.barrier_blocking("read", soon());
+    store.barrier("read", soon()).wait();
     if (rank == 0) {
-      CHECK(store.erase_blocking("log", soon()));
-      CHECK_FALSE(store.erase_blocking("log", soon()));
-      CHECK(error_of(dtrain::Errc::timeout, [&] { store.get_blocking("log", shortly()); }).find("no rank set 'log'") !=
+      CHECK(store.erase("log", soon()).wait());
+      CHECK_FALSE(store.erase("log", soon()).wait());
+      CHECK(error_of(dtrain::Errc::timeout, [&] { store.get("log", shortly()).wait(); }).find("no rank set 'log'") !=
             std::string::npos);
-      store.barrier_blocking("erased", soon());
-      store.set_blocking("log", "again", soon());
+      store.barrier("erased", soon()).wait();
+      store.set("log", "again", soon()).wait();
     } else {
-      store.barrier_blocking("erased", soon());
+      store.barrier("erased", soon()).wait();
     }
-    CHECK(store.get_blocking("log", soon()) == "again");
+    CHECK(store.get("log", soon()).wait() == "again");
   });
 }
 
@@ -98,12 +98,12 @@ TEST_CASE("many keys are set and got in one call each, whole or not at all") {
   run_job(2, [](Participant& participant) {
     const Store store = participant.store().with_prefix("p/");
     if (participant.membership().rank == 0) {
-      store.set_many_blocking({{"a", "1"}, {"b", std::string("\0", 1)}, {"c", ""}}, soon());
+      store.set_many({{"a", "1"}, {"b", std::string("\0", 1)}, {"c", ""}}, soon()).wait();
     }
-    CHECK(store.get_many_blocking({"c", "a", "b", "a"}, soon()) == Strings{"", "1", std::string("\0", 1), "1"});
-    CHECK(participant.store().get_blocking("p/a", soon()) == "1");
-    CHECK(store.get_many_blocking({}, soon()).empty());
-    store.set_many_blocking({}, soon());
+    CHECK(store.get_many({"c", "a", "b", "a"}, soon()).wait() == Strings{"", "1", std::string("\0", 1), "1"});
+    CHECK(participant.store().get("p/a", soon()).wait() == "1");
+    CHECK(store.get_many({}, soon()).wait().empty());
+    store.set_many({}, soon()).wait();
   });
 }
 
@@ -113,32 +113,32 @@ TEST_CASE("what would not fit into one message is refused with the bound, on eit
     const std::string large(max_value_bytes, 'x');
     CHECK(error_of(dtrain::Errc::invalid_argument,
                    [&] {
-                     store.set_many_blocking({{"a", large}, {"b", large}}, soon());
+                     store.set_many({{"a", large}, {"b", large}}, soon()).wait();
                    }) ==
           "setting key 'a' and 1 more: its keys and values have 2097154 bytes together; at most 1049600 are "
           "possible at once");
     CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.compare_set_blocking("a", large, large, soon());
+            store.compare_set("a", large, large, soon()).wait();
           }).find("2097153 bytes together") != std::string::npos);
     CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.append_blocking("a", large + "x", soon());
+            store.append("a", large + "x", soon()).wait();
           }).find("the value has 1048577 bytes; at most 1048576") != std::string::npos);
     CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.set_many_blocking({{"a", large + "x"}}, soon());
+            store.set_many({{"a", large + "x"}}, soon()).wait();
           }).find("a value has 1048577 bytes") != std::string::npos);
-    store.set_many_blocking({{std::string(max_key_bytes, 'k'), large}}, soon());
-    store.set_many_blocking({{"b", large}}, soon());
-    CHECK(store.get_many_blocking({"b"}, soon()).front() == large);
+    store.set_many({{std::string(max_key_bytes, 'k'), large}}, soon()).wait();
+    store.set_many({{"b", large}}, soon()).wait();
+    CHECK(store.get_many({"b"}, soon()).wait().front() == large);
     CHECK(error_of(dtrain::Errc::refused,
                    [&] {
-                     store.get_many_blocking({"b", "b"}, soon());
+                     store.get_many({"b", "b"}, soon()).wait();
                    }) ==
           "waiting for key 'b' and 1 more: the values of these 2 keys have 2097152 bytes; at most 1049600 are "
           "given at once; ask for fewer keys");
-    CHECK(error_of(dtrain::Errc::refused, [&] { store.append_blocking("b", "x", soon()); }) ==
+    CHECK(error_of(dtrain::Errc::refused, [&] { store.append("b", "x", soon()).wait(); }) ==
           "appending to key 'b': the value would have 1048577 bytes; at most 1048576 are possible");
-    store.set_blocking("c", "1", soon());
-    CHECK(store.get_many_blocking(Strings(1024, "c"), soon()) == Strings(1024, "1"));
+    store.set("c", "1", soon()).wait();
+    CHECK(store.get_many(Strings(1024, "c"), soon()).wait() == Strings(1024, "1"));
   });
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a call without a deadline takes as long as the store's timeout") {
   run_job(1, [](Participant& participant) {
     const Store store = participant.store().with_timeout(std::chrono::milliseconds(50)).with_prefix("t/");
     CHECK(store.timeout() == std::chrono::milliseconds(50));
-    CHECK(error_of(dtrain::Errc::timeout, [&] { store.get_blocking("never"); }).find("no rank set 't/never'") !=
+    CHECK(error_of(dtrain::Errc::timeout, [&] { store.get("never").wait(); }).find("no rank set 't/never'") !=
           std::string::npos);
     const auto work = [&](EventLoop&) -> Task<std::string> {
       co_await store.set("k", "v");
@@ -216,7 +216,7 @@ TEST_CASE("many waits of one session for one key are answered in one write") {
     }
     CHECK(raw.send(questions));
     CHECK(raw.receives<Response>());  // to the last one, which does not wait: the store has read all
-    participant.store().set_blocking("k", "v", soon());
+    participant.store().set("k", "v", soon()).wait();
     CHECK(raw.frames_of_one_read() == 499);
     CHECK(raw.send_frame(encode(Leave{})));
     CHECK(raw.receives<Left>());
@@ -228,7 +228,7 @@ TEST_CASE("many waits of one session for one key are answered in one write") {
 TEST_CASE("a key with control characters is escaped in every sentence") {
   run_job(1, [](Participant& participant) {
     const Store store = participant.store();
-    const std::string text = error_of(dtrain::Errc::timeout, [&] { store.get_blocking("a\x1b[2Jb\n", shortly()); });
+    const std::string text = error_of(dtrain::Errc::timeout, [&] { store.get("a\x1b[2Jb\n", shortly()).wait(); });
     CHECK(text.find("waiting for key 'a\\x1b[2Jb\\n': the deadline passed; no rank set 'a\\x1b[2Jb\\n' in the") == 0);
   });
 }

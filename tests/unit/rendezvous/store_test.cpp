@@ -16,14 +16,14 @@ TEST_CASE("what one rank sets the others get, also those who ask before") {
     const int rank = participant.membership().rank;
     if (rank == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      store.set_blocking("k", std::string("a\0b", 3), soon());
+      store.set("k", std::string("a\0b", 3), soon()).wait();
     }
-    CHECK(store.get_blocking("k", soon()) == std::string("a\0b", 3));
-    store.set_blocking("from" + std::to_string(rank), "", soon());
-    store.wait_blocking({"from0", "from1", "from2", "from3"}, soon());
-    CHECK(store.try_get_blocking("from3", soon()) == "");
-    CHECK_FALSE(store.try_get_blocking("from4", soon()));
-    store.wait_blocking({}, shortly());
+    CHECK(store.get("k", soon()).wait() == std::string("a\0b", 3));
+    store.set("from" + std::to_string(rank), "", soon()).wait();
+    store.wait({"from0", "from1", "from2", "from3"}, soon()).wait();
+    CHECK(store.try_get("from3", soon()).wait() == "");
+    CHECK_FALSE(store.try_get("from4", soon()).wait());
+    store.wait({}, shortly()).wait();
   });
 }
 
@@ -32,9 +32,9 @@ TEST_CASE("a value of the greatest size travels whole") {
     const std::string large(max_value_bytes, 'x');
     const Store store = participant.store();
     if (participant.membership().rank == 0) {
-      store.set_blocking(std::string(max_key_bytes, 'k'), large, soon());
+      store.set(std::string(max_key_bytes, 'k'), large, soon()).wait();
     }
-    CHECK(store.get_blocking(std::string(max_key_bytes, 'k'), soon()) == large);
+    CHECK(store.get(std::string(max_key_bytes, 'k'), soon()).wait() == large);
   });
 }
 
@@ -42,11 +42,11 @@ TEST_CASE("additions of all ranks count once each") {
   run_job(4, [](Participant& participant) {
     const Store store = participant.store();
     for (int i = 0; i < 100; ++i) {
-      store.add_blocking("sum", participant.membership().rank, soon());
+      store.add("sum", participant.membership().rank, soon()).wait();
     }
-    store.barrier_blocking("added", soon());
-    CHECK(store.add_blocking("sum", 0, soon()) == 600);
-    CHECK(store.get_blocking("sum", soon()) == "600");
+    store.barrier("added", soon()).wait();
+    CHECK(store.add("sum", 0, soon()).wait() == 600);
+    CHECK(store.get("sum", soon()).wait() == "600");
   });
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("nobody passes a barrier before all have come, in every round") {
     const Store store = participant.store();
     for (int round = 1; round <= 50; ++round) {
       ++arrived;
-      store.barrier_blocking("round", soon());
+      store.barrier("round", soon()).wait();
       CHECK(arrived.load() >= 4 * round);
     }
   });
@@ -67,12 +67,12 @@ TEST_CASE("prefixes keep keys and barriers apart") {
     const Store first = participant.store().with_prefix("a/");
     const Store second = participant.store().with_prefix("b/").with_prefix("c/");
     CHECK(second.prefix() == "b/c/");
-    first.set_blocking("k", "1", soon());
-    second.set_blocking("k", "2", soon());
-    CHECK(first.get_blocking("k", soon()) == "1");
-    CHECK(participant.store().get_blocking("b/c/k", soon()) == "2");
-    std::future<void> other = std::async(std::launch::async, [&] { second.barrier_blocking("x", soon()); });
-    first.barrier_blocking("x", soon());
+    first.set("k", "1", soon()).wait();
+    second.set("k", "2", soon()).wait();
+    CHECK(first.get("k", soon()).wait() == "1");
+    CHECK(participant.store().get("b/c/k", soon()).wait() == "2");
+    std::future<void> other = std::async(std::launch::async, [&] { second.barrier("x", soon()); });
+    first.barrier("x", soon());
     other.get();
   });
 }
@@ -84,21 +84,21 @@ TEST_CASE("passed deadlines name what was waited for, and the job goes on") {
     const Store store = participant.store();
     using dtrain::Errc;
     if (rank == 0) {
-      const std::string alone = error_of(Errc::timeout, [&] { store.get_blocking("k", shortly()); });
+      const std::string alone = error_of(Errc::timeout, [&] { store.get("k", shortly()).wait(); });
       CHECK(alone.find("waiting for key 'k': the deadline passed; no rank set 'k' in the ") == 0);
       CHECK(alone.find(" s since this rank began to wait") != std::string::npos);
-      store.set_blocking("there", "", soon());
-      const std::string several = error_of(Errc::timeout, [&] { store.wait_blocking({"k", "there", "l"}, shortly()); });
+      store.set("there", "", soon()).wait();
+      const std::string several = error_of(Errc::timeout, [&] { store.wait({"k", "there", "l"}, shortly()).wait(); });
       CHECK(several.find("waiting for key 'k' and 2 more: the deadline passed; no rank set 'k', 'l' (2 of 3 keys) in "
                          "the ") == 0);
-      const std::string barrier = error_of(Errc::timeout, [&] { store.barrier_blocking("b", shortly()); });
+      const std::string barrier = error_of(Errc::timeout, [&] { store.barrier("b", shortly()).wait(); });
       CHECK(barrier.find("waiting in barrier 'b': the deadline passed; 1 of 2 ranks wait in it (rank 0, the first "
                          "came ") == 0);
       CHECK(barrier.find(" s ago); rank 1 did not come") != std::string::npos);
-      store.set_blocking("go", "", soon());
+      store.set("go", "", soon()).wait();
     }
-    store.wait_blocking({"go"}, soon());
-    store.barrier_blocking("b", soon());
+    store.wait({"go"}, soon()).wait();
+    store.barrier("b", soon()).wait();
     if (participant.failure()->failed() || !participant.leave_blocking(soon())) {
       throw std::runtime_error("the job did not go on");
     }
@@ -111,17 +111,17 @@ TEST_CASE("what is too long, or no number, is an error of this call alone") {
     const Store store = participant.store();
     using dtrain::Errc;
     CHECK(error_of(Errc::invalid_argument, [&] {
-            store.get_blocking(std::string(1025, 'k'), soon());
+            store.get(std::string(1025, 'k'), soon()).wait();
           }).find("it has 1025 bytes with its prefix; at most 1024") != std::string::npos);
     CHECK(error_of(Errc::invalid_argument, [&] {
-            store.set_blocking("k", std::string(max_value_bytes + 1, 'v'), soon());
+            store.set("k", std::string(max_value_bytes + 1, 'v'), soon()).wait();
           }).find("the value has 1048577 bytes") != std::string::npos);
     CHECK(error_of(Errc::invalid_argument, [&] {
-            store.wait_blocking(std::vector<std::string>(1025), soon());
+            store.wait(std::vector<std::string>(1025), soon()).wait();
           }).find("these are 1025 keys; at most 1024") != std::string::npos);
-    store.set_blocking("text", "abc", soon());
+    store.set("text", "abc", soon()).wait();
     CHECK(error_of(Errc::refused, [&] {
-            store.add_blocking("text", 1, soon());
+            store.add("text", 1, soon()).wait();
           }).find("adding to key 'text': it holds no integer") == 0);
   });
 }
@@ -154,11 +154,11 @@ TEST_CASE("a request that is destroyed leaves the store usable and the barrier f
     if (rank == 0) {
       const auto wait = [&](dtrain::async::EventLoop&) { return store.barrier("b", soon()); };
       CHECK_THROWS_AS(participant.control_thread().run_blocking(wait, shortly()), dtrain::Error);
-      CHECK_THROWS_AS(store.barrier_blocking("b", shortly()), dtrain::Error);  // not "waits in it already"
-      store.set_blocking("go", "", soon());
+      CHECK_THROWS_AS(store.barrier("b", shortly()).wait(), dtrain::Error);  // not "waits in it already"
+      store.set("go", "", soon()).wait();
     }
-    store.get_blocking("go", soon());
-    store.barrier_blocking("b", soon());
+    store.get("go", soon()).wait();
+    store.barrier("b", soon()).wait();
     participant.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(2));
@@ -172,12 +172,12 @@ TEST_CASE("a store that outlives its session says so, and calls that wait are en
     Participant participant(rank_options(0, 1, process.port()));
     store = participant.store();
     waiting = std::async(std::launch::async, [handle = *store] {
-      return error_of(dtrain::Errc::closed, [&] { handle.get_blocking("never", soon()); });
+      return error_of(dtrain::Errc::closed, [&] { handle.get("never", soon()).wait(); });
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   CHECK(waiting.get().find("other code") == std::string::npos);  // whether it had begun to wait or not
-  CHECK(error_of(dtrain::Errc::closed, [&] { store->set_blocking("k", "v", soon()); }) ==
+  CHECK(error_of(dtrain::Errc::closed, [&] { store->set("k", "v", soon()).wait(); }) ==
         "setting a key in the store: this rank's process group has been destroyed");
 }
 
@@ -186,5 +186,5 @@ TEST_CASE("after leave the store is closed to this rank") {
   Participant participant(rank_options(0, 1, process.port()));
   const Store store = participant.store();
   CHECK(participant.leave_blocking(soon()));
-  CHECK(error_of(dtrain::Errc::closed, [&] { store.set_blocking("k", "v", soon()); }).find("setting a key") == 0);
+  CHECK(error_of(dtrain::Errc::closed, [&] { store.set("k", "v", soon()).wait(); }).find("setting a key") == 0);
 }

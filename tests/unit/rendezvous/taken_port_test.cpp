@@ -100,7 +100,7 @@ TEST_CASE("a rank 0 that comes to a job that has formed is refused, and the job 
       formed.release();
     }
     if (!refused.try_acquire_for(std::chrono::seconds(30))) throw std::runtime_error("nobody came");
-    participant.store().barrier_blocking("still here", soon());
+    participant.store().barrier("still here", soon()).wait();
     participant.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(2));

@@ -364,7 +364,7 @@ TEST_CASE("a rank whose last operation is late while it leaves has left, once th
     std::optional<NcclRank> self(std::in_place, job, thread.rank(), 2, "group", 4s);
     support::FakeStore store(job, thread.rank());
     const auto says = [&](const char* part) {
-      return store.contains(said) && contains(store.get_blocking(said, Deadline::after(1s)), part);
+      return store.contains(said) && contains(store.get(said, Deadline::after(1s)).wait(), part);
     };
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     const auto view = self->view(memory, 8, DType::f32);

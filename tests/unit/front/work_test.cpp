@@ -1,0 +1,114 @@
+// What a collective with a stream gives: waited for, awaited, or dropped.
+
+#include "dtrain/group/work.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/run.hpp"
+#include "support/contains.hpp"
+#include "support/thread_group.hpp"
+
+using dtrain::Deadline;
+using dtrain::ReduceOp;
+using support::contains;
+
+namespace {
+
+using WorkPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using WorkGroup = dtrain::ProcessGroup<WorkPolicy>;
+
+template <class Body>
+void run_ranks(int ranks, Body body) {
+  for (const support::RankEnd& end : support::run_groups<WorkPolicy>(ranks, body)) {
+    CHECK(end.text == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a Work is waited for, and one that is dropped runs all the same") {
+  run_ranks(3, [](const WorkGroup& group) {
+    std::array<float, 2> kept{1, 2};
+    std::array<float, 1> dropped{static_cast<float>(group.rank())};
+    auto work = group.all_reduce(kept, ReduceOp::sum, group.stream());
+    group.all_reduce(dropped, ReduceOp::max, group.stream());
+    work.wait();
+    CHECK(work.is_complete());
+    CHECK(kept == std::array<float, 2>{3, 6});
+    work.wait();  // once more gives the same
+    group.barrier();
+    CHECK(dropped[0] == 2);
+  });
+}
+
+TEST_CASE("a coroutine on the control loop awaits a collective that nobody else waits for") {
+  run_ranks(2, [](const WorkGroup& group) {
+    std::array<double, 1> values{0.5};
+    auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
+    const double sum = group.run([&]() -> dtrain::Task<double> {
+      co_await work;
+      co_await work;  // complete by now
+      co_return values[0];
+    });
+    CHECK(sum == 1);
+  });
+}
+
+TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited") {
+  const auto ends = support::run_groups<WorkPolicy>(3, [](const WorkGroup& group) {
+    std::array<float, 1> values{1};
+    auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
+    if (group.rank() == 0) {
+      throw std::runtime_error("the disk is full");
+    }
+    if (group.rank() == 1) {
+      work.wait();
+    } else {
+      group.run([&]() -> dtrain::Task<> { co_await work; });
+    }
+  });
+  CHECK(contains(ends[0].text, "the disk is full"));
+  for (const std::size_t rank : {1, 2}) {
+    CAPTURE(rank);
+    CHECK(ends[rank].job_failed);
+    CHECK(contains(ends[rank].text, "rank 0 on host "));
+    CHECK(contains(ends[rank].text, "the disk is full"));
+  }
+}
+
+TEST_CASE("wait() in a coroutine is an error, never a hang") {
+  run_ranks(2, [](const WorkGroup& group) {
+    std::array<float, 1> values{1};
+    auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
+    const std::string said = group.run([&]() -> dtrain::Task<std::string> {
+      std::string text;
+      try {
+        work.wait();
+      } catch (const dtrain::Error& error) {
+        text = error.what();
+      }
+      co_return std::move(text);
+    });
+    CHECK(contains(said, "control thread"));
+    work.wait();
+    CHECK(values[0] == 2);
+  });
+}
+
+TEST_CASE("check() throws the first cause of a failed job, on this rank alone, and else does nothing") {
+  support::run_groups<WorkPolicy>(2, [](const WorkGroup& group) {
+    group.check();  // no other rank is asked: nobody waits for one that does not call it
+    group.barrier();
+    if (group.rank() == 0) {
+      throw std::runtime_error("the disk is full");
+    }
+    CHECK_THROWS_AS(group.store().get("never", Deadline::after(std::chrono::seconds(20))).wait(), dtrain::JobFailed);
+    CHECK_THROWS_AS(group.check(), dtrain::JobFailed);
+  });
+}
