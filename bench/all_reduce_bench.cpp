@@ -18,8 +18,8 @@
 #include "bench/all_reduce/goals.hpp"
 #include "bench/all_reduce/message_bench.hpp"
 #include "bench/all_reduce/peers.hpp"
+#include "bench/all_reduce/rank_group.hpp"
 #include "bench/all_reduce/results.hpp"
-#include "bench/all_reduce/team.hpp"
 #include "bench/options.hpp"
 #include "dtrain/backend/shared_memory/available_memory.hpp"
 
@@ -28,9 +28,9 @@ namespace {
 using bench::kibi;
 using bench::Measured;
 using bench::mebi;
+using bench::RankGroup;
 using bench::Request;
 using bench::SizeResult;
-using bench::Team;
 
 constexpr const char* bench_name = "all_reduce_bench";
 constexpr const char* usage_line =
@@ -44,7 +44,7 @@ int buffers_of(std::uint64_t bytes) {
 
 /// One thing to measure in turns: a team, and what it is asked for.
 struct Contender {
-  Team* team;
+  RankGroup* team;
   std::string name;      ///< in SizeResult
   std::string memory;    ///< in Request
   std::string settings;  ///< of several contenders of one name the fastest counts
@@ -88,18 +88,18 @@ class AllReduceBench {
     for (const std::uint64_t bytes : sizes) {
       most = std::max(most, bench::buffer_stride(bytes) * static_cast<std::size_t>(buffers_of(bytes)));
     }
-    Team dtrain("dtrain", ranks, bench::dtrain_command(ranks, most));
-    std::vector<std::unique_ptr<Team>> openmpi;
+    RankGroup dtrain("dtrain", ranks, bench::dtrain_command(ranks, most));
+    std::vector<std::unique_ptr<RankGroup>> openmpi;
     const std::vector<bench::PeerSettings> settings = bench::openmpi_settings(ranks);
     for (const bench::PeerSettings& one : settings) {
       if (std::strlen(DTRAIN_BENCH_OPENMPI) != 0) {
-        openmpi.push_back(std::make_unique<Team>(
+        openmpi.push_back(std::make_unique<RankGroup>(
             "openmpi", ranks, bench::openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_OPENMPI, ranks, one)));
       }
     }
-    std::unique_ptr<Team> gloo;
+    std::unique_ptr<RankGroup> gloo;
     if (gloo_.present()) {
-      gloo = std::make_unique<Team>("gloo", ranks, bench::gloo_command(gloo_.path(), ranks));
+      gloo = std::make_unique<RankGroup>("gloo", ranks, bench::gloo_command(gloo_.path(), ranks));
     }
     bench::print_table_head(ranks);
     for (const std::uint64_t bytes : sizes) {
@@ -198,7 +198,7 @@ class AllReduceBench {
   }
 
   /// The 16-bit types beside f32, in turns.
-  void measure_half(Team& dtrain, int ranks, const std::vector<std::uint64_t>& sizes) {
+  void measure_half(RankGroup& dtrain, int ranks, const std::vector<std::uint64_t>& sizes) {
     for (const std::uint64_t bytes : {64 * kibi, 4 * mebi, 64 * mebi}) {
       if (std::find(sizes.begin(), sizes.end(), bytes) == sizes.end()) {
         continue;

@@ -1,6 +1,6 @@
 // How long a job takes to form: many ranks over TCP on the loopback, each proving the job's secret; the store in one
 // process, the ranks in others. Beside it PyTorch's TCPStore, real ranks from their launcher's start on, and both with
-// a thousand strangers at the door.
+// a thousand strangers that do not complete the handshake.
 
 #include <algorithm>
 #include <chrono>
@@ -14,8 +14,8 @@
 #include "bench/options.hpp"
 #include "bench/rendezvous/formation.hpp"
 #include "bench/rendezvous/launched_job.hpp"
-#include "bench/rendezvous/strangers.hpp"
 #include "bench/rendezvous/tcp_store_peer.hpp"
+#include "bench/rendezvous/unauthenticated_clients.hpp"
 #include "bench/result_rows.hpp"
 
 namespace {
@@ -132,20 +132,20 @@ class RendezvousBench {
   static double time_with_strangers(int count) {
     const auto secret = bench::rendezvous::Secret::drawn();
     const bench::StoreProcess store(ranks_among_strangers, secret);
-    const bench::Strangers strangers(store.port(), count, strangers_moment);
+    const bench::UnauthenticatedClients strangers(store.port(), count, strangers_moment);
     strangers.await_all();
     std::this_thread::sleep_for(std::chrono::milliseconds(150));  // they stay, and who was closed comes again
     return bench::time_formation(store, secret, ranks_among_strangers, 4).seconds;
   }
 
-  /// The strangers knock from before the store is there, and go on until all groups are.
+  /// The strangers connect from before the store is there, and go on until all groups are.
   static double time_launched_with_strangers(int count) {
     std::uint16_t port = 0;
     {
       dtrain::async::EventLoop loop;
-      port = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0)).port();
+      port = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0)).port();
     }
-    const bench::Strangers strangers(port, count, strangers_moment);
+    const bench::UnauthenticatedClients strangers(port, count, strangers_moment);
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     return bench::time_launched_job(ranks_among_strangers, port);
   }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <dtrain/identity/description.hpp>
-#include <dtrain/identity/environment.hpp>
+#include <dtrain/identity/environment/environment_snapshot.hpp>
 #include <dtrain/identity/node_identity.hpp>
-#include <dtrain/launch/network_report.hpp>
+#include <dtrain/launch/diagnostics/network_report.hpp>
 #include <exception>
 #include <optional>
 #include <string>
@@ -76,10 +76,10 @@ std::string to_json(const identity::NodeIdentity& node) {
 void explain(const identity::Environment& environment, const std::string& who, const std::optional<std::string>& master,
              bool several_hosts) {
   const identity::Variables variables(environment);
-  const dtrain::launch::NetworkReport network = dtrain::launch::own_network_report(variables, master, several_hosts);
+  const dtrain::launch::NetworkReport network = dtrain::launch::local_network_report(variables, master, several_hosts);
   std::fprintf(stderr, "%s\n%s\n", who.c_str(), network.interface.c_str());
-  for (const std::string& slow_path : network.slow_paths) {
-    std::fprintf(stderr, "slow path: %s\n", slow_path.c_str());
+  for (const std::string& warning : network.warnings) {
+    std::fprintf(stderr, "slow path: %s\n", warning.c_str());
   }
 }
 

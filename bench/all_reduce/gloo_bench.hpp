@@ -12,8 +12,8 @@
 
 #include "bench/all_reduce/goals.hpp"
 #include "bench/all_reduce/message_sizes.hpp"
+#include "bench/all_reduce/rank_group.hpp"
 #include "bench/all_reduce/results.hpp"
-#include "bench/all_reduce/team.hpp"
 #include "bench/options.hpp"
 
 #ifndef DTRAIN_BENCH_GLOO
@@ -48,10 +48,10 @@ class GlooBench {
   using Seconds = std::array<std::vector<double>, ways.size()>;
 
   void measure(int ranks) {
-    Team team("gloo", ranks,
-              {{DTRAIN_BENCH_GLOO, "--nproc-per-node=" + std::to_string(ranks), "{socket}",
-                std::to_string(message_memory(sizes_))},
-               {}});
+    RankGroup team("gloo", ranks,
+                   {{DTRAIN_BENCH_GLOO, "--nproc-per-node=" + std::to_string(ranks), "{socket}",
+                     std::to_string(message_memory(sizes_))},
+                    {}});
     std::printf("\n%d ranks, f32, microseconds over Gloo\n%10s %12s %12s %12s %14s\n", ranks, "bytes", "dtrain",
                 "gloo ring", "gloo bcube", "better/dtrain");
     for (const std::uint64_t bytes : sizes_) {
@@ -59,7 +59,7 @@ class GlooBench {
     }
   }
 
-  Seconds take_turns(Team& team, std::uint64_t bytes) const {
+  Seconds take_turns(RankGroup& team, std::uint64_t bytes) const {
     Request request = message_request(bytes);
     Seconds seconds;
     const int rounds = options_.samples > 0 ? options_.samples : bytes >= 64 * mebi ? 5 : 9;

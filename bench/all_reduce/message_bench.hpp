@@ -13,8 +13,8 @@
 #include "bench/all_reduce/goals.hpp"
 #include "bench/all_reduce/message_sizes.hpp"
 #include "bench/all_reduce/peers.hpp"
+#include "bench/all_reduce/rank_group.hpp"
 #include "bench/all_reduce/results.hpp"
-#include "bench/all_reduce/team.hpp"
 #include "bench/options.hpp"
 #include "dtrain/core/error.hpp"
 
@@ -57,21 +57,21 @@ class MessageBench {
   struct Contender {
     std::string system;
     std::string settings;
-    std::unique_ptr<Team> team;
+    std::unique_ptr<RankGroup> team;
     std::vector<double> seconds{};
   };
 
   void measure(int ranks) {
     std::vector<Contender> contenders;
     for (const PeerSettings& one : openmpi_settings(ranks)) {
-      TeamCommand own = openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_MPI, ranks, one);
+      GroupCommand own = openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_MPI, ranks, one);
       own.words.insert(own.words.end() - 1, launched_word);
       own.words.push_back(std::to_string(message_memory(sizes_)));
-      contenders.push_back({"dtrain", one.text, std::make_unique<Team>("dtrain", ranks, std::move(own))});
+      contenders.push_back({"dtrain", one.text, std::make_unique<RankGroup>("dtrain", ranks, std::move(own))});
       contenders.push_back(
           {"openmpi", one.text,
-           std::make_unique<Team>("openmpi", ranks,
-                                  openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_OPENMPI, ranks, one))});
+           std::make_unique<RankGroup>("openmpi", ranks,
+                                       openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_OPENMPI, ranks, one))});
     }
     std::printf("\n%d ranks, f32, microseconds over MPI\n%10s %12s %12s %8s  settings of each\n", ranks, "bytes",
                 "dtrain", "openmpi", "ratio");

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/all_reduce/team.hpp"
+#include "bench/all_reduce/rank_group.hpp"
 #include "bench/command.hpp"
 #include "bench/launched.hpp"
 #include "bench/peer_python.hpp"
@@ -36,9 +36,9 @@ inline std::vector<PeerSettings> openmpi_settings(int ranks) {
   return settings;
 }
 
-inline TeamCommand openmpi_command(const std::string& mpirun, const std::string& program, int ranks,
-                                   const PeerSettings& settings) {
-  TeamCommand command;
+inline GroupCommand openmpi_command(const std::string& mpirun, const std::string& program, int ranks,
+                                    const PeerSettings& settings) {
+  GroupCommand command;
   command.words = {mpirun, "--oversubscribe", "-n", std::to_string(ranks)};
   command.words.insert(command.words.end(), settings.words.begin(), settings.words.end());
   command.words.insert(command.words.end(), {program, "{socket}"});
@@ -46,13 +46,13 @@ inline TeamCommand openmpi_command(const std::string& mpirun, const std::string&
   return command;
 }
 
-inline TeamCommand gloo_command(const std::string& python, int ranks) {
+inline GroupCommand gloo_command(const std::string& python, int ranks) {
   return {{python, "-B", DTRAIN_BENCH_DIR "/peers/all_reduce_gloo.py", std::to_string(ranks), "{socket}"},
           {{"GLOO_SOCKET_IFNAME", "lo"}, {"OMP_NUM_THREADS", "1"}}};
 }
 
 /// This program again. @param bytes the most that a request's buffers take together
-inline TeamCommand dtrain_command(int ranks, std::size_t bytes) {
+inline GroupCommand dtrain_command(int ranks, std::size_t bytes) {
   return {{own_path(), "--nproc-per-node=" + std::to_string(ranks), launched_word, "{socket}", std::to_string(bytes)},
           {}};
 }

@@ -11,9 +11,9 @@
 
 #include "bench/child_process.hpp"
 #include "bench/process_facts.hpp"
-#include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/net/listener.hpp"
-#include "dtrain/rendezvous/server.hpp"
+#include "dtrain/rendezvous/server/store_server.hpp"
 
 namespace bench {
 
@@ -24,7 +24,7 @@ struct StoreFacts {
   std::uint16_t port = 0;
   std::uint64_t resident_bytes = 0;
   std::uint64_t sessions = 0;
-  std::uint64_t visitors = 0;
+  std::uint64_t pending_connections = 0;
 };
 
 class StoreProcess {
@@ -46,16 +46,16 @@ class StoreProcess {
 
   static void serve(const Channel& channel, int world_size, const rendezvous::Secret& secret) {
     dtrain::async::EventLoop loop;
-    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0));
-    rendezvous::Server server(loop, std::move(listener), rendezvous::ServerOptions{secret, {}});
-    rendezvous::JobOptions options;
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
+    rendezvous::StoreServer server(loop, std::move(listener), rendezvous::ServerOptions{secret, {}});
+    rendezvous::StoreJobOptions options;
     options.world_size = world_size;
     options.owner = "the store of the benchmark";
-    const rendezvous::ServedJob& job = server.open(std::move(options));
+    const rendezvous::JobServer& job = server.open(std::move(options));
     const auto answer = [&]() -> dtrain::async::Task<void> {
       const dtrain::Deadline end = dtrain::Deadline::after(std::chrono::hours(1));
       for (char asked = '?'; asked == '?';) {
-        channel.send(StoreFacts{server.local().port(), resident_bytes(), job.sessions(), server.visitors()});
+        channel.send(StoreFacts{server.local().port(), resident_bytes(), job.sessions(), server.pending_connections()});
         co_await loop.readable(channel.descriptor(), end);
         asked = ::recv(channel.descriptor(), &asked, 1, 0) == 1 ? '?' : ' ';
       }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace bench {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "dtrain/ddp/atomic_file.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
 
 namespace fashion_mnist {
 

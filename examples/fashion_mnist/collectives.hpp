@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/reduce_op.hpp"
-#include "dtrain/core/sha256.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 
 namespace fashion_mnist {
 

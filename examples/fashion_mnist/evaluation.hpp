@@ -7,8 +7,8 @@
 #include <span>
 
 #include "dataset.hpp"
-#include "dtrain/core/reduce_op.hpp"
-#include "dtrain/ddp/sampler.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/data/sampler.hpp"
 #include "loss.hpp"
 #include "mlp.hpp"
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/ddp/named_tensor.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "random.hpp"

@@ -46,7 +46,7 @@ inline constexpr std::string_view help_text =
   --data=DIR               the folder with the four .gz files
                            (default /usr/share/datasets/fashion-mnist, from 'apt install dataset-fashion-mnist')
   --bucket-mib=X           largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
-  --progress=WHO           who runs the communication: automatic (default), thread or inline
+  --progress=WHO           who runs the communication: automatic (default), thread or caller
   --save-parameters=FILE   write the parameters: raw little-endian f32
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dataset.hpp"
+#include "dtrain/ddp/data/sample_batches.hpp"
 #include "dtrain/ddp/ready.hpp"
-#include "dtrain/ddp/sample_batches.hpp"
 #include "mlp.hpp"
 
 namespace fashion_mnist {

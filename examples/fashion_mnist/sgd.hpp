@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/ddp/named_tensor.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace fashion_mnist {

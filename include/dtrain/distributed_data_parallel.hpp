@@ -19,26 +19,26 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
-#include "dtrain/core/owning_process.hpp"
-#include "dtrain/ddp/accumulation.hpp"
-#include "dtrain/ddp/agreement.hpp"
+#include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/ddp/agreement/agreement.hpp"
+#include "dtrain/ddp/agreement/broadcast_values.hpp"
+#include "dtrain/ddp/agreement/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/backend_checks.hpp"
-#include "dtrain/ddp/binding_claim.hpp"
-#include "dtrain/ddp/broadcast_values.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/capture.hpp"
-#include "dtrain/ddp/claims.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/gradient_binding_registry.hpp"
 #include "dtrain/ddp/model.hpp"
-#include "dtrain/ddp/options.hpp"
-#include "dtrain/ddp/order_agreement.hpp"
+#include "dtrain/ddp/profile/running_bucket.hpp"
+#include "dtrain/ddp/profile/slowest_rank.hpp"
+#include "dtrain/ddp/profile/statistics.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/ready.hpp"
-#include "dtrain/ddp/reducer.hpp"
-#include "dtrain/ddp/running_bucket.hpp"
-#include "dtrain/ddp/slowest_rank.hpp"
-#include "dtrain/ddp/statistics.hpp"
+#include "dtrain/ddp/reduction/accumulation.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/register_gradient_bindings.hpp"
 #include "dtrain/ddp/step.hpp"
-#include "dtrain/ddp/step_record.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
@@ -76,11 +76,11 @@ class DistributedDataParallel {
   /// (invalid_argument) for a model that another wrapper has bound; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
-    if constexpr (ddp::Model<M>) {  // else the assertion above has said it
+    if constexpr (ddp::Model<M>) {  // else the assertion above has reported it
       try {
         construct(model, options);
       } catch (...) {
-        leave_to_group();
+        hand_over_to_group();
         throw;
       }
     }
@@ -99,19 +99,19 @@ class DistributedDataParallel {
   /// not because this rank's channel closed.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
-      leave_to_group();
+      hand_over_to_group();
     }
   }
 
   /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
   /// Collective, blocking as Step::finish. The first step also plans the buckets anew (DdpOptions::reorder_gradients),
-  /// and waits for the device then. @throws what `f` throws, after telling the job, whose other ranks then throw its
-  /// text; and as Step::finish.
+  /// and waits for the device then. @throws what `f` throws, after reporting it to the job, whose other ranks then
+  /// throw its text; and as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
     Step step = begin("backward()");
     try {
-      std::forward<F>(f)(step.announcer());
+      std::forward<F>(f)(step.ready());
     } catch (...) {
       report(exception_text());
       throw;
@@ -125,7 +125,7 @@ class DistributedDataParallel {
   /// While the result lives, steps reduce nothing and gradients stay this rank's own: a backward pass adds to them, the
   /// next one without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of ranks:
   /// for the mean over k passes scale each loss by 1/k.
-  ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->without_sync)); }
+  ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
 
   /// Of this rank; ddp::to_string makes a line of it.
   ddp::ReducerStatistics statistics() const noexcept {
@@ -134,10 +134,10 @@ class DistributedDataParallel {
     return statistics;
   }
 
-  /// Collective, blocking: whom the others wait for. @throws the job's first cause.
+  /// Collective, blocking: the rank that the others wait for. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
     group_.require_may_block();
-    group_.run_enqueued();
+    group_.start_pending();
     return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
                                            statistics(), group_.rank(), group_.world_size(),
                                            Deadline::after(group_.timeout()));
@@ -167,16 +167,16 @@ class DistributedDataParallel {
   struct Driver {
     explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
-    std::unique_ptr<ddp::Claim> claim;
+    std::unique_ptr<ddp::GradientBinding> gradient_binding;
     std::unique_ptr<Reducer> reducer;
     std::optional<ddp::Accumulation> accumulation;
-    int without_sync = 0;  ///< NoSync objects that live
+    int no_sync_depth = 0;  ///< NoSync objects that live
     const char* why_nothing_is_hidden = nullptr;
   };
 
   Step begin(const char* caller) {
     group_.require_may_block();
-    if (driver_->without_sync > 0) {
+    if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
     }
@@ -184,34 +184,34 @@ class DistributedDataParallel {
   }
 
   /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
-  void leave_to_group() noexcept {
-    driver_->claim.reset();
+  void hand_over_to_group() noexcept {
+    driver_->gradient_binding.reset();
     if (driver_->reducer) {
-      driver_->reducer->forget_hooks();
+      driver_->reducer->drop_callbacks();
     }
-    group_.outlive(std::move(driver_));
+    group_.keep_alive_until_leave(std::move(driver_));
   }
 
   void construct(M& model, const DdpOptions& options) {
     const ddp::FailureContext context = failure_context();
-    const std::vector<Parameter> parameters = ddp::capture_parameters(model);
-    const std::vector<TensorView> buffers = ddp::capture_buffers(model);
+    const std::vector<Parameter> parameters = ddp::collect_parameters(model);
+    const std::vector<TensorView> buffers = ddp::collect_buffers(model);
     check_options(options);
     ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
     if constexpr (ddp::BindsGradients<M>) {
-      driver_->claim = ddp::claim_bindings(group_.claims(), parameters);
+      driver_->gradient_binding = ddp::register_gradient_bindings(group_.gradient_bindings(), parameters);
     }
     prefix_ = instance_prefix();
-    group_.run_enqueued();  // other ranks may wait for it before they come here
-    ddp::agree_blocking(group_.store(), prefix_, ddp::describe(parameters, options, buffers), group_.rank(), context,
-                        Deadline::after(group_.timeout()));
+    group_.start_pending();  // other ranks may wait for it before they come here
+    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers), group_.rank(),
+                        context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
     auto communicator = group_.open_channel("ddp", options.accumulate, [running](const backend::Operation& operation) {
       return running->describe(operation);
     });
     const auto stream = driver_->stream.ref();
-    ddp::FlowOn<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.written_on);
+    ddp::GradientCopierFor<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.producer_stream);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
     ddp::ReducerOptions wanted = reducer_options(model, options, parameters.size(), buffers);
@@ -228,7 +228,7 @@ class DistributedDataParallel {
     start_progress(options.progress);
   }
 
-  /// With what is called back in and after steps. It holds the group until leave_to_group.
+  /// With the callbacks in and after steps. It holds the group until hand_over_to_group.
   ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
                                       const std::vector<TensorView>& buffers) const {
     ddp::ReducerOptions wanted;
@@ -242,10 +242,10 @@ class DistributedDataParallel {
       wanted.buffers = buffers;
     }
     if (options.reorder_gradients && !options.deterministic) {
-      wanted.replanning.caps = options.caps();
-      ddp::agree_on_order(wanted.replanning, group_, prefix_, failure_context());
+      wanted.rebuild.caps = options.caps();
+      ddp::set_up_order_broadcast(wanted.rebuild, group_, prefix_, failure_context());
       if constexpr (ddp::BindsGradients<M>) {
-        wanted.replanning.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+        wanted.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }
     }
     return wanted;
@@ -261,20 +261,20 @@ class DistributedDataParallel {
       } else {
         driver_->why_nothing_is_hidden = wanted == Progress::automatic
                                              ? "no free core; progress = thread starts a thread all the same"
-                                             : "progress = inline_";
+                                             : "progress = caller";
       }
     }
   }
 
   ddp::FailureContext failure_context() const {
     return {group_.failure(), group_.members().rank_in_job(), group_.members().host, group_.timeout(),
-            [group = group_](bool unwinding) { group.note_abandoned_step(unwinding); }};
+            [group = group_](bool unwinding) { group.report_abandoned_step(unwinding); }};
   }
 
   /// Instances are constructed in the same order on every rank.
   std::string instance_prefix() const { return "ddp/" + std::to_string(group_.next_number("ddp")) + "/"; }
 
-  /// What the job's own failure made `f` throw is no news to it.
+  /// An exception that the job's own failure caused is not reported to it again.
   void report(const std::string& text) const {
     if (!group_.failure()->failed()) {
       group_.report_exception(text);

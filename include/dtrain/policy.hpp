@@ -33,19 +33,19 @@ struct Policy {
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
                 "(contract: dtrain/topology/topology.hpp)");
 
-  /// A backend whose processes somebody else has to start says so.
-  static constexpr bool starts_as_the_backend_needs = [] {
+  /// A backend whose processes another launcher has to start declares it (works_with).
+  static constexpr bool launcher_fits_backend = [] {
     if constexpr (has_launcher && requires { Backend::template works_with<Launcher>; }) {
       return Backend::template works_with<Launcher>;
     }
     return true;
   }();
-  static_assert(starts_as_the_backend_needs,
+  static_assert(launcher_fits_backend,
                 "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
                 "(works_with in dtrain/backend/mpi.hpp)");
 
   /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
-  static constexpr bool fits = [] {
+  static constexpr bool topology_fits_backend = [] {
     if constexpr (has_backend && has_topology) {
       topology::require<Topology, Backend>();
     }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ProcessGroup: a rank's handle on the job it belongs to, or on a part of it.
+/// ProcessGroup: a rank's handle on the job it belongs to, or on a subgroup of its ranks.
 
 #include <chrono>
 #include <memory>
@@ -8,18 +8,18 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/backend/entering.hpp"
+#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/reduce_op.hpp"
-#include "dtrain/group/circle.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/collectives.hpp"
-#include "dtrain/group/job.hpp"
-#include "dtrain/group/options.hpp"
+#include "dtrain/group/group_options.hpp"
+#include "dtrain/group/group_state.hpp"
+#include "dtrain/group/rank_context.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/rendezvous/agreed_terms.hpp"
-#include "dtrain/rendezvous/control_tasks.hpp"
-#include "dtrain/rendezvous/delete_off_loop.hpp"
+#include "dtrain/rendezvous/control/off_thread_deleter.hpp"
+#include "dtrain/rendezvous/control/task_runner.hpp"
+#include "dtrain/rendezvous/membership/job_settings.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -32,11 +32,11 @@ using rendezvous::BackgroundTask;
 /// each other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws
 /// its first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
-/// Leaving: the end of the last handle on the job or on any part of it says that this rank is done, and then the job
+/// Leaving: the end of the last handle on the job or on any subgroup reports that this rank is done, and then the job
 /// goes on without it. If an exception is unwinding the stack at that moment the rank counts as failed, and the others
-/// are told.
+/// are notified.
 template <class P>
-class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<typename P::Channels>> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::Channels>> {
  public:
   using Policy = P;
   using Communicator = typename P::Channels::Communicator;
@@ -46,15 +46,16 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<ty
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that the others do not agree with, a host that does not resolve, a port in use, a
   /// deadline that passes (the sentence names who has not come).
-  static ProcessGroup join(const launch::Worker& worker, const GroupOptions& options = {}) {
-    launch::Worker self = worker;
+  static ProcessGroup join(const launch::RankProcess& worker, const GroupOptions& options = {}) {
+    launch::RankProcess self = worker;
     std::shared_ptr<void> base;
-    if constexpr (backend::Enters<typename P::Backend>) {
-      base = enter(self);
+    if constexpr (backend::HasPreJoin<typename P::Backend>) {
+      base = pre_join(self);
     }
-    std::shared_ptr<group::Job> job(new group::Job(self, terms(self, options), std::move(base)),
-                                    rendezvous::DeleteOffLoop());
-    return ProcessGroup(Circle::whole(std::move(job), options));
+    std::shared_ptr<group::RankContext> rank_context(
+        new group::RankContext(self, required_settings(self, options), std::move(base)),
+        rendezvous::OffThreadDeleter());
+    return ProcessGroup(State::of_all_ranks(std::move(rank_context), options));
   }
 
   /// Among the ranks of this group. Causes and log lines name ranks of the job: members().rank_in_job().
@@ -66,23 +67,23 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<ty
   int local_world_size() const noexcept { return members().local_world_size; }
   int node_rank() const noexcept { return members().node_rank; }
   int node_count() const noexcept { return members().node_count; }
-  const rendezvous::Membership& members() const noexcept { return circle_->members(); }
+  const rendezvous::Membership& members() const noexcept { return state_->members(); }
 
   /// The longest that one collective may take, from the moment it begins to run (DTRAIN_TIMEOUT_SECONDS).
-  std::chrono::nanoseconds timeout() const noexcept { return job().timeout; }
+  std::chrono::nanoseconds timeout() const noexcept { return rank_context().timeout; }
 
   /// Collective, blocking: the group of the ranks that give the same `color` (at least 0), ordered by `key`, then by
   /// rank() here. It has its own channel, stream and part of the store, takes DistributedDataParallel and can be split
   /// again; with the same color everywhere it is this group once more, for another thread. The job is shared: its
-  /// failure, the control loop, and leaving it, which the end of a part does not do.
+  /// failure, the control loop, and leaving it, which the end of a subgroup does not do.
   /// @throws Error (invalid_argument) for a negative color; the job's first cause
   ProcessGroup split(int color, int key = 0) const requires backend::CanSplit<Communicator> {
-    return ProcessGroup(circle_->split_blocking(color, key));
+    return ProcessGroup(state_->split_blocking(color, key));
   }
 
   /// The job's key-value store; its calls without a deadline take timeout() at most. A group that was split off sees
   /// its own keys only, and its barriers are of its ranks.
-  rendezvous::Store store() const { return circle_->store(); }
+  rendezvous::Store store() const { return state_->store(); }
 
   /// Runs a coroutine of yours on this rank's control loop, beside dtrain's own, and gives its value:
   /// `run([&]() -> dtrain::Task<std::string> { co_return co_await group.store().get("key"); })`. There a
@@ -93,32 +94,32 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<ty
   /// @throws what the coroutine throws; the job's first cause; Error (timeout); Error (closed) after leave()
   template <class Make>
   auto run(Make&& make, std::optional<Deadline> deadline = {}) const {
-    const Deadline by = deadline ? *deadline : rendezvous::a_moment_after(Deadline::after(timeout()));
-    return job().tasks.run_blocking(make, by);
+    const Deadline by = deadline ? *deadline : rendezvous::with_grace(Deadline::after(timeout()));
+    return rank_context().tasks.run_blocking(make, by);
   }
 
   /// The same in the background: the coroutine runs until it ends, its owner (the result) is destroyed, the job fails
-  /// or this rank leaves. BackgroundTask::wait gives its value and its exception, which else nobody sees.
+  /// or this rank leaves. BackgroundTask::wait gives its value and its exception, which otherwise is lost.
   /// Lifetime: `make` is kept; a handle of the group outside the coroutine outlives it. Threads: any.
   template <class Make>
   auto spawn(Make make) const {
-    return job().tasks.start(std::move(make));
+    return rank_context().tasks.start(std::move(make));
   }
 
   /// Where the job's first cause arrives.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return job().participant.failure(); }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context().control_plane.failure(); }
 
   /// The stream that the group's own collectives run on when they block.
-  Stream stream() const { return circle_->stream(); }
+  Stream stream() const { return state_->stream(); }
 
   /// A stream of your own for collectives of this rank. While the rank waits long in a collective on one of its
   /// streams, what is enqueued on the others is run in the background, so that channels never wait for each other.
   /// Lifetime: outlives the work and, like the group's own, is no longer used after leave().
-  StreamOwner open_stream() const { return circle_->open_stream(); }
+  StreamOwner open_stream() const { return state_->open_stream(); }
 
-  /// What is enqueued on this rank's streams begins to run, in the background where no thread runs it: before a long
+  /// Work enqueued on this rank's streams begins to run, in the background where no thread runs it: before a long
   /// wait that is no collective, if other ranks may wait for it meanwhile. Blocking: no.
-  void run_enqueued() const noexcept { job().streams->run_what_nobody_runs(); }
+  void start_pending() const noexcept { rank_context().streams->run_unattended(); }
 
   /// Asks this rank alone: a barrier() asks all of them. Blocking: no. Threads: any.
   /// @throws the first cause where the job has failed
@@ -129,81 +130,88 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::Circle<ty
   /// @param accumulate f32: also where GroupOptions do not say so
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
                             const backend::DescribeOperation& describe = {}) const {
-    return circle_->open_channel(purpose, accumulate, describe);
+    return state_->open_channel(purpose, accumulate, describe);
   }
 
   /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
   /// used once. Blocking: no. Threads: any.
-  int next_number(const std::string& purpose) const { return circle_->next_number(purpose); }
+  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
 
-  /// What this rank's wrappers have taken, in all its groups. For DistributedDataParallel.
-  const std::shared_ptr<ddp::Claims>& claims() const noexcept { return job().claims; }
-
-  /// Tells the job that this rank failed; every rank ends with `text` as the cause unless another cause came first.
-  /// Blocking: until the job knows, 2 s at most. @param whose Error::rank(): the rank of the job that it is about
-  void report_exception(const std::string& text, std::optional<int> whose = {}) const noexcept {
-    job().report_exception(text, whose);
+  /// The gradients that this rank's wrappers have bound, in all its groups. For DistributedDataParallel.
+  const std::shared_ptr<ddp::GradientBindingRegistry>& gradient_bindings() const noexcept {
+    return rank_context().gradient_bindings;
   }
 
-  /// A step was destroyed before it finished. While an exception unwinds, whoever catches it knows its text and is
-  /// given 100 ms to report it first. Blocking: no.
-  void note_abandoned_step(bool unwinding) const noexcept {
+  /// Reports to the job that this rank failed; every rank ends with `text` as the cause unless another came first.
+  /// Blocking: until the job knows, 2 s at most. @param failed_rank Error::rank(): the rank of the job it is about
+  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
+    rank_context().report_exception(text, failed_rank);
+  }
+
+  /// A step was destroyed before it finished. While an exception unwinds, the caller that catches it knows its text and
+  /// is given 100 ms to report it first. Blocking: no.
+  void report_abandoned_step(bool unwinding) const noexcept {
     const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    job().report_after(grace, "a step was abandoned without finish()");
+    rank_context().report_after(grace, "a step was abandoned without finish()");
   }
 
-  /// Keeps `work` until this rank's end: for channels that an exception unwinds. Closing them at once would tell the
-  /// peers that this rank went away before whoever catches the exception can tell them why. Threads: any.
-  void outlive(std::shared_ptr<void> work) const noexcept { job().outlive(std::move(work)); }
+  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they were closed at once, the
+  /// peers would report that this rank left, before the caller that catches the exception can report why. Threads: any.
+  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
+    rank_context().keep_alive_until_leave(std::move(work));
+  }
 
-  /// Says that this rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
+  /// This rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
   /// split off it only closes that. Not while a collective runs. Blocking: a rank that hosts the store stays until all
   /// have left, timeout() at most.
   void leave() const {
     require_may_block();
-    if (circle_->is_whole()) {
-      job().leave_blocking();
+    if (state_->has_all_ranks()) {
+      rank_context().leave_blocking();
     } else {
-      circle_->close();
+      state_->close();
     }
   }
 
   /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself;
   /// and in a process that the rank forked.
-  void require_may_block() const { job().require_may_block(); }
+  void require_may_block() const { rank_context().require_may_block(); }
 
  private:
-  using Circle = group::Circle<typename P::Channels>;
-  friend group::Collectives<ProcessGroup, Circle>;
+  using State = group::GroupState<typename P::Channels>;
+  friend group::Collectives<ProcessGroup, State>;
 
-  explicit ProcessGroup(std::shared_ptr<Circle> circle) noexcept : circle_(std::move(circle)) {}
+  explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  /// What a backend does before the ranks meet; it may know the job's secret. @returns what it wants kept
-  static std::shared_ptr<void> enter(launch::Worker& worker) {
-    const identity::ProcessIdentity& who = worker.identity;
-    backend::Newcomer newcomer{who.rank, who.world_size, who.launcher, {}, who.local_rank, who.local_world_size};
+  /// Work of a backend before the ranks join; it may know the job's secret. @returns resources that stay until the end
+  static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {
+    const identity::ProcessIdentity& identity = worker.identity;
+    backend::ProcessInfo process_info{identity.rank,       identity.world_size,      identity.launcher, {},
+                                      identity.local_rank, identity.local_world_size};
     if (worker.secret) {
-      newcomer.secret = worker.secret->text();
+      process_info.secret = worker.secret->text();
     }
-    backend::Entry entry = P::Backend::enter_blocking(newcomer, Deadline::after(worker.timeout));
+    backend::PreJoinResult entry = P::Backend::pre_join_blocking(process_info, Deadline::after(worker.timeout));
     if (entry.secret) {
       worker.secret = rendezvous::Secret::of(std::move(*entry.secret), "what the backend handed out");
     }
-    return std::move(entry.kept);
+    return std::move(entry.keep_alive);
   }
 
-  /// What must be the same on all ranks. Their models and what is said about these are compared when they are wrapped.
-  static std::string terms(const launch::Worker& worker, const GroupOptions& options) {
-    rendezvous::AgreedTerms terms;
-    terms.add("launcher", P::Launcher::name()).add("backend", P::Backend::name()).add("topology", P::Topology::name());
-    terms.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
-    terms.add("GroupOptions::accumulate", name(options.accumulate));
-    return terms.text();
+  /// Settings that must be the same on all ranks. Models and their options are compared when they are wrapped.
+  static std::string required_settings(const launch::RankProcess& worker, const GroupOptions& options) {
+    rendezvous::JobSettings settings;
+    settings.add("launcher", P::Launcher::name())
+        .add("backend", P::Backend::name())
+        .add("topology", P::Topology::name());
+    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+    settings.add("GroupOptions::accumulate", name(options.accumulate));
+    return settings.text();
   }
 
-  group::Job& job() const noexcept { return *circle_->job(); }
+  group::RankContext& rank_context() const noexcept { return *state_->rank_context(); }
 
-  std::shared_ptr<Circle> circle_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace DTRAIN_NAMESPACE

@@ -19,10 +19,10 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
-#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/launch/lost_output.hpp"
-#include "dtrain/launch/worker.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/launch/output/lost_output.hpp"
+#include "dtrain/launch/rank_process.hpp"
 #include "dtrain/process_group.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -36,10 +36,10 @@ concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, 
 
 namespace detail {
 
-/// What a launcher that asks is to know of the backend: how many devices there are where it computes on some
+/// Facts of the backend for a launcher that asks: how many devices there are where it computes on some
 /// (`visible_devices()`), and how many ranks it joins where that is bounded (`most_ranks`).
 template <class P>
-launch::Start start(int argc, char** argv) {
+launch::StartResult start(int argc, char** argv) {
   launch::BackendFacts facts;
   facts.name = P::Backend::name();
   if constexpr (requires { P::Backend::visible_devices(); }) {
@@ -85,27 +85,27 @@ inline int exit_code_of(const Error& error) {
 /// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
 /// A process that the body forked ends where it comes back from it.
 template <class P, RunBody<P> Body>
-int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& options) {
-  const std::string who = "rank " + std::to_string(worker.identity.rank) + ": ";
+int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions& options) {
+  const std::string prefix = "rank " + std::to_string(worker.identity.rank) + ": ";
   const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
   const auto end_if_forked = [&](int exit_code) {
     if (::getpid() != process) {  // it has none of the group's threads, and must not speak for the rank
       log(LogLevel::warning,
-          who + "a process that the body forked came back from it; let such a process end with _exit or exec");
+          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
       static_cast<void>(std::fflush(nullptr));
       ::_exit(exit_code);
     }
   };
-  const auto fail = [&](const char* text, int exit_code, std::optional<int> whose = {}) {
+  const auto fail = [&](const char* text, int exit_code, std::optional<int> failed_rank = {}) {
     end_if_forked(exit_code);
-    bool said_by_another = false;  // what all ranks stumble over (a flag, a missing file) is said once
+    bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
     if (group) {
-      group->report_exception(text, whose);
+      group->report_exception(text, failed_rank);
       const std::optional<Cause> cause = group->failure()->cause();
-      said_by_another = cause && cause->rank != group->rank() && cause->text == text;
+      reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
-    log(said_by_another ? LogLevel::info : LogLevel::error, who + text);
+    log(reported_by_another ? LogLevel::info : LogLevel::error, prefix + text);
     return exit_code;
   };
   try {
@@ -113,14 +113,14 @@ int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& opt
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group->failure()->cause()) {
-      log(LogLevel::warning, who + "the body returned " + std::to_string(exit_code) +
+      log(LogLevel::warning, prefix + "the body returned " + std::to_string(exit_code) +
                                  " although the job had failed: " + cause->sentence());
     }
     group->leave();
     return exit_code;
   } catch (const JobFailed& failed) {
     end_if_forked(exit_code_job_failed);
-    log(LogLevel::error, who + "ends because " + failed.what());
+    log(LogLevel::error, prefix + "ends because " + failed.what());
     return exit_code_job_failed;
   } catch (const Error& error) {
     return fail(error.what(), exit_code_of(error), error.rank());
@@ -129,8 +129,8 @@ int run_worker(const launch::Worker& worker, Body& body, const GroupOptions& opt
   }
 }
 
-/// Flushes what the body printed, and says so where the system did not take it.
-inline void say_lost_output(const launch::Worker& worker) {
+/// Flushes the body's output, and warns where the system did not take it.
+inline void report_lost_output(const launch::RankProcess& worker) {
   const bool had_failed = std::ferror(stdout) != 0;
   const int reason = std::fflush(stdout) != 0 ? errno : 0;
   if (reason != 0 || had_failed) {
@@ -144,17 +144,17 @@ inline void say_lost_output(const launch::Worker& worker) {
 
 /// Runs `body` on every rank and returns the process's exit code: the body's (1 for 256 and the like, of which the
 /// system would make 0); 1 after an exception (its text is on stderr), 2 for a usage or identity error, 75 when this
-/// rank fell because another failed first. With launch::PerNode the process the user started becomes the launcher,
+/// rank failed because another did first. With launch::PerNode the process the user started becomes the launcher,
 /// never calls `body`, and returns the first failing worker's code (128 + signal). To be main's first statement.
 /// Blocking: until the job ends.
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
-  launch::Start start = detail::start<P>(argc, argv);
+  launch::StartResult start = detail::start<P>(argc, argv);
   if (!start.worker) {
     return start.exit_code;
   }
   const int exit_code = detail::run_worker<P>(*start.worker, body, options);
-  detail::say_lost_output(*start.worker);
+  detail::report_lost_output(*start.worker);
   return exit_code;
 }
 
@@ -166,7 +166,7 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
       P::Launcher::returns_into_user_code,
       "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
       "into user code, so use dtrain::run (see dtrain/run.hpp)");
-  return ProcessGroup<P>::join(launch::worker_of(std::move(options)), group_options);
+  return ProcessGroup<P>::join(launch::rank_process_of(std::move(options)), group_options);
 }
 
 }  // namespace DTRAIN_NAMESPACE

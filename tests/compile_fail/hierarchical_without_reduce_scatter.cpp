@@ -13,5 +13,5 @@ using Topology = dtrain::topology::Hierarchical<dtrain::backend::SharedMemory>;
 #endif
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, support::StoreBackend, Topology>;
-static_assert(Policy::fits);
+static_assert(Policy::topology_fits_backend);
 Policy::Channels::StreamOwner* stream = nullptr;

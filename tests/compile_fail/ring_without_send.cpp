@@ -12,5 +12,5 @@ using Topology = dtrain::topology::Flat;
 #endif
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, support::StoreBackend, Topology>;
-static_assert(Policy::fits);
+static_assert(Policy::topology_fits_backend);
 Policy::Channels::StreamOwner* stream = nullptr;

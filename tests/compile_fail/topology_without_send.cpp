@@ -10,7 +10,7 @@ struct Line {
   static constexpr std::string_view name() noexcept { return "Line"; }
 
   template <class B>
-  static constexpr bool works_on = [] {
+  static constexpr bool supports_backend = [] {
     if constexpr (dtrain::backend::Backend<B>) {
 #ifdef DTRAIN_COMPILE_FAIL
       return dtrain::backend::CanSendRecv<typename B::Communicator>;
@@ -23,11 +23,11 @@ struct Line {
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(works_on<B>, "dtrain: this topology needs a backend with send and recv");
+    static_assert(supports_backend<B>, "dtrain: this topology needs a backend with send and recv");
   }
 
   template <class B>
-  using Over = B;
+  using Rebind = B;
 };
 
-static_assert(dtrain::Policy<dtrain::launch::PerProcess, support::StoreBackend, Line>::fits);
+static_assert(dtrain::Policy<dtrain::launch::PerProcess, support::StoreBackend, Line>::topology_fits_backend);

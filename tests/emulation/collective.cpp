@@ -41,7 +41,7 @@ class Collective {
     communicator_.own().call = call();
     write(offset, length);
     communicator_.own().written.store(number);
-    communicator_.ring_ranks();
+    communicator_.notify_ranks();
     if (!communicator_.wait_for_all([&](RankCell& cell) { return cell.written.load() >= number; })) return false;
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       if (communicator_.cell(rank).call == call()) continue;
@@ -50,7 +50,7 @@ class Collective {
     }
     read(offset, length);
     communicator_.own().read.store(number);
-    communicator_.ring_ranks();
+    communicator_.notify_ranks();
     return true;
   }
 

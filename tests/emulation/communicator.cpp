@@ -22,7 +22,7 @@ ncclResult_t Communicator::state() const noexcept {
 
 void Communicator::set_state(ncclResult_t state) noexcept {
   state_.store(state, std::memory_order_release);
-  ring(bell_);
+  notify(counter_);
 }
 
 void Communicator::fail(ncclResult_t error, const std::string& text) {
@@ -31,7 +31,7 @@ void Communicator::fail(ncclResult_t error, const std::string& text) {
 }
 
 void Communicator::block_while_in_progress() const noexcept {
-  wait_until(bell_,
+  wait_until(counter_,
              [this] { return state() != ncclInProgress && helpers_running_.load(std::memory_order_acquire) == 0; });
 }
 
@@ -41,7 +41,7 @@ void Communicator::take_device() noexcept {
 
 bool Communicator::connect(std::uint32_t algorithm) noexcept {
   if (algorithm == 0 || (own().algorithms.fetch_or(algorithm) & algorithm) != 0) return true;
-  ring_ranks();
+  notify_ranks();
   return wait_for_all([algorithm](RankCell& cell) { return (cell.algorithms.load() & algorithm) != 0; });
 }
 
@@ -71,19 +71,19 @@ std::uint64_t Communicator::issue() noexcept {
 
 bool Communicator::start(std::uint64_t place) noexcept {
   running_.fetch_add(1);
-  wait_until(bell_, [&] { return is_aborted() || finished_.load(std::memory_order_acquire) == place; });
+  wait_until(counter_, [&] { return is_aborted() || finished_.load(std::memory_order_acquire) == place; });
   return !is_aborted();
 }
 
 void Communicator::finish(std::uint64_t place) noexcept {
   finished_.store(place + 1, std::memory_order_release);
   running_.fetch_sub(1);
-  ring(bell_);
+  notify(counter_);
   unreference();
 }
 
 void Communicator::hang() noexcept {
-  wait_until(bell_, [this] { return is_aborted(); });
+  wait_until(counter_, [this] { return is_aborted(); });
 }
 
 bool Communicator::reports_dead_rank() noexcept {
@@ -98,8 +98,8 @@ bool Communicator::reports_dead_rank() noexcept {
 
 void Communicator::abort() {
   aborted_.store(true);
-  ring(bell_);  // who waits for other ranks looks every 2 ms
-  wait_until(bell_, [this] { return running_.load() == 0; });
+  notify(counter_);  // who waits for other ranks looks every 2 ms
+  wait_until(counter_, [this] { return running_.load() == 0; });
 }
 
 void Communicator::release() {
@@ -114,16 +114,16 @@ void Communicator::release() {
 void Communicator::say_closing() noexcept {
   if (!connected_.load()) return;
   own().closing.store(1);
-  ring_ranks();
+  notify_ranks();
 }
 
 void Communicator::wait_for_node() noexcept {
   for (int rank = 0; connected_.load() && rank < size_; ++rank) {
     RankCell& other = cell(rank);
     for (;;) {
-      const std::uint32_t seen = segment_->bell.load(std::memory_order_relaxed);
+      const std::uint32_t seen = segment_->counter.load(std::memory_order_relaxed);
       if (other.host != own().host || other.closing.load() != 0 || has_ended(other.process)) break;
-      park(segment_->bell, seen);
+      park(segment_->counter, seen);
     }
   }
 }
@@ -140,7 +140,7 @@ void Communicator::begin_finalize() {
 }
 
 void Communicator::finalize() {
-  wait_until(bell_, [this] {
+  wait_until(counter_, [this] {
     return is_aborted() || finished_.load(std::memory_order_acquire) == issued_.load(std::memory_order_relaxed);
   });
   say_closing();

@@ -90,17 +90,17 @@ class Communicator {
   bool start(std::uint64_t place) noexcept;
   void finish(std::uint64_t place) noexcept;
 
-  /// Waits at the segment's bell. False where the communicator was aborted or, if asked for, a rank has died.
+  /// Waits at the segment's counter. False where the communicator was aborted or, if asked for, a rank has died.
   template <class IsDone>
   bool wait_for_ranks(IsDone is_done) noexcept {
     for (int tries = 0; tries < 100; ++tries) {
       if (is_done()) return true;
     }
     for (;;) {
-      const std::uint32_t seen = segment_->bell.load(std::memory_order_relaxed);
+      const std::uint32_t seen = segment_->counter.load(std::memory_order_relaxed);
       if (is_done()) return true;
       if (is_aborted() || reports_dead_rank()) return false;
-      park(segment_->bell, seen);
+      park(segment_->counter, seen);
     }
   }
   template <class Condition>
@@ -114,7 +114,7 @@ class Communicator {
   }
   /// Blocking: until the communicator is aborted.
   void hang() noexcept;
-  void ring_ranks() noexcept { ring(segment_->bell); }
+  void notify_ranks() noexcept { notify(segment_->counter); }
 
   Segment& segment() noexcept { return *segment_; }
   RankCell& cell(int rank) noexcept { return segment_->cells[static_cast<std::size_t>(rank)]; }
@@ -134,7 +134,7 @@ class Communicator {
     helpers_.emplace_back([this, body, afterwards] {
       body();
       helpers_running_.fetch_sub(1);
-      ring(bell_);
+      notify(counter_);
       afterwards();
     });
   }
@@ -171,7 +171,7 @@ class Communicator {
   std::atomic<int> running_{0};
   std::atomic<std::uint64_t> issued_{0};
   std::atomic<std::uint64_t> finished_{0};
-  mutable std::atomic<std::uint32_t> bell_{0};
+  mutable std::atomic<std::uint32_t> counter_{0};
 };
 
 /// NCCL's faults and settings, as tests set them.

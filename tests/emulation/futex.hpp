@@ -23,23 +23,23 @@ inline void wake_all(const std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// Returns when `is_done()`, which another thread makes true before it changes `bell` and wakes. The bell itself orders
-/// nothing: only what `is_done` reads does.
+/// Returns when `is_done()`, which another thread makes true before it changes `counter` and wakes. The counter itself
+/// orders nothing: only what `is_done` reads does.
 template <class IsDone>
-void wait_until(const std::atomic<std::uint32_t>& bell, IsDone is_done) noexcept {
+void wait_until(const std::atomic<std::uint32_t>& counter, IsDone is_done) noexcept {
   for (int tries = 0; tries < 100; ++tries) {
     if (is_done()) return;
   }
   for (;;) {
-    const std::uint32_t seen = bell.load(std::memory_order_relaxed);
+    const std::uint32_t seen = counter.load(std::memory_order_relaxed);
     if (is_done()) return;
-    park(bell, seen);
+    park(counter, seen);
   }
 }
 
-inline void ring(std::atomic<std::uint32_t>& bell) noexcept {
-  bell.fetch_add(1, std::memory_order_relaxed);
-  wake_all(bell);
+inline void notify(std::atomic<std::uint32_t>& counter) noexcept {
+  counter.fetch_add(1, std::memory_order_relaxed);
+  wake_all(counter);
 }
 
 }  // namespace emulation

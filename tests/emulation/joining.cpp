@@ -53,7 +53,7 @@ void Communicator::join(const ncclUniqueId& id) {
   own().device = physical_device(device_);
   own().host = host_number();
   own().joined.store(2);
-  ring_ranks();
+  notify_ranks();
   if (!wait_for_all([](RankCell& cell) { return cell.joined.load() == 2; })) return;
   close_segment(id);
   for (int rank = 0; rank < size_ && !may_share_devices(); ++rank) {
@@ -72,11 +72,11 @@ bool Communicator::agree_on_split(Communicator* child, int color, int key, std::
   own().color = color;
   own().key = key;
   own().split_asked.store(round);
-  ring_ranks();
+  notify_ranks();
   if (!wait_for_all([&](RankCell& cell) { return cell.split_asked.load() >= round; })) return false;
   if (child != nullptr && !child->take_part(*this, round, id)) return false;
   own().split_read.store(round);
-  ring_ranks();
+  notify_ranks();
   return true;
 }
 
@@ -93,7 +93,7 @@ bool Communicator::take_part(Communicator& parent, std::uint32_t round, ncclUniq
   if (&leader == &parent.own()) {
     if (!make_segment(leader.child)) return false;
     leader.split_made.store(round);
-    parent.ring_ranks();
+    parent.notify_ranks();
   }
   if (!parent.wait_for_ranks([&] { return leader.split_made.load() >= round; })) return false;
   id = leader.child;
@@ -128,7 +128,7 @@ void Communicator::begin_window(void* memory, std::atomic_ref<ncclWindow_t> wind
   const std::uint32_t round = ++windows_;
   const auto meet = [this, memory, window, round] {
     own().windows_asked.store(round);
-    ring_ranks();
+    notify_ranks();
     if (wait_for_all([round](RankCell& cell) { return cell.windows_asked.load() >= round; })) {
       window.store(static_cast<ncclWindow_t>(memory));
     }

@@ -82,7 +82,7 @@ void run_messages(Communicator& communicator, const std::vector<Message>& messag
     Progress progress = Progress::none;
     if (!communicator.wait_for_ranks([&] { return (progress = advance_all(transfers)) != Progress::none; })) return;
     if (progress == Progress::mismatch) return mismatched(communicator);
-    communicator.ring_ranks();
+    communicator.notify_ranks();
   }
 }
 

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "dtrain/core/bfloat16.hpp"
-#include "dtrain/core/float16.hpp"
-#include "dtrain/core/float8.hpp"
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/float8.hpp"
 
 namespace emulation {
 namespace {

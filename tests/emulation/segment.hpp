@@ -59,7 +59,7 @@ struct alignas(64) Mailbox {
 struct Segment {
   std::atomic<std::uint64_t> token;
   std::atomic<std::int32_t> size;
-  std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> counter;
   std::array<RankCell, most_ranks> cells;
   std::array<std::array<std::byte, chunk_bytes>, most_ranks> chunks;
   std::array<std::array<Mailbox, most_ranks>, most_ranks> mail;  // [from][to]

@@ -39,7 +39,7 @@ std::array<std::atomic<Stream*>, most_devices> default_streams{};
 
 struct DriverLock {
   std::atomic<int> holders{0};
-  std::atomic<std::uint32_t> bell{0};
+  std::atomic<std::uint32_t> counter{0};
 };
 std::array<DriverLock, most_devices> driver_locks{};
 
@@ -89,7 +89,7 @@ Stream::~Stream() {
 void Stream::push(Item* item) noexcept {
   Item* const before = newest_.exchange(item, std::memory_order_acq_rel);
   before->next.store(item, std::memory_order_release);
-  ring(bell_);
+  notify(counter_);
 }
 
 void Stream::enqueue(Work work) {
@@ -100,9 +100,9 @@ void Stream::enqueue(Work work) {
   if (is_full()) {
     DriverLock& driver = driver_locks[static_cast<std::size_t>(device_)];
     driver.holders.fetch_add(1, std::memory_order_relaxed);
-    wait_until(completion_bell_, [&] { return !is_full(); });
+    wait_until(completion_counter_, [&] { return !is_full(); });
     driver.holders.fetch_sub(1, std::memory_order_relaxed);
-    ring(driver.bell);
+    notify(driver.counter);
   }
   enqueue_beyond(std::move(work));
 }
@@ -124,7 +124,7 @@ void Stream::submit(MakeWork make) {
 
 Stream::Item* Stream::next_blocking() noexcept {
   Item* next = nullptr;
-  wait_until(bell_, [&] { return (next = oldest_->next.load(std::memory_order_acquire)) != nullptr; });
+  wait_until(counter_, [&] { return (next = oldest_->next.load(std::memory_order_acquire)) != nullptr; });
   delete oldest_;
   oldest_ = next;
   return next;
@@ -139,7 +139,7 @@ void Stream::run() noexcept {
     item->work = nullptr;  // what it holds goes before it counts as done
     completed_.fetch_add(1, std::memory_order_release);
     is_marked_.store(false, std::memory_order_release);
-    ring(completion_bell_);
+    notify(completion_counter_);
   }
   while (!is_let_go_.load(std::memory_order_acquire))
     std::this_thread::yield();
@@ -165,7 +165,7 @@ bool Stream::is_complete() const noexcept {
 
 void Stream::block_until_complete() const noexcept {
   const std::uint64_t wanted = issued_.load(std::memory_order_relaxed);
-  wait_until(completion_bell_, [&] { return completed_.load(std::memory_order_acquire) >= wanted; });
+  wait_until(completion_counter_, [&] { return completed_.load(std::memory_order_acquire) >= wanted; });
 }
 
 void Stream::end() {
@@ -231,7 +231,7 @@ bool is_device_complete(int device) noexcept {
 
 void block_while_driver_is_held(int device) noexcept {
   const DriverLock& driver = driver_locks[static_cast<std::size_t>(device)];
-  wait_until(driver.bell, [&] { return driver.holders.load(std::memory_order_relaxed) == 0; });
+  wait_until(driver.counter, [&] { return driver.holders.load(std::memory_order_relaxed) == 0; });
 }
 
 void launch(cudaStream_t stream, std::function<void()> work) {

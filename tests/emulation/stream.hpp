@@ -75,12 +75,12 @@ class Stream {
   int lane_ = 0;
   std::atomic<Item*> newest_;
   Item* oldest_;  // done already; the thread's own
-  std::atomic<std::uint32_t> bell_{0};
+  std::atomic<std::uint32_t> counter_{0};
   std::atomic<bool> is_let_go_{false};  // nobody else will touch the stream
   std::atomic<std::uint64_t> issued_{0};
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<bool> is_marked_{false};  // what runs is a mark, which is done
-  mutable std::atomic<std::uint32_t> completion_bell_{0};
+  mutable std::atomic<std::uint32_t> completion_counter_{0};
 };
 
 /// The stream that a handle names. The default stream is the calling thread's device's own, made when first used; no

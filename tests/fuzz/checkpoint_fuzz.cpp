@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "dtrain/ddp/checkpoint_file.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 
 #include "fuzz/fuzz.hpp"
 
@@ -26,7 +26,7 @@ std::string as_text(std::span<const std::byte> bytes) {
 
 /// A whole file: a vector, a scalar and an empty tensor.
 std::string good_file() {
-  const std::vector<dtrain::ddp::ParameterDescription> tensors{
+  const std::vector<dtrain::ddp::ParameterSignature> tensors{
       {"weights", {3}, dtrain::DType::f32, dtrain::DeviceKind::host},
       {"steps", {}, dtrain::DType::i64, dtrain::DeviceKind::host},
       {"nothing", {0, 2}, dtrain::DType::u8, dtrain::DeviceKind::host}};
@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   try {
     ddp::detail::CheckpointReader reader(path);
-    const std::vector<ddp::ParameterDescription> found = reader.read_list();
+    const std::vector<ddp::ParameterSignature> found = reader.read_list();
     fuzz::require(bytes.starts_with(as_text(ddp::checkpoint_header(found))), "a list that is read is as it is written");
     const std::optional<std::uint64_t> elements = ddp::element_bytes(found, bytes.size());
     fuzz::require(elements && ddp::checkpoint_header(found).size() + *elements + 32 == bytes.size(),
@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<std::byte> memory(*elements);
     std::vector<dtrain::NamedTensor> tensors;
     std::size_t offset = 0;
-    for (const ddp::ParameterDescription& tensor : found) {
+    for (const ddp::ParameterSignature& tensor : found) {
       tensors.push_back({tensor.name, {memory.data() + offset, tensor.shape, tensor.dtype, {}}});
       offset += tensors.back().value.bytes();
     }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace fuzz {
 

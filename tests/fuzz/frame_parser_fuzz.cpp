@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "dtrain/net/frame_parser.hpp"
+#include "dtrain/net/framing/frame_parser.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace net = dtrain::net;
@@ -14,7 +14,7 @@ namespace {
 struct Parsed {
   std::vector<std::byte> again;  ///< the frames, with their lengths before them
   std::size_t left = 0;
-  bool spoilt = false;
+  bool malformed = false;
 
   bool operator==(const Parsed&) const = default;
 };
@@ -39,8 +39,8 @@ Parsed parse(std::span<const std::byte> stream, std::size_t bound, std::span<con
     }
   }
   parsed.left = parser.buffered();
-  parsed.spoilt = parser.spoilt();
-  fuzz::require(!parser.spoilt() || (parser.refused_length() > bound && parsed.left == 0),
+  parsed.malformed = parser.malformed();
+  fuzz::require(!parser.malformed() || (parser.refused_length() > bound && parsed.left == 0),
                 "what is too long is let go");
   return parsed;
 }
@@ -66,6 +66,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::require(parsed == parse(stream, bound, {}), "it does not matter in which pieces the bytes come");
   fuzz::require(parsed.again.size() + parsed.left <= stream.size(), "no more comes out than went in");
   fuzz::require(std::equal(parsed.again.begin(), parsed.again.end(), stream.begin()), "the frames are what was sent");
-  fuzz::require(parsed.spoilt || parsed.again.size() + parsed.left == stream.size(), "no byte is lost");
+  fuzz::require(parsed.malformed || parsed.again.size() + parsed.left == stream.size(), "no byte is lost");
   return 0;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dtrain/identity/process_sources.hpp"
-#include "dtrain/identity/resolve.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace fuzz {
@@ -79,7 +79,7 @@ inline void require_identity(const identity::ProcessIdentity& who) {
   require(who.master_port && *who.master_port >= 1 && *who.master_port <= 65535, "there is a port");
   require(who.attempt >= 0, "an attempt is counted");
   const bool known = std::any_of(identity::sources.begin(), identity::sources.end(),
-                                 [&](const identity::Source& source) { return source.name == who.launcher; });
+                                 [&](const identity::IdentitySource& source) { return source.name == who.launcher; });
   require(known, "the launcher is one of the sources");
   if (who.world_size == 1) {
     require(who.local_rank == 0 && who.local_world_size == 1 && who.node_rank == 0 && who.node_count == 1,

@@ -1,6 +1,6 @@
 // JSON from anywhere: what is read, written again, reads as the same; it is never deeper or larger than the bounds say.
 
-#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 #include "fuzz/fuzz.hpp"
 
@@ -24,13 +24,13 @@ std::string written(const std::string& text) {
 }
 
 std::string written(const Json& value) {
-  if (value.is(Json::Kind::string)) {
+  if (value.is(Json::Type::string)) {
     return written(value.text);
   }
-  if (!value.is(Json::Kind::array) && !value.is(Json::Kind::object)) {
+  if (!value.is(Json::Type::array) && !value.is(Json::Type::object)) {
     return value.text;
   }
-  const bool object = value.is(Json::Kind::object);
+  const bool object = value.is(Json::Type::object);
   std::string text;
   for (std::size_t i = 0; i < value.items.size(); ++i) {
     text += (i == 0 ? "" : ",") + (object ? written(value.keys[i]) + ":" : "") + written(value.items[i]);
@@ -39,7 +39,7 @@ std::string written(const Json& value) {
 }
 
 bool same(const Json& a, const Json& b) {
-  bool equal = a.kind == b.kind && a.text == b.text && a.keys == b.keys && a.items.size() == b.items.size();
+  bool equal = a.type == b.type && a.text == b.text && a.keys == b.keys && a.items.size() == b.items.size();
   for (std::size_t i = 0; equal && i < a.items.size(); ++i) {
     equal = same(a.items[i], b.items[i]);
   }
@@ -49,7 +49,7 @@ bool same(const Json& a, const Json& b) {
 void require_shape(const Json& value, int depth) {
   fuzz::require(depth <= identity::deepest_json, "no value is deeper than the bound");
   fuzz::require(value.keys.empty() || value.keys.size() == value.items.size(), "every key has a value");
-  fuzz::require(value.is(Json::Kind::array) || value.is(Json::Kind::object) || value.items.empty(),
+  fuzz::require(value.is(Json::Type::array) || value.is(Json::Type::object) || value.items.empty(),
                 "only arrays and objects have items");
   for (std::size_t i = 0; i < value.keys.size(); ++i) {
     fuzz::require(value.find(value.keys[i]) == &value.items[i], "a key finds its own value");

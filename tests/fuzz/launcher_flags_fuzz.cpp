@@ -1,6 +1,6 @@
 // A command line from anywhere: the launcher takes its flags and passes on the rest in order, or says what is wrong.
 
-#include "dtrain/launch/flags.hpp"
+#include "dtrain/launch/configuration/flags.hpp"
 
 #include "fuzz/fuzz.hpp"
 #include "fuzz/identity_invariants.hpp"

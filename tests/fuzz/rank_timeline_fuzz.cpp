@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/ddp/step_record_bytes.hpp"
-#include "dtrain/ddp/timeline.hpp"
-#include "dtrain/identity/json.hpp"
+#include "dtrain/ddp/profile/step_record_bytes.hpp"
+#include "dtrain/ddp/profile/timeline.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace ddp = dtrain::ddp;
 using ddp::RankTimeline;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "dtrain/rendezvous/codec.hpp"
+#include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 using namespace dtrain::rendezvous;
 
@@ -23,17 +23,17 @@ std::string bytes_of(const Frame& frame) {
 
 void require_bounded(const Request& request) {
   fuzz::require(!request.keys.empty(), "a request has a key");
-  fuzz::require(takes_many(request.operation) || request.keys.size() == 1, "most operations are about one key");
-  fuzz::require(request.keys.size() <= max_keys_of_a_wait, "the keys are bounded");
+  fuzz::require(takes_many(request.kind) || request.keys.size() == 1, "most operations are about one key");
+  fuzz::require(request.keys.size() <= max_keys_per_wait, "the keys are bounded");
   for (const std::string& key : request.keys) {
     fuzz::require(key.size() <= max_key_bytes, "a key is bounded");
   }
-  fuzz::require(request.operation != Operation::set_many || request.values.size() == request.keys.size(),
+  fuzz::require(request.kind != RequestKind::set_many || request.values.size() == request.keys.size(),
                 "every key has its value");
   fuzz::require(request.value.size() <= max_value_bytes, "a value is bounded");
 }
 void require_bounded(const Response& response) {
-  fuzz::require(response.values.size() <= max_keys_of_a_wait, "the values are bounded");
+  fuzz::require(response.values.size() <= max_keys_per_wait, "the values are bounded");
 }
 void require_bounded(const dtrain::Cause& cause) {
   for (const char byte : cause.sentence()) {
@@ -41,7 +41,7 @@ void require_bounded(const dtrain::Cause& cause) {
   }
   fuzz::require(cause.text.size() <= max_sentence_bytes, "a sentence is bounded");
 }
-void require_bounded(const Report& report) {
+void require_bounded(const FailureReport& report) {
   require_bounded(report.cause);
 }
 void require_bounded(const Failure& failure) {
@@ -70,7 +70,7 @@ template <class Decode>
 void try_direction(std::span<const std::byte> frame, Decode decode) {
   const auto message = decode(frame);
   if (message) {
-    using Any = std::variant<Request, Response, Cancel, Report, Leave, Welcome, Failure, Left>;
+    using Any = std::variant<Request, Response, Cancel, FailureReport, Leave, Welcome, Failure, Left>;
     const auto widen = [](const auto& each) { return Any(each); };
     const auto decode_any = [&](std::span<const std::byte> bytes) -> std::optional<Any> {
       const auto found = decode(bytes);
@@ -91,17 +91,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 std::vector<std::string> fuzz::seeds() {
   std::vector<std::string> all;
-  for (auto each = static_cast<int>(Operation::set); each <= static_cast<int>(Operation::get_many); ++each) {
+  for (auto each = static_cast<int>(RequestKind::set); each <= static_cast<int>(RequestKind::get_many); ++each) {
     Request request;
     request.id = 7;
-    request.operation = static_cast<Operation>(each);
+    request.kind = static_cast<RequestKind>(each);
     request.keys = {"key"};
     request.value = "value";
     request.number = -1;
     request.expected = "old";
     request.values = {"value"};
     all.push_back(bytes_of(encode(request)));
-    if (takes_many(request.operation)) {
+    if (takes_many(request.kind)) {
       request.keys.emplace_back("other");
       request.values.emplace_back();
       all.push_back(bytes_of(encode(request)));
@@ -112,7 +112,7 @@ std::vector<std::string> fuzz::seeds() {
   response.values = {"a", "b"};
   all.push_back(bytes_of(encode(response)));
   all.push_back(bytes_of(encode(Cancel{7})));
-  all.push_back(bytes_of(encode(Report{{dtrain::CauseKind::exception, 1, "host", "the disk is full\n"}})));
+  all.push_back(bytes_of(encode(FailureReport{{dtrain::CauseKind::exception, 1, "host", "the disk is full\n"}})));
   all.push_back(bytes_of(encode(Failure{{dtrain::CauseKind::lost, 1, "host", "it closed"}})));
   all.push_back(bytes_of(encode(Leave{})));
   all.push_back(bytes_of(encode(Left{})));

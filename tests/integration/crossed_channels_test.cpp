@@ -12,7 +12,7 @@ TEST_CASE("ranks that do things in different orders on different channels all en
   const std::string program = DTRAIN_TEST_PROGRAMS_DIR "/crossed_channels";
   for (const int ranks : {2, 3}) {
     for (const char* crossing : {"ready", "finish", "both", "collective"}) {
-      for (const char* progress : {"inline", "thread"}) {
+      for (const char* progress : {"caller", "thread"}) {
         for (const char* elements : {"3", "100000"}) {
           CAPTURE(ranks);
           CAPTURE(crossing);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/core/sha256.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 #include "support/summary_file.hpp"
@@ -100,7 +100,7 @@ TEST_CASE("four ranks give the same bits again, with small and large buckets and
   if (!can_run()) return;
   const Trained first = train({"--nproc-per-node=4"});
   for (const char* argument :
-       {"--bucket-mib=0.25", "--bucket-mib=25", "--progress=thread", "--progress=inline", "--progress=automatic"}) {
+       {"--bucket-mib=0.25", "--bucket-mib=25", "--progress=thread", "--progress=caller", "--progress=automatic"}) {
     CAPTURE(argument);
     CHECK(train({"--nproc-per-node=4", argument}).summary.text("parameters_digest") ==
           first.summary.text("parameters_digest"));

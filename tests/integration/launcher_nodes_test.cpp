@@ -113,7 +113,7 @@ TEST_CASE("uneven nodes make one job, whose ranks follow the nodes, and node 0 s
   CHECK(results[2].error == "");
 }
 
-TEST_CASE("a failure on one node stops the workers of all, and every launcher says which rank fell first, and how") {
+TEST_CASE("a failure on one node stops the workers of all, and every launcher says which rank failed first, and how") {
   for (const int victim : {0, 3}) {  // on node 0, on node 1
     CAPTURE(victim);
     const std::string who = std::to_string(victim);
@@ -224,7 +224,7 @@ TEST_CASE("a worker of another node that is stopped before it has joined counts 
   CHECK(contains(results[0].error, "[0] cause: rank 1 on host "));
 }
 
-TEST_CASE("a launcher that is told to end stops the workers of all nodes in order, and nothing is tried again") {
+TEST_CASE("a launcher that a signal ends stops the workers of all nodes in order, and nothing is tried again") {
   for (const std::size_t told : {std::size_t{0}, std::size_t{1}}) {
     CAPTURE(told);
     Nodes nodes({1, 2}, {"--max-restarts=3", "*:on-term:21", "*:join", "*:stdout:up\n", "*:sleep:60000"});
@@ -253,7 +253,7 @@ TEST_CASE("a signal that all launchers get at once is one request: the workers h
   }
 }
 
-TEST_CASE("a second signal to one launcher ends the patience with the workers of all nodes") {
+TEST_CASE("a second signal to one launcher ends the grace period of the workers of all nodes") {
   Nodes nodes({1, 1}, {"*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"});
   REQUIRE(nodes[0].wait_for("[0] up"));
   REQUIRE(nodes[1].wait_for("[1] up"));
@@ -322,7 +322,7 @@ TEST_CASE("a launcher that does not come is named within the timeout, and one th
     each->close_input();
     const Result result = each->wait();
     CHECK(result.exit_code == 75);
-    CHECK(contains(result.error, "node 2 of 3 did not come within 3.5 s"));
+    CHECK(contains(result.error, "node 2 of 3 did not join within 3.5 s"));
   }
   const auto lonely = launcher("1");
   lonely->close_input();
@@ -331,7 +331,7 @@ TEST_CASE("a launcher that does not come is named within the timeout, and one th
   CHECK(contains(result.error, "connecting to 127.0.0.1 port "));
 }
 
-TEST_CASE("a launcher that waits for the others can be told to end") {
+TEST_CASE("a launcher that waits for the others can be ended by a signal") {
   Program program(probe, {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=" + free_port()},
                   {{"DTRAIN_SECRET", secret}});
   program.close_input();
@@ -339,7 +339,7 @@ TEST_CASE("a launcher that waits for the others can be told to end") {
   program.signal(SIGTERM);
   const Result result = program.wait();
   CHECK(result.exit_code == 143);
-  CHECK(contains(result.error, "SIGTERM came before all launchers had met"));
+  CHECK(contains(result.error, "SIGTERM came before all launchers had joined"));
 }
 
 TEST_CASE("several nodes without a secret, or with two, are errors that say what to do") {
@@ -430,7 +430,7 @@ TEST_CASE("a model trains on ranks of two nodes, and a rank that dies ends the t
   for (const Result& result : hurt.wait()) {
     CHECK(result.exit_code == 137);
     CHECK(contains(result.error, "failed first: killed by signal 9"));
-    CHECK(contains(result.error, "fell because of it, with exit code 75: rank "));
+    CHECK(contains(result.error, "failed because of it, with exit code 75: rank "));
   }
   CHECK(since_killed.elapsed() < two_seconds);
   CHECK(support::processes_with(hurt.mark).empty());

@@ -55,7 +55,7 @@ TEST_CASE("a usage error is not tried again") {
   CHECK(!contains(result.error, "attempt 2"));
 }
 
-TEST_CASE("a job that is told to end is not started again, before or while its workers fail") {
+TEST_CASE("a job that a signal ends is not started again, before or while its workers fail") {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     CAPTURE(signal);
     Program program(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:stdout:up\n", "*:sleep:60000"});

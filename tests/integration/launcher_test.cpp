@@ -160,7 +160,7 @@ TEST_CASE("a non-zero exit code after leaving is a failure") {
   CHECK(result.exit_code == 3);
 }
 
-TEST_CASE("workers that fell because of another are never the cause, whichever ends first") {
+TEST_CASE("workers that failed because of another are never the cause, whichever ends first") {
   // Rank 0 reports and then takes its time to end, so that the first to end is rank 1, with 75.
   const Result result = support::run(
       probe, {"--nproc-per-node=2", "*:join", "1:wait-for-failure", "0:sleep:20", "0:report:the cause itself"});

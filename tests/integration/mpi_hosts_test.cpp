@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/topology/cost.hpp"
+#include "dtrain/topology/traffic_model.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"

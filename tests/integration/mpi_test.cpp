@@ -130,8 +130,7 @@ TEST_CASE("MPI's own collectives end with the job, although MPI cannot cancel th
   CHECK(contains(killed.error, "was lost"));
   const Result stopped = job(2, "own_stop", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(stopped.error);
-  CHECK(
-      contains(stopped.error, "waited in vain: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
+  CHECK(contains(stopped.error, "timed out: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
   CHECK(contains(stopped.error, "it had not ended after 4000 ms"));
   CHECK(stopped.exit_code != 0);
 }
@@ -188,7 +187,7 @@ TEST_CASE("a rank that does not come is waited for until the timeout, and named"
   SKIP_WITHOUT_MPI();
   const Result result = job(2, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(result.error);
-  CHECK(contains(result.error, "waited in vain: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
+  CHECK(contains(result.error, "timed out: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
   CHECK(contains(result.error, "rank 1 had not sent its part after 4000 ms"));
   CHECK(result.exit_code != 0);
 }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/formats/json.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 #include "support/slurm_on_this_machine.hpp"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/core/exit_codes.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
@@ -46,7 +46,7 @@ TEST_CASE("a stopped rank counts as lost after the liveness time, on every rank,
   for (const std::string rank : {"[0] ", "[2] "}) {
     CHECK(result.error.find(rank + "cause: rank 1 on host ") != std::string::npos);
   }
-  CHECK(result.error.find("was lost: it has said nothing for 1.0 s (it is stopped, or its host") != std::string::npos);
+  CHECK(result.error.find("was lost: it has sent nothing for 1.0 s (it is stopped, or its host") != std::string::npos);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);  // it ended by itself
 }

@@ -1,6 +1,6 @@
 // A user's program: which of the 60 samples of an epoch two ranks take, all of them once.
 #include <dtrain/core/version.hpp>
-#include <dtrain/ddp/sampler.hpp>
+#include <dtrain/ddp/data/sampler.hpp>
 
 #include <cstddef>
 #include <cstdio>

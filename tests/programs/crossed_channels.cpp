@@ -1,6 +1,6 @@
 // Two wrappers of each rank, and the group's collectives, in different orders on different ranks (see
 // support/crossed_channels.hpp).
-//   crossed_channels --nproc-per-node=2 CROSSING inline|thread ELEMENTS
+//   crossed_channels --nproc-per-node=2 CROSSING caller|thread ELEMENTS
 // Each rank prints "rank R: right" or "rank R: wrong".
 
 #include "support/crossed_channels.hpp"

@@ -16,13 +16,13 @@
 #include <string>
 #include <thread>
 
-#include "dtrain/core/exit_codes.hpp"
-#include "dtrain/launch/participation.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/launch/configuration/control_plane_options.hpp"
 #include "dtrain/launch/per_node.hpp"
 
 namespace {
 
-using Participant = dtrain::rendezvous::Participant;
+using ControlPlane = dtrain::rendezvous::ControlPlane;
 
 /// Bytes to a standard descriptor, in one write where it takes them.
 void put(int descriptor, const std::string& text) {
@@ -71,12 +71,12 @@ void copy_input() {
   }
 }
 
-int wait_for_failure(Participant& participant) {
+int wait_for_failure(ControlPlane& control_plane) {
   const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
-  while (!participant.failure()->failed() && !deadline.passed()) {
+  while (!control_plane.failure()->failed() && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  const auto cause = participant.failure()->cause();
+  const auto cause = control_plane.failure()->cause();
   put(STDERR_FILENO, "cause: " + (cause ? cause->sentence() : "none came") + "\n");
   return dtrain::exit_code_job_failed;
 }
@@ -104,20 +104,20 @@ Action action_for(int rank, int attempt, const std::string& argument) {
 }
 
 /// Does an action. @returns an exit code where it ends the process without leaving
-std::optional<int> act(const Action& action, const dtrain::launch::Worker& worker,
-                       std::unique_ptr<Participant>& participant) {
+std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& worker,
+                       std::unique_ptr<ControlPlane>& control_plane) {
   const int rank = worker.identity.rank;
   const int number = std::atoi(action.value.c_str());
   if (action.name == "join") {
     try {
-      participant = std::make_unique<Participant>(dtrain::launch::participant_options(worker));
+      control_plane = std::make_unique<ControlPlane>(dtrain::launch::control_plane_options(worker));
     } catch (const dtrain::JobFailed& failed) {
       put(STDERR_FILENO, std::string("cause: ") + failed.what() + "\n");
       return dtrain::exit_code_job_failed;
     }
   } else if (action.name == "leave") {
-    participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
-    participant.reset();
+    control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
+    control_plane.reset();
   } else if (action.name == "lines") {
     put_lines(STDOUT_FILENO, rank, number);
   } else if (action.name == "error-lines") {
@@ -167,14 +167,14 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     exit_on_signal = number;
     std::signal(SIGTERM, [](int) { ::_exit(exit_on_signal); });
   } else if (action.name == "report") {
-    participant->failure()->report({dtrain::CauseKind::exception, rank, "here", action.value});
-    wait_for_failure(*participant);  // until the job knows
+    control_plane->failure()->report({dtrain::CauseKind::exception, rank, "here", action.value});
+    wait_for_failure(*control_plane);  // until the job knows
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return 1;
   } else if (action.name == "wait-for-failure") {
-    return wait_for_failure(*participant);
+    return wait_for_failure(*control_plane);
   } else if (action.name == "signal-launcher-after-failure") {
-    wait_for_failure(*participant);
+    wait_for_failure(*control_plane);
     if (::kill(::getppid(), number) != 0) {
       ::_exit(99);
     }
@@ -198,13 +198,13 @@ std::optional<int> act(const Action& action, const dtrain::launch::Worker& worke
     while (::wait(nullptr) > 0) {
     }
   } else if (action.name ==
-             "straggler") {  // it outlives its attempt, and joins with what it was told once VALUE.go is there
+             "straggler") {  // it outlives its attempt, and joins with the settings of its start once VALUE.go is there
     if (::fork() == 0) {
       static_cast<void>(::setsid());
       await_file(action.value + ".go");
       std::string how = "it joined";
       try {
-        const Participant late(dtrain::launch::participant_options(worker));
+        const ControlPlane late(dtrain::launch::control_plane_options(worker));
       } catch (const std::exception& error) {
         how = error.what();
       }
@@ -228,19 +228,19 @@ int main(int argc, char** argv) {
   if (std::getenv("PROBE_EARLY_THREAD") != nullptr) {  // what a program must not do before it becomes a launcher
     early.emplace([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
   }
-  const dtrain::launch::Start start = dtrain::launch::PerNode::start(argc, argv);
+  const dtrain::launch::StartResult start = dtrain::launch::PerNode::start(argc, argv);
   if (!start.worker) {
     return start.exit_code;
   }
-  std::unique_ptr<Participant> participant;
+  std::unique_ptr<ControlPlane> control_plane;
   const dtrain::identity::ProcessIdentity& who = start.worker->identity;
   for (const char* argument : start.worker->arguments().subspan(1)) {
-    if (const auto code = act(action_for(who.rank, who.attempt, argument), *start.worker, participant)) {
+    if (const auto code = act(action_for(who.rank, who.attempt, argument), *start.worker, control_plane)) {
       ::_exit(*code);
     }
   }
-  if (participant) {
-    participant->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
+  if (control_plane) {
+    control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
   }
   return 0;
 }

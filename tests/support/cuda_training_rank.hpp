@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/ddp/capture.hpp"
-#include "dtrain/ddp/reducer.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/nccl_rank.hpp"

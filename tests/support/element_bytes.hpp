@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 
 namespace support {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/types/dtype.hpp"
 
 namespace support {
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/process_group.hpp"
-#include "dtrain/rendezvous/membership.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/fake_store.hpp"
 #include "support/manual_stream.hpp"
@@ -48,7 +48,8 @@ struct FakeGroupState {
   std::vector<std::string> reported;
   std::vector<bool> abandoned;
   std::vector<std::shared_ptr<void>> kept;
-  std::shared_ptr<dtrain::ddp::Claims> claims = std::make_shared<dtrain::ddp::Claims>();
+  std::shared_ptr<dtrain::ddp::GradientBindingRegistry> gradient_bindings =
+      std::make_shared<dtrain::ddp::GradientBindingRegistry>();
 };
 
 }  // namespace support
@@ -81,11 +82,13 @@ class ProcessGroup<support::FakePolicy> {
     state_->reported.push_back(text);
     failure()->report({CauseKind::exception, rank(), members().host, text});
   }
-  void outlive(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
-  const std::shared_ptr<ddp::Claims>& claims() const noexcept { return state_->claims; }
+  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
+  const std::shared_ptr<ddp::GradientBindingRegistry>& gradient_bindings() const noexcept {
+    return state_->gradient_bindings;
+  }
   int next_number(const std::string& purpose) const { return ++state_->numbers[purpose]; }
   void require_may_block() const noexcept {}
-  void run_enqueued() const noexcept {}
+  void start_pending() const noexcept {}
 
   /// Has run when this returns.
   template <class Make>
@@ -96,7 +99,7 @@ class ProcessGroup<support::FakePolicy> {
     async::EventLoop().run_until(make(), Deadline::after(timeout()));
     return Ended();
   }
-  void note_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
+  void report_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 
  private:
   std::shared_ptr<support::FakeGroupState> state_;

@@ -17,13 +17,13 @@ struct ConnectedMesh {
 
   explicit ConnectedMesh(const dtrain::backend::ChannelContext& context)
       : store(context.store), mesh(context, deadline) {
-    mesh.exchange(store, deadline);
+    mesh.exchange_addresses(store, deadline);
     mesh.connect();
     mesh.await_all(store, deadline);
   }
 
   dtrain::Deadline deadline = dtrain::Deadline::after(std::chrono::seconds(10));
-  dtrain::backend::Exchange store;
+  dtrain::backend::StoreRef store;
   dtrain::backend::gloo::Mesh mesh;
 };
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "support/scalar_reduction.hpp"
 
 namespace support {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/ddp/checkpoint.hpp"
-#include "dtrain/ddp/write_timeline.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/profile/write_timeline.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_group.hpp"

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "dtrain/core/buffer_view.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/stream/stream.hpp"
 
 namespace support {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 
 namespace support {
 

@@ -36,7 +36,7 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
   run_thread_ranks(
       ranks,
       [&](RankThread& self) {
-        dtrain::launch::Worker worker;
+        dtrain::launch::RankProcess worker;
         worker.identity.rank = self.rank();
         worker.identity.world_size = ranks;
         worker.identity.master_addr = "127.0.0.1";

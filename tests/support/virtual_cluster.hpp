@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/formats/json.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/slurm_on_this_machine.hpp"

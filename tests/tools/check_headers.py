@@ -124,7 +124,7 @@ def selftest():
         ({"core/error.hpp": "#pragma once\n// One thing.\n"}, "does not open with"),
         ({"utils/misc.hpp": head}, "'utils' is no floor"),
         ({"misc.hpp": head}, "is none of the front's files"),
-        ({"net/frame.hpp": head}, "is not reached from dtrain.hpp"),
+        ({"net/framing/frame.hpp": head}, "is not reached from dtrain.hpp"),
         ({"run.hpp": head + '#if A\n#include "dtrain/policy.hpp"\n#endif\n'}, "stands inside #if"),
         ({"run.hpp": head + '#include "dtrain/net/gone.hpp"\n'}, "does not exist"),
         # A header that only declares, and what its definitions alone need.

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/tensor_view.hpp"
-#include "dtrain/ddp/named_tensor.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 

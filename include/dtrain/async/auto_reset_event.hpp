@@ -2,7 +2,7 @@
 /// @file
 /// async::AutoResetEvent: each set lets one coroutine pass.
 
-#include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/loop/event_loop.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -18,7 +18,7 @@ class AutoResetEvent {
   inline void set() noexcept;
   bool is_set() const noexcept { return set_; }
 
-  /// `co_await event.wait(deadline)`: Ready::ready for one who got a set, or Ready::timed_out.
+  /// `co_await event.wait(deadline)`: WakeReason::ready for one who got a set, or WakeReason::timed_out.
   inline Awaiter wait(Deadline deadline) noexcept;
 
  private:
@@ -31,7 +31,7 @@ class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
  public:
   Awaiter(AutoResetEvent& event, Deadline deadline) noexcept : event_(event), deadline_(deadline) {}
   ~Awaiter() {
-    event_.scheduler_.leave(*this);
+    event_.scheduler_.remove(*this);
     if (granted_) {
       event_.set();
     }
@@ -39,10 +39,10 @@ class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
 
   bool await_ready() noexcept { return std::exchange(event_.set_, false); }
   void await_suspend(std::coroutine_handle<> parent) {
-    event_.scheduler_.enter(*this, parent, deadline_);
+    event_.scheduler_.add(*this, parent, deadline_);
     event_.waiters_.push_back(*this);
   }
-  Ready await_resume() noexcept {
+  WakeReason await_resume() noexcept {
     granted_ = false;
     return outcome;
   }

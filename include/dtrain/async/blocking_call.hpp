@@ -7,8 +7,8 @@
 #include <mutex>
 #include <utility>
 
-#include "dtrain/async/event_loop.hpp"
-#include "dtrain/async/outcome.hpp"
+#include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/async/task/outcome.hpp"
 #include "dtrain/core/block_until.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -19,7 +19,7 @@ class BlockingCallBase {
   BlockingCallBase(const BlockingCallBase&) = delete;
   BlockingCallBase& operator=(const BlockingCallBase&) = delete;
 
-  /// Whether the task was gone by the deadline. Blocking: until then.
+  /// Whether the task was destroyed by the deadline. Blocking: until then.
   bool wait_until(Deadline deadline) {
     std::unique_lock lock(mutex_);
     return block_until(changed_, lock, deadline, [this] { return references_ == 0; });
@@ -52,9 +52,9 @@ class BlockingCallBase {
     Reference(Reference&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
     Reference& operator=(Reference&&) = delete;
     ~Reference() { release(); }
-    BlockingCallBase* hand_over() noexcept { return std::exchange(call_, nullptr); }
+    BlockingCallBase* transfer() noexcept { return std::exchange(call_, nullptr); }
     void release() noexcept {
-      if (BlockingCallBase* call = hand_over()) {
+      if (BlockingCallBase* call = transfer()) {
         call->dropped();
       }
     }
@@ -83,15 +83,15 @@ class BlockingCallBase {
 
   void begin(EventLoop& loop, Reference& guard) {
     try {
-      owner_ = loop.spawn(task(loop), {}, [this] { gone(); });
-      guard.hand_over();  // the task has it now; gone() drops it
+      owner_ = loop.spawn(task(loop), {}, [this] { on_destroyed(); });
+      guard.transfer();  // the task has it now; on_destroyed() drops it
     } catch (...) {
       fail(std::current_exception());
     }
   }
 
   /// Runs on the loop's thread when the frame is destroyed.
-  void gone() noexcept {
+  void on_destroyed() noexcept {
     owner_.detach();  // frees the record here, not on the waiting thread
     dropped();
   }
@@ -99,7 +99,7 @@ class BlockingCallBase {
   std::mutex mutex_;
   std::condition_variable changed_;
   int references_ = 0;  ///< guarded by mutex_
-  Spawned owner_;       ///< the loop's thread only
+  TaskHandle owner_;    ///< the loop's thread only
 };
 
 /// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "dtrain/async/blocking_call.hpp"
-#include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/async/start_thread.hpp"
 
 namespace DTRAIN_NAMESPACE::async {

@@ -10,7 +10,7 @@
 
 #include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/process_limits.hpp"
+#include "dtrain/core/process/process_limits.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -23,7 +23,7 @@ std::jthread start_thread(const std::string& what, Main main) {
   try {
     return std::jthread(std::move(main));
   } catch (const std::system_error& failure) {
-    throw Error(failure.code(), "starting " + what + ": " + failure.what() + limit_behind(ENOMEM));
+    throw Error(failure.code(), "starting " + what + ": " + failure.what() + limit_hint(ENOMEM));
   }
 }
 

@@ -9,8 +9,8 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/device.hpp"
-#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -18,19 +18,19 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// A name for messages and summaries.
 template <class B>
-concept HasName = requires {
+concept HasBackendName = requires {
   { B::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
 /// Whether buffers on that kind of device can be handed to its communicators.
 template <class B>
-concept SaysDevices = requires(DeviceKind kind) {
+concept HasDeviceSupport = requires(DeviceKind kind) {
   { B::supports(kind) } noexcept -> std::same_as<bool>;
 };
 
 /// Whether its communicators reduce elements of that type.
 template <class B>
-concept SaysDTypes = requires(DType dtype) {
+concept HasDTypeSupport = requires(DType dtype) {
   { B::reduces(dtype) } noexcept -> std::same_as<bool>;
 };
 
@@ -57,7 +57,7 @@ enum class Determinism {
   always,      ///< the same whatever the buckets, threads and timing besides
 };
 
-/// `B::determinism`; none for a backend that does not say.
+/// `B::determinism`; none for a backend without one.
 template <class B>
 inline constexpr Determinism determinism_of = Determinism::none;
 template <class B>
@@ -67,7 +67,7 @@ requires requires {
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
 /// `B::averages(dtype)`: whether a reduction by ReduceOp::average gives the average of such elements; yes for a backend
-/// that does not say.
+/// without it.
 template <class B>
 constexpr bool averages(DType dtype) noexcept {
   if constexpr (requires { B::averages(dtype); }) {
@@ -80,7 +80,8 @@ constexpr bool averages(DType dtype) noexcept {
 // clang-format off
 /// Has no state of its own: everything lives in the communicators it opens.
 template <class B>
-concept Backend = HasName<B> && SaysDevices<B> && SaysDTypes<B> && CanOpen<B> && HasCommunicationStream<B>;
+concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
+                  CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a group tells a backend about the channel to open.
+/// What a group passes to a backend for the channel to open.
 
 #include <chrono>
 #include <cstdint>
@@ -8,19 +8,19 @@
 #include <memory>
 #include <string>
 
-#include "dtrain/backend/exchange.hpp"
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/backend/setup/store_ref.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/reduce_op.hpp"
-#include "dtrain/rendezvous/membership.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
 /// One channel of one group. Every rank opens the same channels in the same order, so `name` is the same on all.
 struct ChannelContext {
-  rendezvous::Membership members;         ///< who and where this rank is, among whom
+  rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
-  Exchange store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
+  StoreRef store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
   std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
   std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
   /// Called by the thread that runs an operation once it has waited for a peer for about a millisecond, and again

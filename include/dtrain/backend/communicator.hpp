@@ -7,11 +7,11 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/core/buffer_view.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/reduce_op.hpp"
-#include "dtrain/rendezvous/membership.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/stream/stream.hpp"
 
 /// The contract of every operation that takes a stream. Collective: every rank of the channel calls the same operations
@@ -105,7 +105,7 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                       };
 
 /// From any thread, at any time: running and later work ends within milliseconds, without touching peers' memory again.
-/// `failure()` tells why a communicator is out of service, nothing while it serves.
+/// `failure()` is the cause for which a communicator is out of service, nothing while it serves.
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;

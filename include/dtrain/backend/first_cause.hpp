@@ -20,7 +20,7 @@ inline Cause copy_of(const Cause& cause) noexcept {
   }
 }
 
-/// Tells the job; where that fails it learns of the cause from whoever asks the channel.
+/// Reports to the job; where that fails, failure() of the channel still has the cause.
 inline void report_quietly(FailureLatch& job, const Cause& cause) noexcept {
   try {
     job.report(cause);

@@ -7,17 +7,17 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/cuda/devices.hpp"
-#include "dtrain/backend/entering.hpp"
 #include "dtrain/backend/nccl/communicator.hpp"
-#include "dtrain/backend/nccl/environment.hpp"
-#include "dtrain/backend/nccl/options.hpp"
-#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/nccl/environment_setup.hpp"
+#include "dtrain/backend/nccl/nccl_options.hpp"
+#include "dtrain/backend/setup/open_and_report.hpp"
+#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/dtype.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/reduce_op.hpp"
-#include "dtrain/identity/environment.hpp"
-#include "dtrain/identity/variables.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
 
 #if DTRAIN_WITH_NCCL
@@ -57,10 +57,10 @@ struct NcclWith {
   static int visible_devices() { return cuda::visible_devices(); }
 
   /// Chooses the rank's device, before anything else of CUDA. Blocking: no. @throws Error (unsupported, usage, cuda)
-  static Entry enter_blocking(const Newcomer& newcomer, Deadline /*deadline*/) {
+  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline /*deadline*/) {
     nccl::prepare_environment();
-    cuda::take_device(newcomer, may_share());
-    return {nullptr, newcomer.secret};
+    cuda::take_device(process_info, may_share());
+    return {nullptr, process_info.secret};
   }
 
   /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
@@ -71,7 +71,7 @@ struct NcclWith {
                                          "' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave "
                                          "the option out, or reduce f32");
     }
-    return open_and_tell_blocking<Opened>(context, deadline);
+    return open_and_report_blocking<Opened>(context, deadline);
   }
 
  private:
@@ -94,7 +94,7 @@ struct NcclWith {
 using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);
-static_assert(Enters<Nccl>);
+static_assert(HasPreJoin<Nccl>);
 static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
 static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
 

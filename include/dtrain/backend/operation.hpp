@@ -1,13 +1,13 @@
 #pragma once
 /// @file
-/// What a rank says about the operation it is in, so that a difference between ranks is an error and not a hang.
+/// Descriptor of a call. Ranks compare descriptors, so that calls that differ fail instead of hanging.
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -35,7 +35,7 @@ struct Operation {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
 
-  /// Whether both ranks called the same thing. Where their buffers lie is each rank's own business.
+  /// Whether both ranks called the same operation. Where their buffers lie is each rank's own business.
   bool agrees_with(const Operation& other) const noexcept {
     return sequence == other.sequence && count == other.count && root == other.root && kind == other.kind &&
            dtype == other.dtype && op == other.op;
@@ -61,7 +61,7 @@ inline std::string to_string(const Operation& operation) {
   return "no operation";
 }
 
-/// How a channel's user wants its operations named in sentences; to_string where it is empty. Threads: any.
+/// Names a channel's operations in error sentences; to_string where it is empty. Threads: any.
 using DescribeOperation = std::function<std::string(const Operation&)>;
 
 inline std::string described(const Operation& operation, const DescribeOperation& describe) {
@@ -69,7 +69,7 @@ inline std::string described(const Operation& operation, const DescribeOperation
 }
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
-inline std::string place_of(const Operation& operation, const std::string& channel) {
+inline std::string position_of(const Operation& operation, const std::string& channel) {
   return (operation.sequence == 0 ? "on channel '"
                                   : "operation " + std::to_string(operation.sequence) + " of channel '") +
          channel + "'";

@@ -8,7 +8,7 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/shared_memory/communicator.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
-#include "dtrain/backend/shared_memory/message.hpp"
+#include "dtrain/backend/shared_memory/setup/setup_message.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
 
@@ -40,13 +40,13 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
     return Communicator::open_blocking(context, deadline);
   } catch (const JobFailed&) {
     throw;
-  } catch (const shared_memory::ToldError& error) {
-    if (context.members.rank == 0) {  // the others have it from rank 0, which reports for all
+  } catch (const shared_memory::RemoteError& error) {
+    if (context.members.rank == 0) {  // rank 0 sends it to the others, and reports for all
       context.failure->report({CauseKind::exception, -1, "", error.what()});
     }
     throw;
   } catch (const Error& error) {
-    tell_failed_opening(context, error);
+    report_failed_opening(context, error);
     throw;
   }
 }

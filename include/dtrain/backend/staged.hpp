@@ -10,13 +10,13 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/cuda/devices.hpp"
-#include "dtrain/backend/entering.hpp"
 #include "dtrain/backend/on_host_streams.hpp"
-#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/setup/open_and_report.hpp"
+#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -24,7 +24,7 @@
 namespace DTRAIN_NAMESPACE::backend {
 
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
-/// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a piece to the host while the piece before
+/// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a chunk to the host while the chunk before
 /// it is reduced there and the one before that is copied back. A topology is laid over `Inner`. Reductions have its
 /// bits. On a device without stream memory operations (cuStreamWaitValue32) host functions wait in streams, which CUDA
 /// may run one at a time in a process: there a process has one rank, and one channel under way at a time.
@@ -38,10 +38,10 @@ struct Staged {
   using StreamOwner = stream::cuda::CommunicationStream;
   static constexpr Determinism determinism = determinism_of<Inner>;
 
-  /// What carries the bytes, and the same on top of another carrier: topologies are laid over that.
-  using Carrier = Inner;
+  /// The backend that moves the bytes, and the same around another one: topologies are applied to that.
+  using InnerBackend = Inner;
   template <class Other>
-  using Over = Staged<Other>;
+  using Rebind = Staged<Other>;
 
   /// "Staged<SharedMemory>".
   static constexpr std::string_view name() noexcept { return {name_of_both.data(), name_of_both.size()}; }
@@ -60,22 +60,22 @@ struct Staged {
   static int visible_devices() { return cuda::visible_devices(); }
 
   /// Blocking, and collective where `Inner` is. Takes this rank's device. @throws Error (unsupported, usage, cuda), and
-  /// as Inner::enter_blocking
-  static Entry enter_blocking(const Newcomer& newcomer, [[maybe_unused]] Deadline deadline) {
-    cuda::take_device(newcomer, cuda::shares_devices());
-    if constexpr (Enters<Inner>) {
-      return Inner::enter_blocking(newcomer, deadline);
+  /// as Inner::pre_join_blocking
+  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, [[maybe_unused]] Deadline deadline) {
+    cuda::take_device(process_info, cuda::shares_devices());
+    if constexpr (HasPreJoin<Inner>) {
+      return Inner::pre_join_blocking(process_info, deadline);
     } else {
-      return {nullptr, newcomer.secret};
+      return {nullptr, process_info.secret};
     }
   }
 
   /// Collective, blocking. See CanOpen. The device is the thread's current one.
   /// @throws Error (unsupported: two ranks on one device; cuda), and as Inner::open_blocking
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    telling_failure(context, [&] { cuda::compare_devices_blocking(context, cuda::shares_devices(), deadline); });
+    reporting_failure(context, [&] { cuda::compare_devices_blocking(context, cuda::shares_devices(), deadline); });
     auto inner = Inner::open_blocking(context, deadline);  // tells of its own failures
-    return telling_failure(context, [&] { return Communicator(context, std::move(inner), deadline); });
+    return reporting_failure(context, [&] { return Communicator(context, std::move(inner), deadline); });
   }
 
  private:
@@ -94,7 +94,7 @@ struct Staged {
 };
 
 static_assert(Backend<Staged<SharedMemory>>);
-static_assert(Enters<Staged<SharedMemory>>);
+static_assert(HasPreJoin<Staged<SharedMemory>>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 

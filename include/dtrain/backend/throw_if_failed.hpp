@@ -42,8 +42,9 @@ std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
   }
 }
 
-/// Blocking: until the work before `event` is done. Each piece of it ends itself `timeout` after it begins to run,
-/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while pieces complete.
+/// Blocking: until the work before `event` is done. Each operation ends itself `timeout` after it begins to run,
+/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while operations
+/// complete.
 /// @throws as throw_if_failed, and Error (timeout).
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,

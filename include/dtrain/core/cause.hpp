@@ -16,7 +16,7 @@ enum class CauseKind : std::uint8_t {
   exception,     ///< an exception left user code or a step on a rank
   timeout,       ///< a deadline passed
   disagreement,  ///< ranks differ in what must be the same
-  stopped,       ///< the launcher was told to stop
+  stopped,       ///< the launcher received a signal to stop
 };
 
 /// Posted once for a job; the first one wins. `rank` is -1 where no rank is to blame.
@@ -33,7 +33,7 @@ struct Cause {
     switch (kind) {
       case CauseKind::lost: return who + " was lost: " + text;
       case CauseKind::exception: return who + " failed: " + text;
-      case CauseKind::timeout: return who + " waited in vain: " + text;
+      case CauseKind::timeout: return who + " timed out: " + text;
       case CauseKind::disagreement: return "ranks disagree: " + text;
       case CauseKind::stopped: return who + " was stopped: " + text;
     }
@@ -41,7 +41,7 @@ struct Cause {
   }
 };
 
-/// Thrown on a rank that fell only because the job failed elsewhere first.
+/// Thrown on a rank that failed only because the job failed elsewhere first.
 class JobFailed : public Error {
  public:
   explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current())

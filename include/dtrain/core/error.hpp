@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "dtrain/core/process_limits.hpp"
+#include "dtrain/core/process/process_limits.hpp"
 #include "dtrain/core/source_location.hpp"
 #include "dtrain/core/version.hpp"
 
@@ -20,9 +20,9 @@ enum class Errc : int {
   usage,                 ///< a command line that cannot be followed
   identity,              ///< the environment does not say who this process is
   timeout,               ///< a deadline passed
-  cancelled,             ///< the operation was given up by its owner
+  cancelled,             ///< the operation was cancelled by its owner
   closed,                ///< the other side closed the connection
-  refused,               ///< the other side said no, and said why
+  refused,               ///< the other side refused, with a reason
   protocol,              ///< bytes from outside that do not follow the protocol
   limit,                 ///< a stated bound would be exceeded
   disagreement,          ///< ranks differ in what must be the same
@@ -100,7 +100,7 @@ class Error : public std::system_error {
 [[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
                                        SourceLocation where = SourceLocation::current()) {
   const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + limit_behind(number) + (remedy.empty() ? "" : "; " + remedy), where};
+  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
 }
 
 /// posix_error of the present errno.

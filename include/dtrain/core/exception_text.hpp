@@ -7,7 +7,7 @@
 #include <new>
 #include <string>
 
-#include "dtrain/core/process_limits.hpp"
+#include "dtrain/core/process/process_limits.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -16,7 +16,7 @@ inline std::string exception_text() {
   try {
     throw;
   } catch (const std::bad_alloc& error) {
-    return std::string("memory could not be had: ") + error.what() + limit_behind(ENOMEM);
+    return std::string("memory could not be had: ") + error.what() + limit_hint(ENOMEM);
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The place where a rank keeps the job's first cause, and from which everything that waits is woken.
+/// FailureLatch: a rank's copy of the job's first cause; setting it wakes everything that waits.
 
 #include <atomic>
 #include <condition_variable>
@@ -15,32 +15,32 @@
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
 /// Set once, read by every thread of the rank. Threads: all members may be called concurrently.
 ///
-/// Two ways lead in: `set` by the control plane, which knows the job's first cause, and `report` by whoever on this
-/// rank noticed something. A report goes to the reporter that the group installed (it asks the store, which answers
-/// every rank with the cause that came first); without one it is set at once.
+/// It is set in two ways: `set` by the control plane, which knows the job's first cause, and `report` by whoever on
+/// this rank noticed something. A report goes to the reporter that the group installed (it asks the store, which
+/// answers every rank with the cause that came first); without one it is set at once.
 class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
  public:
-  using Listener = std::function<void(const Cause&)>;
+  using Callback = std::function<void(const Cause&)>;
   using Reporter = std::function<void(const Cause&)>;
 
-  /// Owns a listener's place: after its destruction the listener is not running and will not be called.
-  /// A listener must not destroy its own Subscription.
+  /// Owns a callback's registration: after its destruction the callback is not running and will not be called.
+  /// A callback must not destroy its own Subscription.
   class Subscription {
    public:
     Subscription() noexcept = default;
     Subscription(Subscription&& other) noexcept
-        : latch_(std::move(other.latch_)), place_(std::exchange(other.place_, {})) {}
+        : latch_(std::move(other.latch_)), position_(std::exchange(other.position_, {})) {}
     Subscription& operator=(Subscription&& other) noexcept {
       if (this != &other) {
         reset();
         latch_ = std::move(other.latch_);
-        place_ = std::exchange(other.place_, {});
+        position_ = std::exchange(other.position_, {});
       }
       return *this;
     }
@@ -49,17 +49,17 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     void reset() noexcept {
       if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
         const std::lock_guard lock(latch->mutex_);
-        latch->listeners_.erase(place_);
+        latch->callbacks_.erase(position_);
       }
     }
 
    private:
     friend class FailureLatch;
-    Subscription(std::shared_ptr<FailureLatch> latch, std::list<Listener>::iterator place) noexcept
-        : latch_(std::move(latch)), place_(place) {}
+    Subscription(std::shared_ptr<FailureLatch> latch, std::list<Callback>::iterator position) noexcept
+        : latch_(std::move(latch)), position_(position) {}
 
     std::shared_ptr<FailureLatch> latch_;
-    std::list<Listener>::iterator place_{};
+    std::list<Callback>::iterator position_{};
   };
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
@@ -73,7 +73,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return cause_;
   }
 
-  /// Keeps `cause` if it is the first and calls every listener with it, in this thread, before it returns.
+  /// Keeps `cause` if it is the first and calls every callback with it, in this thread, before it returns.
   /// @returns whether it was the first.
   bool set(const Cause& cause) {
     const std::lock_guard lock(mutex_);
@@ -82,8 +82,8 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     }
     cause_ = cause;
     failed_.store(true, std::memory_order_release);
-    for (const Listener& listener : listeners_) {
-      listener(*cause_);
+    for (const Callback& callback : callbacks_) {
+      callback(*cause_);
     }
     changed_.notify_all();
     return true;
@@ -95,7 +95,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return block_until(changed_, lock, deadline, [this] { return failed(); });
   }
 
-  /// Tells the job of a failure noticed on this rank. The job's first cause may be another one. Nothing in a process
+  /// Reports a failure noticed on this rank to the job. The job's first cause may be another one. Nothing in a process
   /// that this one forked: it is not the rank.
   void report(const Cause& cause) {
     if (!process_.is_current()) {
@@ -113,20 +113,20 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     }
   }
 
-  /// Installs who takes reports to the store; an empty one takes it out again.
+  /// Installs the function that sends reports to the store; an empty one removes it.
   void set_reporter(Reporter reporter) {
     const std::lock_guard lock(mutex_);
     reporter_ = std::move(reporter);
   }
 
-  /// Calls `listener` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
-  [[nodiscard]] Subscription subscribe(Listener listener) {
+  /// Calls `callback` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
+  [[nodiscard]] Subscription subscribe(Callback callback) {
     const std::lock_guard lock(mutex_);
-    const auto place = listeners_.insert(listeners_.end(), std::move(listener));
+    const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
     if (failed()) {
-      (*place)(*cause_);
+      (*position)(*cause_);
     }
-    return {shared_from_this(), place};
+    return {shared_from_this(), position};
   }
 
   /// @throws PeerLost, JobFailed: the job's first cause, on a rank that is not its origin; Error on the origin itself.
@@ -149,7 +149,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   mutable std::condition_variable changed_;
   std::atomic<bool> failed_{false};
   std::optional<Cause> cause_;
-  std::list<Listener> listeners_;
+  std::list<Callback> callbacks_;
   Reporter reporter_;
   const OwningProcess process_;
 };

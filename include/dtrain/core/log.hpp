@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/core/blocked_write_signals.hpp"
+#include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {

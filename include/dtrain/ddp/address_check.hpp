@@ -12,18 +12,18 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/ddp/capture.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Gradients are read from and written to addresses that were taken once. Memory that has moved since belongs to nobody
-/// or to somebody else: this finds out by reading parameters() again, at the beginning and at the end of a step.
+/// Gradients are read from and written to addresses that were taken once. Memory that has moved since is free
+/// or has another owner: this finds out by reading parameters() again, at the beginning and at the end of a step.
 /// Steady state: allocates nothing beside what the model does. Threads: the one that drives the steps.
 class AddressCheck {
  public:
-  /// Calls see() with each of the model's parameters as they are now, in their order.
+  /// Calls visit() with each of the model's parameters as they are now, in their order.
   using Read = std::function<void(AddressCheck&)>;
 
   /// Lifetime: until forget() the model outlives it.
@@ -31,7 +31,7 @@ class AddressCheck {
   static Read reading(M& model) {
     return [&model](AddressCheck& check) {
       for (const Parameter& parameter : model.parameters()) {
-        check.see(parameter);
+        check.visit(parameter);
       }
     };
   }
@@ -52,7 +52,7 @@ class AddressCheck {
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
     step_ = step;
-    is_due_ = read_ && (step <= 2 || step % most_between == 0 || every_step_.value_or(is_cheap_));
+    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap_));
     cost_ = {};
     if (is_due_) compare();
   }
@@ -65,15 +65,15 @@ class AddressCheck {
   }
 
   /// For Read.
-  void see(const Parameter& parameter) {
+  void visit(const Parameter& parameter) {
     if (remembers_) {
-      known_.push_back({place_of(parameter.value), place_of(parameter.gradient)});
+      known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
       return;
     }
-    const std::size_t i = seen_++;
+    const std::size_t i = visited_++;
     if (i >= known_.size()) return;
-    require_same("value", i, parameter, known_[i].value, place_of(parameter.value));
-    require_same("gradient", i, parameter, known_[i].gradient, place_of(parameter.gradient));
+    require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
+    require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
   }
 
   /// The model may be gone: nothing is checked from now on.
@@ -83,27 +83,27 @@ class AddressCheck {
   }
 
  private:
-  static constexpr std::uint64_t most_between = 64;
+  static constexpr std::uint64_t max_steps_between = 64;
 
-  struct Place {
+  struct MemoryRange {
     const std::byte* data = nullptr;
     std::size_t bytes = 0;
     DType dtype = DType::f32;
   };
-  struct Known {
-    Place value;
-    Place gradient;
+  struct KnownAddresses {
+    MemoryRange value;
+    MemoryRange gradient;
   };
 
-  static Place place_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
+  static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
 
   void compare() {
     const auto begin = std::chrono::steady_clock::now();
-    seen_ = 0;
+    visited_ = 0;
     read_(*this);
-    if (seen_ != known_.size()) {
+    if (visited_ != known_.size()) {
       throw Error(Errc::invalid_argument, "in step " + std::to_string(step_) + " the model's parameters() has " +
-                                              std::to_string(seen_) + " parameters, and had " +
+                                              std::to_string(visited_) + " parameters, and had " +
                                               std::to_string(known_.size()) +
                                               " when DistributedDataParallel was given the model; make another "
                                               "DistributedDataParallel for a model that has changed");
@@ -111,8 +111,8 @@ class AddressCheck {
     cost_ += std::chrono::steady_clock::now() - begin;
   }
 
-  void require_same(const char* what, std::size_t i, const Parameter& parameter, const Place& before,
-                    const Place& now) const {
+  void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
+                    const MemoryRange& now) const {
     const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
     if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
     const std::string which =
@@ -129,12 +129,14 @@ class AddressCheck {
                     "keep the memory where it is, or make another DistributedDataParallel once it has moved");
   }
 
-  static std::string text(const Place& place) { return std::to_string(place.bytes) + " bytes of " + name(place.dtype); }
+  static std::string text(const MemoryRange& range) {
+    return std::to_string(range.bytes) + " bytes of " + name(range.dtype);
+  }
 
   Read read_;
   std::optional<bool> every_step_;
-  std::vector<Known> known_;
-  std::size_t seen_ = 0;
+  std::vector<KnownAddresses> known_;
+  std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
   std::chrono::nanoseconds cost_{};  ///< in this step
   bool remembers_ = false;

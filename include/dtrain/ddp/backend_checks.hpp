@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Refuses what a backend cannot reduce, in one sentence each, before a channel is opened.
+/// Rejects models that a backend cannot reduce, in one sentence each, before a channel is opened.
 
 #include <cstddef>
 #include <span>
@@ -9,8 +9,8 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/tensor_view.hpp"
-#include "dtrain/ddp/options.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -19,13 +19,13 @@ namespace detail {
 
 /// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
 template <class Backend>
-void check_place(const std::string& what, Device place, Device communication) {
-  if (!Backend::supports(place.kind)) {
-    throw Error(Errc::unsupported, what + " is on " + to_string(place) + ", which backend " +
+void check_device(const std::string& what, Device device, Device communication) {
+  if (!Backend::supports(device.kind)) {
+    throw Error(Errc::unsupported, what + " is on " + to_string(device) + ", which backend " +
                                        std::string(std::string_view(Backend::name())) + " does not reduce");
   }
-  if (place != communication) {
-    throw Error(Errc::unsupported, what + " is on " + to_string(place) + ", but this rank's communication is on " +
+  if (device != communication) {
+    throw Error(Errc::unsupported, what + " is on " + to_string(device) + ", but this rank's communication is on " +
                                        to_string(communication) + "; a rank's model is on one device");
   }
 }
@@ -37,29 +37,29 @@ void check_place(const std::string& what, Device place, Device communication) {
 template <class Backend>
 void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
                    const DdpOptions& options, Device communication) {
-  const std::string name_of{std::string_view(Backend::name())};
+  const std::string backend_name{std::string_view(Backend::name())};
   if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
-    throw Error(Errc::unsupported, "DdpOptions::deterministic is set, but backend " + name_of +
+    throw Error(Errc::unsupported, "DdpOptions::deterministic is set, but backend " + backend_name +
                                        " does not promise the same bits in every run; use topology::Ring, whose order "
                                        "of summation is fixed, or another backend");
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string who = "parameter " + std::to_string(i) + " '" + parameters[i].name + "'";
-    detail::check_place<Backend>(who, parameters[i].value.device, communication);
+    const std::string described = "parameter " + std::to_string(i) + " '" + parameters[i].name + "'";
+    detail::check_device<Backend>(described, parameters[i].value.device, communication);
     if (!Backend::reduces(parameters[i].gradient.dtype)) {
-      throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
-                                         ", which backend " + name_of +
+      throw Error(Errc::unsupported, described + " has a gradient of " + name(parameters[i].gradient.dtype) +
+                                         ", which backend " + backend_name +
                                          " does not reduce; keep it in a type that the backend reduces, such as f32");
     }
     if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
-      throw Error(Errc::unsupported, who + " has a gradient of " + name(parameters[i].gradient.dtype) +
-                                         ", whose average backend " + name_of +
+      throw Error(Errc::unsupported, described + " has a gradient of " + name(parameters[i].gradient.dtype) +
+                                         ", whose average backend " + backend_name +
                                          " does not form; DdpOptions::reduce_op = ReduceOp::sum reduces it, in a type "
                                          "that holds the sum");
     }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_place<Backend>("buffer " + std::to_string(i) + " of the model", buffers[i].device, communication);
+    detail::check_device<Backend>("buffer " + std::to_string(i) + " of the model", buffers[i].device, communication);
   }
 }
 

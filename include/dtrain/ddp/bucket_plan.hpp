@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/device.hpp"
-#include "dtrain/core/dtype.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

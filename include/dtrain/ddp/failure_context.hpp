@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a reducer needs to know of its job in order to fail together with it.
+/// Failure context: latch, rank and callback with which a reducer fails together with its job.
 
 #include <chrono>
 #include <functional>
@@ -19,10 +19,11 @@ struct FailureContext {
   std::string host;                     ///< this rank's, for causes
   std::chrono::nanoseconds timeout{};   ///< of one collective
   /// Called when a step is destroyed unfinished, with whether an exception is under way; it must not throw. The group
-  /// waits a moment for whoever catches that exception and knows its text. Without it the job is told at once.
+  /// waits a moment for the caller that catches that exception and knows its text. Without it the job is notified at
+  /// once.
   std::function<void(bool unwinding)> step_abandoned{};
 
-  /// Tells the job that this rank failed with `text`.
+  /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
 };
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <iterator>
 
-#include "dtrain/core/device.hpp"
-#include "dtrain/core/tensor_view.hpp"
+#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

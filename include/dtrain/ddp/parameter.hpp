@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "dtrain/core/tensor_view.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

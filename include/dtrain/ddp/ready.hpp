@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "dtrain/core/stream_handle.hpp"
-#include "dtrain/core/tensor_view.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
 class Ready {
  public:
-  /// What a step implements to be told.
+  /// Interface of a step that a Ready notifies.
   struct Sink {
     virtual void ready(std::size_t parameter) = 0;
     virtual void ready(std::size_t parameter, StreamHandle stream) = 0;

@@ -1,16 +1,16 @@
 #pragma once
 /// @file
-/// What a reducer may be asked for besides reducing.
+/// Options of a reducer.
 
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "dtrain/core/tensor_view.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/address_check.hpp"
-#include "dtrain/ddp/replanning.hpp"
-#include "dtrain/ddp/running_bucket.hpp"
+#include "dtrain/ddp/profile/running_bucket.hpp"
+#include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -22,7 +22,7 @@ struct ReducerOptions {
   std::size_t records = 1024;                ///< kept of the latest steps
   std::vector<TensorView> buffers{};         ///< that every rank gets rank 0's of, in each step
   std::shared_ptr<RunningBucket> running{};  ///< is kept up to date
-  Replanning replanning{};
+  BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};   ///< of the model, for AddressCheck
   std::optional<bool> check_addresses{};  ///< in every step, or not
 };

@@ -11,13 +11,13 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Made by `begin()`; a model's backward pass calls `ready` on it, then somebody calls `finish`. Destroyed without, the
-/// step is abandoned: the other ranks are told, since they wait for this one's gradients.
+/// Made by `begin()`; a model's backward pass calls `ready` on it, then `finish` is called. Destroyed without, the
+/// step is abandoned: the other ranks are notified, since they wait for this one's gradients.
 /// Threads: `ready` from any thread, concurrently for different i; everything else from the thread that owns it.
 /// Lifetime: what made it outlives it. A Ready made from it stays valid when the Step moves, until it is finished.
 class Step {
  public:
-  /// What a reducer implements to be driven.
+  /// Interface of a reducer that a Step drives.
   struct Target : Ready::Sink {
     virtual void finish() = 0;
     /// `unwinding`: an exception is on its way out of the scope that held the step; whoever catches it knows the text.
@@ -54,7 +54,7 @@ class Step {
   }
 
   /// For code that takes a Ready.
-  Ready announcer() { return Ready(target()); }
+  Ready ready() { return Ready(target()); }
 
   /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. On CUDA it does
   /// not block: later work of the streams that were given to `ready` comes after the reduction. All `ready` calls have
@@ -62,7 +62,7 @@ class Step {
   /// PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();
-    target_ = nullptr;  // a step that fails here has told the job itself
+    target_ = nullptr;  // a step that fails here has reported to the job itself
     finishing.finish();
   }
 

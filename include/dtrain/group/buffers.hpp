@@ -6,7 +6,7 @@
 #include <span>
 #include <type_traits>
 
-#include "dtrain/core/buffer_view.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -53,7 +53,7 @@ ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
 }
 
-/// @returns false, and says why to who reduces such values
+/// @returns false, after a static_assert with the reason
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
   static_assert(sizeof(Values) == 0,

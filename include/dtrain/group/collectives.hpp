@@ -5,12 +5,12 @@
 #include <span>
 #include <type_traits>
 
-#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
-#include "dtrain/group/passage.hpp"
+#include "dtrain/group/host_staging_buffer.hpp"
 #include "dtrain/group/work.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
@@ -45,11 +45,11 @@ class Collectives {
     return all_reduce(values, values, op, stream);
   }
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
-    if constexpr (Passage<Stream>::is_needed) {
+    if constexpr (HostStagingBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
-        self().circle_->passage().pass(
-            input, output, stream(), [&](BufferView piece) { all_reduce(piece, op, stream()); },
+        self().state_->host_staging_buffer().copy_through(
+            input, output, stream(), [&](BufferView chunk) { all_reduce(chunk, op, stream()); },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -65,7 +65,7 @@ class Collectives {
   const {
     static_assert(Element<Number>,
                   "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-                  "dtrain/core/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
+                  "dtrain/core/types/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
     if constexpr (Element<Number>) {
       all_reduce(std::span(&value, 1), op);
     }
@@ -80,11 +80,11 @@ class Collectives {
     return work(stream);
   }
   void broadcast(MovedWriteBuffer buffer, int root) const {
-    if constexpr (Passage<Stream>::is_needed) {
+    if constexpr (HostStagingBuffer<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
-        self().circle_->passage().pass(
-            buffer, buffer, stream(), [&](BufferView piece) { broadcast(piece, root, stream()); },
+        self().state_->host_staging_buffer().copy_through(
+            buffer, buffer, stream(), [&](BufferView chunk) { broadcast(chunk, root, stream()); },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -167,9 +167,9 @@ class Collectives {
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
 
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().circle_->live(); }
+  Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().circle_, stream}; }
+  Work work(Stream stream) const { return {self().state_, stream}; }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group

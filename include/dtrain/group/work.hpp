@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "dtrain/async/task.hpp"
+#include "dtrain/async/task/task.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/launcher_variables.hpp"
-#include "dtrain/identity/orte_uri.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
+#include "dtrain/identity/formats/orte_uri.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/identity/slurm_step.hpp"
 #include "dtrain/identity/sources/openmpi.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -43,16 +43,16 @@ inline constexpr std::array<JobNaming, 13> job_namings{{
 }};
 
 /// The launcher that started the ranks. RANK and WORLD_SIZE may only repeat what a Slurm step, Open MPI or PMI says.
-inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& who) {
-  if (who.launcher != "torch" || who.elastic) {
-    return who.launcher;
+inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& identity) {
+  if (identity.launcher != "torch" || identity.elastic) {
+    return identity.launcher;
   }
-  const Place own{who.rank, who.world_size};
+  const RankAndSize own{identity.rank, identity.world_size};
   const LauncherVariables& mpi = OpenMpiSource::names;
-  return slurm_step_place(variables) == own                         ? "slurm"
-         : stated_place(variables, mpi.rank, mpi.world_size) == own ? "openmpi"
-         : stated_place(variables, "PMI_RANK", "PMI_SIZE") == own   ? "pmi"
-                                                                    : std::string_view(who.launcher);
+  return slurm_step_rank_and_size(variables) == own                         ? "slurm"
+         : stated_rank_and_size(variables, mpi.rank, mpi.world_size) == own ? "openmpi"
+         : stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE") == own   ? "pmi"
+                                                                            : std::string_view(identity.launcher);
 }
 
 /// `variables` as "A.B=1.2"; nothing unless all are set.
@@ -112,20 +112,21 @@ inline std::optional<std::string> given_job_name(const Variables& variables) {
 }
 
 /// Fills in job, is_exact_job, one_starter and rank_variable. Pure.
-inline void name_job(const Variables& variables, ProcessIdentity& who) {
-  const std::string_view launcher = detail::starting_launcher(variables, who);
+inline void name_job(const Variables& variables, ProcessIdentity& identity) {
+  const std::string_view launcher = detail::starting_launcher(variables, identity);
   const auto* const naming = std::find_if(detail::job_namings.begin(), detail::job_namings.end(),
                                           [&](const detail::JobNaming& each) { return each.launcher == launcher; });
   if (naming != detail::job_namings.end()) {
-    who.rank_variable = naming->rank_variable;
-    who.one_starter = naming->one_starter || who.elastic;
+    identity.rank_variable = naming->rank_variable;
+    identity.one_starter = naming->one_starter || identity.elastic;
   }
   const std::optional<std::string> given = given_job_name(variables);
   const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
-  if (given || !who.elastic) {
-    who.job = launch ? launch : detail::allocation_name(variables, launcher);
+  if (given || !identity.elastic) {
+    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
   }
-  who.is_exact_job = launch || (who.elastic && who.job != "none");  // what torchrun calls a job that has no name
+  identity.is_exact_job =
+      launch || (identity.elastic && identity.job != "none");  // what torchrun calls a job that has no name
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

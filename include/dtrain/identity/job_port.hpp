@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/orte_uri.hpp"
+#include "dtrain/identity/formats/orte_uri.hpp"
 #include "dtrain/identity/process_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

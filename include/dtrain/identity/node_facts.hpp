@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/variables.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -19,7 +19,7 @@ struct NodeFlags {
   std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
 };
 
-/// Which node of its job a launcher is on, and where the launchers meet.
+/// Which node of its job a launcher is on, and where the launchers' store is.
 struct NodeIdentity {
   int node_rank = 0;
   int node_count = 1;

@@ -12,8 +12,8 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// Rank and count, flags first. Whole flags make the environment's place of no interest.
-inline NodeFacts place_of_node(const Environment& joined, const Variables& variables) {
+/// Rank and count, flags first. Where both flags are given, the environment is not asked.
+inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variables& variables) {
   const std::optional<int> rank = variables.integer("--node-rank");
   const std::optional<int> count = read_node_count(variables, "--nnodes");
   NodeFacts node;
@@ -32,8 +32,8 @@ inline NodeFacts place_of_node(const Environment& joined, const Variables& varia
   return node;
 }
 
-/// The address where launchers meet: given, else this node, else what the source found.
-inline void find_node_master(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
+/// The address of the launchers' store: given, else this node, else what the source found.
+inline void find_node_master_address(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
   const bool one_node = node.node_count == 1;
   std::optional<std::string> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
@@ -77,7 +77,7 @@ inline std::optional<std::string> read_nproc_per_node(const Variables& variables
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
   const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);
-  const NodeFacts facts = detail::place_of_node(joined, variables);
+  const NodeFacts facts = detail::rank_and_count_of_node(joined, variables);
   NodeIdentity node;
   node.node_rank = facts.node_rank;
   node.node_count = facts.node_count;
@@ -92,7 +92,7 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
                               "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
             "); set both (--node-rank, --nnodes), counting from 0");
   }
-  detail::find_node_master(variables, facts, node);
+  detail::find_node_master_address(variables, facts, node);
   node.nproc_per_node = detail::read_nproc_per_node(variables);
   return node;
 }

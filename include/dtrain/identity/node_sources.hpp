@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Where a per-node launcher's place can come from, in order: pairs that name nodes, then one launcher on each node
+/// Where a per-node launcher's node rank can come from, in order: pairs that name nodes, then one launcher on each node
 /// under mpirun or srun, then whatever describes a process, which is the node here.
 
 #include <array>
@@ -10,7 +10,7 @@
 
 #include "dtrain/identity/node_facts.hpp"
 #include "dtrain/identity/process_sources.hpp"
-#include "dtrain/identity/resolve.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -49,14 +49,14 @@ inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const
 }
 
 /// A process's identity taken for the node's.
-inline NodeFacts node_of(const ProcessIdentity& who) {
+inline NodeFacts node_of(const ProcessIdentity& identity) {
   NodeFacts node;
-  node.launcher = who.launcher;
-  node.node_rank = who.rank;
-  node.node_count = who.world_size;
-  node.master_addr = who.master_addr;
-  node.master_port = who.master_port;
-  node.master_is_guess = who.is_provisional("master_addr");
+  node.launcher = identity.launcher;
+  node.node_rank = identity.rank;
+  node.node_count = identity.world_size;
+  node.master_addr = identity.master_addr;
+  node.master_port = identity.master_port;
+  node.master_is_guess = identity.is_provisional("master_addr");
   return node;
 }
 
@@ -79,14 +79,14 @@ inline NodeFacts read_mpirun_node(const Variables& variables) {
 
 /// One task on each node, on all of them, or every launcher says that there are many.
 inline NodeFacts read_srun_node(const Variables& variables) {
-  const ProcessIdentity who = SlurmSource::read(variables, {});
+  const ProcessIdentity identity = SlurmSource::read(variables, {});
   const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
-  if (who.local_world_size.value_or(1) > 1 || (nodes && *nodes < who.world_size)) {
+  if (identity.local_world_size.value_or(1) > 1 || (nodes && *nodes < identity.world_size)) {
     refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
   }
-  NodeFacts node = node_of(who);
-  node.node_rank = who.node_rank.value_or(who.rank);
-  node.node_count = nodes.value_or(who.world_size);
+  NodeFacts node = node_of(identity);
+  node.node_rank = identity.node_rank.value_or(identity.rank);
+  node.node_count = nodes.value_or(identity.world_size);
   return node;
 }
 
@@ -115,7 +115,7 @@ inline void check_wanted_pair(const Variables& variables, const std::optional<st
 
 /// What names the number of nodes but not this one's rank.
 /// @throws IdentityError: no-rank, elastic-range
-inline void check_lonely_count(const Variables& variables) {
+inline void check_unpaired_count(const Variables& variables) {
   for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
@@ -130,7 +130,7 @@ inline void check_lonely_count(const Variables& variables) {
 
 }  // namespace detail
 
-/// This node's place by its environment; flags are not looked at, but for the master that they give.
+/// This node's rank and count by its environment; flags are not looked at, but for the master that they give.
 /// @throws IdentityError where the environment contradicts itself or says only half.
 inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
@@ -147,12 +147,12 @@ inline NodeFacts node_facts(const Environment& environment, const Variables& var
   Environment process = environment;
   process.erase("PET_NNODES");  // what describes a node is right here
   process.erase("PET_NPROC_PER_NODE");
-  const ProcessIdentity who = process_identity(process);
-  NodeFacts node = detail::node_of(who);
-  if (who.launcher != SingleSource::name) {
-    node.warnings = who.warnings;
+  const ProcessIdentity identity = process_identity(process);
+  NodeFacts node = detail::node_of(identity);
+  if (identity.launcher != SingleSource::name) {
+    node.warnings = identity.warnings;
   } else if (!wanted) {
-    detail::check_lonely_count(variables);
+    detail::check_unpaired_count(variables);
     node.warnings = detail::allocation_warnings(variables);
   }
   return node;

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/incomplete.hpp"
+#include "dtrain/identity/environment/check_complete.hpp"
 #include "dtrain/identity/sources/dtrain.hpp"
 #include "dtrain/identity/sources/flux.hpp"
 #include "dtrain/identity/sources/horovod.hpp"
@@ -25,20 +25,20 @@
 namespace DTRAIN_NAMESPACE::identity {
 
 /// A launcher's traces: its name, whether they give both rank and world size, and what they say.
-struct Source {
+struct IdentitySource {
   std::string_view name;
   bool (*present)(const Variables&);
   ProcessIdentity (*read)(const Variables&, Arguments);
 };
 
 template <class S>
-constexpr Source source_of() noexcept {
+constexpr IdentitySource source_of() noexcept {
   return {S::name, &S::present, &S::read};
 }
 
 /// The first that is present wins. What starts processes comes before what only describes a cluster: mpirun may run
 /// inside one. The last always is present.
-inline constexpr std::array<Source, 14> sources{
+inline constexpr std::array<IdentitySource, 14> sources{
     source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
     source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
     source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
@@ -57,18 +57,18 @@ namespace detail {
 
 inline std::string names_of_present(const Variables& variables) {
   std::string names;
-  for (const Source& source : sources) {
+  for (const IdentitySource& source : sources) {
     names += source.present(variables) ? std::string(source.name) + ", " : "";
   }
   return names;
 }
 
 /// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
-inline const Source& forced_source(const Variables& variables, const std::string& wanted) {
+inline const IdentitySource& forced_source(const Variables& variables, const std::string& wanted) {
   if (wanted == "none") {
     return sources.back();
   }
-  for (const Source& source : sources) {
+  for (const IdentitySource& source : sources) {
     if (source.name == wanted && source.present(variables)) {
       return source;
     }
@@ -76,39 +76,41 @@ inline const Source& forced_source(const Variables& variables, const std::string
   refuse_launcher(wanted, names_of_present(variables));
 }
 
-inline const Source& first_source(const Variables& variables) {
-  for (const Source& source : sources) {
+inline const IdentitySource& first_source(const Variables& variables) {
+  for (const IdentitySource& source : sources) {
     const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
     if (source.name != SingleSource::name && !yields && source.present(variables)) {
       return source;
     }
   }
-  check_incomplete(variables);
+  check_complete(variables);
   return sources.back();
 }
 
-/// Whether a launcher's variables, as far as they can be read, say the same as `who`.
-inline bool agrees(const Source& source, const Variables& variables, Arguments arguments, const ProcessIdentity& who) {
+/// Whether a launcher's variables, as far as they can be read, say the same as `identity`.
+inline bool agrees(const IdentitySource& source, const Variables& variables, Arguments arguments,
+                   const ProcessIdentity& identity) {
   try {
     const ProcessIdentity other = source.read(variables, arguments);
-    return other.rank == who.rank && other.world_size == who.world_size;
+    return other.rank == identity.rank && other.world_size == identity.world_size;
   } catch (const IdentityError&) {
     return false;
   }
 }
 
 /// Names what is set but was not followed, for the line that people read. Beside [dtrain] nothing is looked at.
-inline void note_ignored(const Source& chosen, const Variables& variables, Arguments arguments, ProcessIdentity& who) {
-  for (const Source& source : sources) {
+inline void note_ignored(const IdentitySource& chosen, const Variables& variables, Arguments arguments,
+                         ProcessIdentity& identity) {
+  for (const IdentitySource& source : sources) {
     if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
-        source.present(variables) && !agrees(source, variables, arguments, who)) {
+        source.present(variables) && !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
-      who.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
+      identity.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
     }
   }
   const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
   if (half) {
-    who.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+    identity.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
   }
 }
 

@@ -7,11 +7,11 @@
 #include <cstring>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/dtype.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/version.hpp"
-#include "dtrain/kernels/arithmetic.hpp"
+#include "dtrain/kernels/arithmetic/arithmetic.hpp"
+#include "dtrain/kernels/arithmetic/half_arithmetic.hpp"
 #include "dtrain/kernels/copy.hpp"
-#include "dtrain/kernels/half_arithmetic.hpp"
 #include "dtrain/kernels/vector.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {

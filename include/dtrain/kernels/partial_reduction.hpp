@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <span>
 
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/kernels/conversion.hpp"
 #include "dtrain/kernels/float_environment.hpp"
@@ -39,7 +39,7 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 class PartialReduction {
  public:
   /// What one rank has, or what was combined of several.
-  struct Source {
+  struct Operand {
     const std::byte* data;
     bool is_partial;
   };
@@ -66,14 +66,14 @@ class PartialReduction {
 
   /// Combines two or more sources, from the left, to a partial result, or where it is the `last` combination to the
   /// result. `target` is one of the sources, contributions where contributions_in() says, or disjoint from all.
-  void operator()(std::span<const Source> sources, std::byte* target, std::size_t count, bool last) const noexcept {
-    if (widens() || sources.size() > most_at_once) {
+  void operator()(std::span<const Operand> sources, std::byte* target, std::size_t count, bool last) const noexcept {
+    if (widens() || sources.size() > max_at_once) {
       combine_in_blocks(
           sources.size(), [&](std::size_t k) { return sources[k]; }, target, count, last);
       return;
     }
-    std::array<const std::byte*, most_at_once> data{};
-    std::array<double, most_at_once> weights{};
+    std::array<const std::byte*, max_at_once> data{};
+    std::array<double, max_at_once> weights{};
     for (std::size_t k = 0; k < sources.size(); ++k) {
       data[k] = sources[k].data;
       weights[k] = weight_of(sources[k]);
@@ -92,7 +92,7 @@ class PartialReduction {
     combine_in_blocks(
         contributions.size(),
         [&](std::size_t k) {
-          return Source{contributions[k], false};
+          return Operand{contributions[k], false};
         },
         target, count, true);
   }
@@ -123,7 +123,7 @@ class PartialReduction {
   }
 
  private:
-  static constexpr std::size_t most_at_once = 3;
+  static constexpr std::size_t max_at_once = 3;
   static constexpr std::size_t block = 512;  ///< elements, which lie in the cache while they are converted
 
   static double reciprocal_of(int ranks) noexcept {
@@ -131,7 +131,7 @@ class PartialReduction {
     return reciprocal(static_cast<std::size_t>(ranks));
   }
 
-  double weight_of(const Source& source) const noexcept { return source.is_partial ? 1 : weight_; }
+  double weight_of(const Operand& source) const noexcept { return source.is_partial ? 1 : weight_; }
 
   /// Block after block in type(): all of one is read before it is written, and what is written reaches no later one.
   template <class SourceAt>
@@ -143,7 +143,7 @@ class PartialReduction {
     const std::size_t target_width = size_bytes(last ? dtype_ : type_);
     for (std::size_t begin = 0; begin < count; begin += block) {
       const std::size_t length = std::min(block, count - begin);
-      const auto elements = [&](const Source& source, std::byte* memory) {
+      const auto elements = [&](const Operand& source, std::byte* memory) {
         const std::byte* const from = source.data + begin * size_bytes(source.is_partial ? type_ : dtype_);
         if (source.is_partial || !widens()) {
           return from;

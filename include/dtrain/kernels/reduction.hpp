@@ -7,17 +7,17 @@
 #include <cstring>
 #include <span>
 
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/version.hpp"
-#include "dtrain/kernels/arithmetic.hpp"
-#include "dtrain/kernels/avx2.hpp"
-#include "dtrain/kernels/avx512.hpp"
-#include "dtrain/kernels/baseline.hpp"
+#include "dtrain/kernels/arithmetic/arithmetic.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/float_environment.hpp"
-#include "dtrain/kernels/isa.hpp"
-#include "dtrain/kernels/work.hpp"
+#include "dtrain/kernels/instruction_sets/avx2.hpp"
+#include "dtrain/kernels/instruction_sets/avx512.hpp"
+#include "dtrain/kernels/instruction_sets/baseline.hpp"
+#include "dtrain/kernels/instruction_sets/isa.hpp"
+#include "dtrain/kernels/kernel_arguments.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -36,7 +36,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// flushed subnormals or another rounding, which are set to the default meanwhile.
 class Reduction {
  public:
-  static constexpr std::size_t max_sources = Work::most_sources;
+  static constexpr std::size_t max_sources = KernelArguments::max_sources;
 
   /// `dtype` is no float of 8 bits; `isa` is one that runs on this machine.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
@@ -90,40 +90,42 @@ class Reduction {
       return;
     }
     const DefaultFloatEnvironment environment;
-    const std::size_t whole = bytes - bytes % Work::granularity;
-    Work work{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, weights, key_};
+    const std::size_t whole = bytes - bytes % KernelArguments::granularity;
+    KernelArguments arguments{
+        sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, weights, key_};
     if (op_ == ReduceOp::average) {
-      work.divisor = divisor_ != 0 ? divisor_ : sources.size();
-      work.factor = reciprocal(work.divisor);
+      arguments.divisor = divisor_ != 0 ? divisor_ : sources.size();
+      arguments.factor = reciprocal(arguments.divisor);
     }
     if (whole > 0) {
-      kernel_(work);
+      kernel_(arguments);
     }
     if (whole < bytes) {
-      reduce_rest(kernel_, work, bytes - whole);
+      reduce_rest(kernel_, arguments, bytes - whole);
     }
   }
 
  private:
   /// What is behind the last whole multiple, padded with zeros: the same instructions on every element, and nothing of
   /// it compiled into every kernel. A function of its own, because its memory is needed only here.
-  __attribute__((noinline)) static void reduce_rest(Kernel kernel, Work work, std::size_t bytes) noexcept {
-    std::byte padded[max_sources][Work::granularity];
+  __attribute__((noinline)) static void reduce_rest(Kernel kernel, KernelArguments arguments,
+                                                    std::size_t bytes) noexcept {
+    std::byte padded[max_sources][KernelArguments::granularity];
     const std::byte* sources[max_sources];
-    for (std::size_t source = 0; source < work.source_count; ++source) {
-      std::memcpy(padded[source], work.sources[source] + work.bytes, bytes);
-      std::memset(padded[source] + bytes, 0, Work::granularity - bytes);
+    for (std::size_t source = 0; source < arguments.source_count; ++source) {
+      std::memcpy(padded[source], arguments.sources[source] + arguments.bytes, bytes);
+      std::memset(padded[source] + bytes, 0, KernelArguments::granularity - bytes);
       sources[source] = padded[source];
     }
-    const std::size_t begin = work.bytes;
-    std::byte* const* const targets = work.targets;
-    const std::size_t target_count = work.target_count;
+    const std::size_t begin = arguments.bytes;
+    std::byte* const* const targets = arguments.targets;
+    const std::size_t target_count = arguments.target_count;
     std::byte* const result = padded[0];
-    work.sources = sources;
-    work.targets = &result;
-    work.target_count = 1;
-    work.bytes = Work::granularity;
-    kernel(work);
+    arguments.sources = sources;
+    arguments.targets = &result;
+    arguments.target_count = 1;
+    arguments.bytes = KernelArguments::granularity;
+    kernel(arguments);
     for (std::size_t target = 0; target < target_count; ++target) {
       std::memcpy(targets[target] + begin, result, bytes);
     }

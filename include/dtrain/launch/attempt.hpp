@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/launch/spawn.hpp"
-#include "dtrain/launch/supervisor.hpp"
-#include "dtrain/launch/terminal_output.hpp"
-#include "dtrain/launch/worker_environment.hpp"
-#include "dtrain/launch/worker_program.hpp"
-#include "dtrain/launch/wrapped_worker.hpp"
+#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
+#include "dtrain/launch/output/terminal_output.hpp"
+#include "dtrain/launch/supervise/spawn.hpp"
+#include "dtrain/launch/supervise/supervisor.hpp"
+#include "dtrain/launch/supervise/wrapped_worker.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -31,9 +31,9 @@ struct AttemptServices {
   async::EventLoop& loop;
   async::AutoResetEvent& changed;
   const SignalReader& signals;
-  Forwarder& forwarder;
+  SignalForwarder& forwarder;
   TerminalOutput& output;
-  Coordination& job;
+  JobCoordinator& coordinator;
 };
 
 /// Threads: the loop's, which is the main thread of a process that has no other.
@@ -56,14 +56,14 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { services_.forwarder.forward_to(nullptr); }
 
-  /// Starts the workers, fewer where the job is told to end meanwhile. The loop runs between them: other launchers are
-  /// to hear from this one. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
+  /// Starts the workers, fewer where a signal ends the job meanwhile. The loop runs between them: other launchers are
+  /// to see this one alive. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
   async::Task<void> start() {
     const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
       throw errno_error("opening /dev/null for the workers' stdin");
     }
-    for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stops_asked() == 0; ++local_rank) {
+    for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stop_requests() == 0; ++local_rank) {
       start_worker(local_rank, nothing.get());
       co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
     }
@@ -71,18 +71,18 @@ class Attempt {
 
   /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
   /// @param liveness how long a worker may be stopped before it has joined
-  async::Task<NodeEnd> supervise(StopPlan stop_plan, std::chrono::nanoseconds liveness, std::string host) {
+  async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
     Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.output.error(),
-                          services_.job, std::move(stop_plan), liveness, std::move(host));
+                          services_.coordinator, std::move(schedule), liveness, std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
-    stops_before_end_ = services_.forwarder.stops_asked();
-    const Deadline deadline = Deadline::after(last_words);
-    while (!workers_.output_is_drained() && !deadline.passed() && !told_to_hurry()) {
+    stops_before_end_ = services_.forwarder.stop_requests();
+    const Deadline deadline = Deadline::after(drain_timeout);
+    while (!workers_.output_is_drained() && !deadline.passed() && !stop_requested_since_end()) {
       co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
     }
     NodeEnd end;
-    end.first = first_failure(supervisor.ends(), services_.job.first_cause());
+    end.first = first_failure(supervisor.ends(), services_.coordinator.first_cause());
     end.abandoned = supervisor.abandoned();
     for (const WorkerEnd& each : supervisor.ends()) {
       if (each.is_secondary()) {
@@ -96,13 +96,13 @@ class Attempt {
     co_return std::move(end);
   }
 
-  /// Whether SIGINT or SIGTERM has come since the last worker ended: nobody waits for the output any more.
-  bool told_to_hurry() const noexcept { return services_.forwarder.stops_asked() != stops_before_end_; }
+  /// Whether SIGINT or SIGTERM has come since the last worker ended: the output is not waited for any more.
+  bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
 
   /// Whether all that the workers have written is on its way to the console.
   bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
 
-  /// Stops carrying, and shows last lines that have no end.
+  /// Stops relaying, and shows last lines that have no end.
   void finish_output() {
     workers_.finish_output();
     error_.flush();
@@ -110,7 +110,7 @@ class Attempt {
 
  private:
   /// How long the last lines may take to come where the console does not keep up.
-  static constexpr std::chrono::milliseconds last_words{200};
+  static constexpr std::chrono::milliseconds drain_timeout{200};
 
   void start_worker(int local_rank, int nothing) {
     const int rank = plan_->first_rank + local_rank;
@@ -119,8 +119,9 @@ class Attempt {
     Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
     auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
     auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
-    auto pump =
-        local_rank == 0 ? std::make_unique<InputPump>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    auto stdin_forwarder = local_rank == 0
+                               ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
+                               : nullptr;
     const bool is_wrapped = program_->wraps(rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
@@ -135,22 +136,24 @@ class Attempt {
     request.standard_error = error.writer.get();
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
-    workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay), std::move(pump));
+    workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
+                 std::move(stdin_forwarder));
   }
 
-  std::unique_ptr<LineRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
-                                   const char* stream) {
+  std::unique_ptr<OutputRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
+                                     const char* stream) {
     LogFile log;
     if (log_directory_) {
       log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream,
-                    [this](const std::string& what) { say_lost(what); });
+                    [this](const std::string& what) { report_lost_log(what); });
     }
     const bool is_live = rank == plan_->first_rank;
-    return std::make_unique<LineRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log), folded);
+    return std::make_unique<OutputRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log),
+                                         folded);
   }
 
   /// Once: a disk that is full is so for all of them.
-  void say_lost(const std::string& what) {
+  void report_lost_log(const std::string& what) {
     if (!std::exchange(has_lost_log_, true)) {
       services_.output.error().line("dtrain: ", what +
                                                     "; the job goes on, and its output is shown here, but this file "

@@ -15,12 +15,12 @@ struct PerNode {
 
   static constexpr const char* name() noexcept { return "launch::PerNode"; }
 
-  /// In a worker, the Worker; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
+  /// In a worker, its RankProcess; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
   /// sentence on stderr where nothing could be started. To be main's first statement.
   /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
   /// @param backend counts the devices that --nproc-per-node=auto starts a worker for each of (else it is the cores),
   /// and says how many workers are too many
-  static Start start(int argc, char** argv, const BackendFacts& backend = {});
+  static StartResult start(int argc, char** argv, const BackendFacts& backend = {});
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -13,25 +13,25 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
-#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/identity/environment.hpp"
-#include "dtrain/launch/flags.hpp"
-#include "dtrain/launch/help.hpp"
-#include "dtrain/launch/job_options.hpp"
-#include "dtrain/launch/lost_output.hpp"
-#include "dtrain/launch/node_job.hpp"
-#include "dtrain/launch/own_process.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/help.hpp"
+#include "dtrain/launch/configuration/node_launcher_options.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
+#include "dtrain/launch/node_launcher.hpp"
+#include "dtrain/launch/output/lost_output.hpp"
 #include "dtrain/launch/per_node.hpp"
-#include "dtrain/launch/spawn.hpp"
-#include "dtrain/launch/worker.hpp"
-#include "dtrain/launch/worker_program.hpp"
-#include "dtrain/launch/wrapped_worker.hpp"
+#include "dtrain/launch/rank_process.hpp"
+#include "dtrain/launch/supervise/process_setup.hpp"
+#include "dtrain/launch/supervise/spawn.hpp"
+#include "dtrain/launch/supervise/wrapped_worker.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
-DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, const BackendFacts& backend) {
+DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFacts& backend) {
   try {
     const identity::Environment environment = identity::snapshot_environment();
     std::vector<std::string> arguments(argv, argv + argc);
@@ -39,30 +39,31 @@ DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, const BackendFacts& b
     const pid_t parent = ::getppid();
     const bool is_worker = launcher || is_worker_environment(environment, parent);
     if (launcher) {
-      tie_to_launcher(*launcher);
+      end_with_launcher(*launcher);
     } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
-      throw posix_error(error, "tying this worker to its launcher");  // again: capabilities of its file have undone it
+      throw posix_error(error,
+                        "making this worker end with its launcher");  // again: capabilities of its file have undone it
     }
     if (is_worker) {
       // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
-      return Start(worker_of_launcher(environment, std::move(arguments)));
+      return StartResult(rank_process_of_launcher(environment, std::move(arguments)));
     }
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
       if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
         const Error lost = errno_error("printing the launcher's flags on " + stream_name("stdout", STDOUT_FILENO));
         log(LogLevel::error, lost.what());
-        return Start(exit_code_exception);
+        return StartResult(exit_code_exception);
       }
-      return Start(0);
+      return StartResult(0);
     }
     if (flags.in_process) {
-      return Start(worker_alone(environment, std::move(flags.program)));
+      return StartResult(rank_process_alone(environment, std::move(flags.program)));
     }
     require_single_thread();
-    NodeJobOptions options = node_job_options(std::move(flags), without_outer_job(environment),
-                                              stream::host::cores_by_affinity(), backend.visible_devices);
+    NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
+                                                        stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
@@ -70,12 +71,12 @@ DTRAIN_DEFINED Start PerNode::start(int argc, char** argv, const BackendFacts& b
       options.program.wrapper.front() = wrapper_path(options.program.wrapper.front(), environment);
     }
     open_standard_descriptors();
-    adopt_orphans();
-    NodeJob job(std::move(options));
-    return Start(job.run());
+    become_subreaper();
+    NodeLauncher node_launcher(std::move(options));
+    return StartResult(node_launcher.run());
   } catch (...) {
     log(LogLevel::error, exception_text());
-    return Start(exit_code_usage);
+    return StartResult(exit_code_usage);
   }
 }
 

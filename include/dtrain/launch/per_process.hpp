@@ -4,9 +4,9 @@
 
 #include <exception>
 
-#include "dtrain/core/exit_codes.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/launch/worker.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/launch/rank_process.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -16,15 +16,15 @@ struct PerProcess {
 
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
-  /// A Worker, or exit code 2 with a sentence on stderr. Blocking: no.
-  static Start start(int argc, char** argv) {
+  /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
+  static StartResult start(int argc, char** argv) {
     try {
       JoinOptions options;
       options.arguments = std::vector<std::string>(argv, argv + argc);
-      return Start(worker_of(std::move(options)));
+      return StartResult(rank_process_of(std::move(options)));
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
-      return Start(exit_code_usage);
+      return StartResult(exit_code_usage);
     }
   }
 };

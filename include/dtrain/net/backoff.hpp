@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How a try that may succeed later is repeated.
+/// Backoff: how an attempt that may succeed later is repeated.
 
 #include <chrono>
 #include <functional>
@@ -10,12 +10,13 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// The pauses between tries, and who hears of those that failed.
+/// The pauses between attempts, and what is called when one fails.
 struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds one_try{5000};                   ///< for an address that does not answer at all
-  std::function<void(const std::string& why)> on_failure{};  ///< a try failed, and there will be another; a sentence
+  std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
+  std::function<void(const std::string& why)>
+      on_failure{};  ///< called when an attempt failed and another follows, with the reason
 };
 
 }  // namespace DTRAIN_NAMESPACE::net

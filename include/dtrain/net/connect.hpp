@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Connecting: one try to one address, and the patience that a rendezvous needs.
+/// Connecting: one attempt to one address, and attempts with back-off until a deadline.
 
 #include <algorithm>
 #include <chrono>
@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/seconds_text.hpp"
+#include "dtrain/core/duration_text.hpp"
 #include "dtrain/net/connection.hpp"
-#include "dtrain/net/resolve.hpp"
+#include "dtrain/net/resolve_host.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -21,22 +21,22 @@ struct ConnectResult {
   int error = 0;
 };
 
-/// One try. @throws Error (posix) if no socket can be made
-inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpoint, Deadline deadline) {
+/// One attempt. @throws Error (posix) if no socket can be made
+inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress address, Deadline deadline) {
   ConnectResult result;
-  Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!socket) {
     result.error = errno;
     if (result.error != EAFNOSUPPORT) {
-      throw posix_error(result.error, "making a socket to connect to " + to_string(endpoint));
+      throw posix_error(result.error, "making a socket to connect to " + to_string(address));
     }
     co_return std::move(result);
   }
-  result.error = ::connect(socket.get(), endpoint.data(), endpoint.size()) == 0 ? 0 : errno;
+  result.error = ::connect(socket.get(), address.data(), address.size()) == 0 ? 0 : errno;
   if (result.error == EINPROGRESS || result.error == EINTR) {
-    const async::Ready ready = co_await loop.writable(socket.get(), deadline);
+    const async::WakeReason ready = co_await loop.writable(socket.get(), deadline);
     socklen_t size = sizeof result.error;
-    if (ready == async::Ready::timed_out) {
+    if (ready == async::WakeReason::timed_out) {
       result.error = ETIMEDOUT;
     } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &result.error, &size) != 0) {
       result.error = errno;
@@ -56,7 +56,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, Endpoint endpo
 namespace detail {
 
 /// Reasons that the next moment may change: the server is not there yet, or the way to it.
-inline bool worth_retrying(int error) noexcept {
+inline bool is_retriable(int error) noexcept {
   switch (error) {
     case ECONNREFUSED:
     case ECONNRESET:
@@ -75,19 +75,19 @@ inline bool worth_retrying(int error) noexcept {
 
 }  // namespace detail
 
-/// One try of each address in turn. @param one_try how long each may take
-/// @returns the first connection, or of the reasons the one that tells most: "::1 is not there" says less about
+/// One attempt to each address in turn. @param attempt_timeout how long each may take
+/// @returns the first connection, or of the reasons the most specific one: "::1 is not there" is less specific about
 /// localhost than "127.0.0.1 refused"
-inline async::Task<ConnectResult> connect_to_one_of(async::EventLoop& loop, std::vector<Endpoint> endpoints,
-                                                    Deadline deadline, std::chrono::milliseconds one_try) {
+inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::vector<SocketAddress> addresses,
+                                                 Deadline deadline, std::chrono::milliseconds attempt_timeout) {
   int error = ETIMEDOUT;
-  for (const Endpoint& endpoint : endpoints) {
-    ConnectResult result = co_await connect(loop, endpoint, earlier(deadline, Deadline::after(one_try)));
+  for (const SocketAddress& address : addresses) {
+    ConnectResult result = co_await connect(loop, address, earlier(deadline, Deadline::after(attempt_timeout)));
     if (result.connection) {
       co_return std::move(result);
     }
-    const bool tells = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
-    error = tells || &endpoint == endpoints.data() ? result.error : error;
+    const bool is_specific = result.error != EADDRNOTAVAIL && result.error != EAFNOSUPPORT;
+    error = is_specific || &address == addresses.data() ? result.error : error;
   }
   co_return ConnectResult{std::nullopt, error};
 }
@@ -100,9 +100,9 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
-    async::Task<std::vector<Endpoint>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
-    std::vector<Endpoint> endpoints = co_await std::move(lookup);
-    async::Task<ConnectResult> attempt = connect_to_one_of(loop, std::move(endpoints), deadline, backoff.one_try);
+    async::Task<std::vector<SocketAddress>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
+    std::vector<SocketAddress> addresses = co_await std::move(lookup);
+    async::Task<ConnectResult> attempt = connect_to_any(loop, std::move(addresses), deadline, backoff.attempt_timeout);
     ConnectResult result = co_await std::move(attempt);
     if (result.connection) {
       co_return *std::move(result.connection);
@@ -110,9 +110,9 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     const Deadline::Clock::time_point now = Deadline::Clock::now();
     const Error error = posix_error(
         result.error,
-        "connecting to " + host + " port " + std::to_string(port) + ", tried for " + seconds_text(now - begin),
+        "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),
         "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-    if (!detail::worth_retrying(result.error) || now + delay >= deadline.instant()) {
+    if (!detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
       throw error;
     }
     if (backoff.on_failure) {

@@ -15,12 +15,12 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/async/event_loop.hpp"
+#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/net/address.hpp"
 #include "dtrain/net/descriptor.hpp"
 #include "dtrain/net/io_result.hpp"
+#include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -72,8 +72,8 @@ class Connection {
       if (result) {
         co_return *result;
       }
-      const async::Ready ready = co_await readable(deadline);
-      if (ready == async::Ready::timed_out) {
+      const async::WakeReason ready = co_await readable(deadline);
+      if (ready == async::WakeReason::timed_out) {
         co_return IoResult{IoStatus::timed_out, 0, 0};
       }
     }
@@ -91,8 +91,8 @@ class Connection {
         done += result->bytes;
         continue;
       }
-      const async::Ready ready = co_await loop_->writable(socket_.get(), deadline);
-      if (ready == async::Ready::timed_out) {
+      const async::WakeReason ready = co_await loop_->writable(socket_.get(), deadline);
+      if (ready == async::WakeReason::timed_out) {
         co_return IoResult{IoStatus::timed_out, done, 0};
       }
     }
@@ -118,8 +118,8 @@ class Connection {
   }
 
   /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
-  Endpoint peer() const noexcept { return endpoint(&::getpeername); }
-  Endpoint local() const noexcept { return endpoint(&::getsockname); }
+  SocketAddress peer() const noexcept { return address(&::getpeername); }
+  SocketAddress local() const noexcept { return address(&::getsockname); }
 
   /// The peer reads its end after what was written; reading goes on.
   void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
@@ -165,13 +165,15 @@ class Connection {
     }
   }
 
-  Endpoint endpoint(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
+  SocketAddress address(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
     sockaddr_storage storage{};
     socklen_t size = sizeof storage;
     if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
       return {};
     }
-    return Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size).value_or(Endpoint{}).unmapped();
+    return SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size)
+        .value_or(SocketAddress{})
+        .unmapped();
   }
 
   async::EventLoop* loop_;

@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/net/address.hpp"
 #include "dtrain/net/descriptor.hpp"
+#include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
 /// An address of this machine.
 struct InterfaceAddress {
   std::string interface;  ///< "eth0"
-  Endpoint endpoint;      ///< port 0
+  SocketAddress address;  ///< port 0
   bool is_up = true;
 };
 
@@ -39,19 +39,19 @@ inline std::vector<InterfaceAddress> interface_addresses() {
     if (each->ifa_addr == nullptr) {
       continue;
     }
-    if (const auto endpoint = Endpoint::from_system(each->ifa_addr, size)) {
-      all.push_back({each->ifa_name, endpoint->with_port(0), (each->ifa_flags & IFF_UP) != 0});
+    if (const auto address = SocketAddress::from_system(each->ifa_addr, size)) {
+      all.push_back({each->ifa_name, address->with_port(0), (each->ifa_flags & IFF_UP) != 0});
     }
   }
   return all;
 }
 
 /// Whether an address is one of an interface that is down: what listens there hears nobody.
-inline bool is_down(const Endpoint& address) {
+inline bool is_down(const SocketAddress& address) {
   try {
     const std::vector<InterfaceAddress> all = interface_addresses();
     return std::any_of(all.begin(), all.end(), [&](const InterfaceAddress& each) {
-      return each.endpoint == address.with_port(0) && !each.is_up;
+      return each.address == address.with_port(0) && !each.is_up;
     });
   } catch (const Error&) {
     return false;  // a system that does not list its interfaces
@@ -59,24 +59,24 @@ inline bool is_down(const Endpoint& address) {
 }
 
 /// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.
-inline std::optional<Endpoint> address_towards(const Endpoint& target) {
+inline std::optional<SocketAddress> address_towards(const SocketAddress& target) {
   const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage storage{};
   socklen_t size = sizeof storage;
-  const Endpoint port_given = target.with_port(9);  // of any; what a route is asked for must have one
+  const SocketAddress port_given = target.with_port(9);  // of any; what a route is asked for must have one
   if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
     return std::nullopt;
   }
-  const auto own = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+  const auto own = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
   return own ? std::optional(own->with_port(0)) : std::nullopt;
 }
 
 /// The address that this machine shows to others where nothing says which: the one of the route out, IPv4 before IPv6.
 /// Nothing is sent. Nothing where there is no such route.
-inline std::optional<Endpoint> address_of_default_route() {
+inline std::optional<SocketAddress> address_of_default_route() {
   for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // documentation's: nobody's (RFC 5737, RFC 3849)
-    const std::optional<Endpoint> own = address_towards(*Endpoint::from_numeric(outside, 0));
+    const std::optional<SocketAddress> own = address_towards(*SocketAddress::from_numeric(outside, 0));
     if (own && !own->is_loopback() && !own->is_any()) {
       return own;
     }

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/open_files.hpp"
+#include "dtrain/core/process/open_files.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/interfaces.hpp"
 
@@ -25,29 +25,29 @@ class Listener {
  public:
   /// Listens at an address of this machine; port 0 is one that the system chooses (see local()). SO_REUSEADDR is set.
   /// @throws Error (posix), whose sentence names the port and what to set
-  static Listener bind(async::EventLoop& loop, const Endpoint& endpoint, int backlog = default_backlog) {
-    return open(loop, endpoint, backlog, false);
+  static Listener bind(async::EventLoop& loop, const SocketAddress& address, int backlog = default_backlog) {
+    return open(loop, address, backlog, false);
   }
 
   /// Listens at every address, IPv4 and IPv6 on one socket; IPv4 alone on a machine without IPv6.
   static Listener bind_any(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
     try {
-      return open(loop, Endpoint::any_v6(port), backlog, true);
+      return open(loop, SocketAddress::any_v6(port), backlog, true);
     } catch (const Error& error) {
       if (!is_missing(error)) {
         throw;
       }
     }
-    return open(loop, Endpoint::any_v4(port), backlog, false);
+    return open(loop, SocketAddress::any_v4(port), backlog, false);
   }
 
   /// Listens at the loopback address: 127.0.0.1, or ::1 on a host that has only that.
   /// @throws Error (posix) as bind; where there is neither, the sentence says what brings them up
   static Listener bind_loopback(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
-    for (const Endpoint& endpoint : {Endpoint::loopback_v4(port), Endpoint::loopback_v6(port)}) {
+    for (const SocketAddress& address : {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)}) {
       try {
-        if (!is_down(endpoint)) {
-          return open(loop, endpoint, backlog, false);
+        if (!is_down(address)) {
+          return open(loop, address, backlog, false);
         }
       } catch (const Error& error) {
         if (!is_missing(error)) {
@@ -69,48 +69,48 @@ class Listener {
       if (socket) {
         co_return Connection(*loop_, std::move(socket));
       }
-      async::Ready ready = async::Ready::ready;
+      async::WakeReason ready = async::WakeReason::ready;
       if (error == EAGAIN || error == EWOULDBLOCK) {
         ready = co_await loop_->readable(socket_.get(), deadline);
       } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        say_exhausted(error);
+        warn_exhausted(error);
         co_await loop_->sleep_for(std::chrono::milliseconds(20));
-        ready = deadline.passed() ? async::Ready::timed_out : async::Ready::ready;
+        ready = deadline.passed() ? async::WakeReason::timed_out : async::WakeReason::ready;
       } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
         throw posix_error(error, "accepting a connection");
       }
-      if (ready == async::Ready::timed_out) {
+      if (ready == async::WakeReason::timed_out) {
         co_return std::nullopt;
       }
     }
   }
 
   /// Where it listens, with the port that the system chose.
-  Endpoint local() const noexcept { return local_; }
+  SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
   int descriptor() const noexcept { return socket_.get(); }
 
  private:
   static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
 
-  Listener(async::EventLoop& loop, Descriptor socket, const Endpoint& local)
+  Listener(async::EventLoop& loop, Descriptor socket, const SocketAddress& local)
       : loop_(&loop), socket_(std::move(socket)), local_(local) {}
 
-  static Listener open(async::EventLoop& loop, const Endpoint& endpoint, int backlog, bool dual_stack) {
+  static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
     const std::string doing =
         "listening at " +
-        (dual_stack ? "port " + std::to_string(endpoint.port()) + " of every address" : to_string(endpoint));
-    Descriptor socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+        (dual_stack ? "port " + std::to_string(address.port()) + " of every address" : to_string(address));
+    Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
     if (!socket) {
       throw errno_error(doing);
     }
     const int on = 1;
     const int v6_only = dual_stack ? 0 : 1;
     if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        (endpoint.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
+        (address.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
       throw errno_error(doing);
     }
-    if (::bind(socket.get(), endpoint.data(), endpoint.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
+    if (::bind(socket.get(), address.data(), address.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
       throw errno_error(doing, remedy(errno));
     }
     sockaddr_storage storage{};
@@ -118,12 +118,12 @@ class Listener {
     if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
       throw errno_error(doing);
     }
-    const auto local = Endpoint::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
-    return {loop, std::move(socket), local.value_or(endpoint)};
+    const auto local = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+    return {loop, std::move(socket), local.value_or(address)};
   }
 
-  void say_exhausted(int error) {
-    if (!std::exchange(has_said_exhausted_, true)) {
+  void warn_exhausted(int error) {
+    if (!std::exchange(has_warned_exhausted_, true)) {
       const std::string remedy = "those who connect wait; this process may have " +
                                  std::to_string(open_files_limit().value_or(0)) +
                                  " files open: raise that (ulimit -n), or close some";
@@ -148,8 +148,8 @@ class Listener {
 
   async::EventLoop* loop_;
   Descriptor socket_;
-  Endpoint local_;
-  bool has_said_exhausted_ = false;
+  SocketAddress local_;
+  bool has_warned_exhausted_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net

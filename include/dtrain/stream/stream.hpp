@@ -5,7 +5,7 @@
 #include <concepts>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/device.hpp"
+#include "dtrain/core/types/device.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::stream {
@@ -38,7 +38,7 @@ concept CanSignal = requires(E event) {
   { event.reset() } noexcept -> std::same_as<void>;
 };
 
-/// An event that the host completes and streams wait for. Whoever is to signal it does so on failure too: a stream
+/// An event that the host completes and streams wait for. The signaller signals it on failure too: a stream
 /// cannot be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;

@@ -14,17 +14,17 @@ struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }
 
   template <class B>
-  static constexpr bool works_on = backend::Backend<B>;
+  static constexpr bool supports_backend = backend::Backend<B>;
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(works_on<B>,
+    static_assert(supports_backend<B>,
                   "dtrain: topology::Flat needs a backend, such as backend::SharedMemory "
                   "(contract: dtrain/backend/backend.hpp)");
   }
 
   template <class B>
-  using Over = B;
+  using Rebind = B;
 };
 
 static_assert(Topology<Flat>);

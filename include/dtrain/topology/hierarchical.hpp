@@ -10,25 +10,26 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/message_passing/scratch.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
-#include "dtrain/topology/companion.hpp"
-#include "dtrain/topology/lane.hpp"
+#include "dtrain/topology/algorithm_communicator.hpp"
 #include "dtrain/topology/node_layout.hpp"
-#include "dtrain/topology/parts.hpp"
-#include "dtrain/topology/routed.hpp"
+#include "dtrain/topology/parallel_runner.hpp"
+#include "dtrain/topology/partition.hpp"
+#include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/topology.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Reduce-scatter in the node, all-reduce of each rank's part with the ranks of its place in the other nodes,
+/// Reduce-scatter in the node, all-reduce of each rank's block with those of the same local rank in other nodes,
 /// all-gather in the node: all ranks of a node use its link at once. `B` joins nodes, `Intra` the ranks of one.
 ///
-/// A large buffer goes in segments: while one is on its way between the nodes, they share out the one before it and
-/// reduce the one behind it.
+/// A large buffer is cut into segments, which are pipelined: while segment k crosses nodes, segment k-1 is all-gathered
+/// and k+1 reduce-scattered inside the nodes.
 ///
-/// Nodes need not be alike. The parts are as many as the smallest node has ranks, its lanes; a larger node reduces the
-/// whole on each of its ranks, and each of its first ranks, which have lanes, gives the node its part of the result.
+/// Nodes need not be alike. The blocks, and cross-node groups, are as many as the smallest node has ranks; a larger
+/// node reduces the whole on each of its ranks; its first ranks, which have cross-node groups, broadcast their blocks
+/// in the node.
 ///
 /// An average of floats is that of the nodes' averages. Where nodes are not alike, and where partial results are wider
 /// than elements (see kernels::PartialReduction), each rank first copies its contribution to one.
@@ -48,10 +49,10 @@ class HierarchicalReduction {
       : accumulate_(context.accumulate),
         layout_(exchange_node_layout(context, deadline)),
         node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
-    if (layout_.nodes > 1 && layout_.has_lane()) {
+    if (layout_.nodes > 1 && layout_.has_cross_node_group()) {
       across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
       if (layout_.ranks > layout_.nodes) {
-        companion_.emplace();
+        runner_.emplace();
       }
     }
   }
@@ -84,40 +85,41 @@ class HierarchicalReduction {
   }
 
  private:
-  /// Equal parts for all lanes; the last lane's is longer by the elements that are left over.
-  Part blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
-  Part rest(const BufferView& whole) const noexcept {
-    const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.lanes);
+  /// Equal blocks for all cross-node groups; the last group's is longer by the elements that are left over.
+  BufferRange blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
+  BufferRange rest(const BufferView& whole) const noexcept {
+    const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.cross_node_groups);
     return {whole.count - left_over, left_over};
   }
-  Part block(const BufferView& whole, int lane) const noexcept {
-    return part_of(blocks(whole).count, layout_.lanes, lane);
+  BufferRange block(const BufferView& whole, int group) const noexcept {
+    return block_of(blocks(whole).count, layout_.cross_node_groups, group);
   }
-  Part part(const BufferView& whole, int lane) const noexcept {
-    Part own = block(whole, lane);
-    own.count += lane + 1 == layout_.lanes ? rest(whole).count : 0;
+  BufferRange owned_range(const BufferView& whole, int group) const noexcept {
+    BufferRange own = block(whole, group);
+    own.count += group + 1 == layout_.cross_node_groups ? rest(whole).count : 0;
     return own;
   }
 
-  /// Long enough that what a reduction across nodes costs beside its bytes does not count.
-  static constexpr std::size_t lane_segment_bytes = std::size_t{8} << 20;
+  /// Long enough that the fixed cost of a reduction across nodes does not count.
+  static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
   /// Whether every node has as many ranks as each other.
-  bool alike() const noexcept { return layout_.ranks == layout_.lanes * layout_.nodes; }
+  bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
 
   bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
-    const bool of_averages = averages && kernels::is_float(output.dtype) && alike() && !reduction.widens();
+    const bool of_averages = averages && kernels::is_float(output.dtype) && is_uniform() && !reduction.widens();
     const bool apart = reduction.widens();
-    const bool scaled = apart || (averages && kernels::is_float(output.dtype) && !alike());
+    const bool scaled = apart || (averages && kernels::is_float(output.dtype) && !is_uniform());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
-    const std::size_t length = lane_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.lanes);
-    const std::size_t segments = std::max<std::size_t>(1, pieces_in(output.count, length));
+    const std::size_t length =
+        group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
+    const std::size_t segments = std::max<std::size_t>(1, chunks_in(output.count, length));
     const std::size_t room = apart ? std::min(output.count, length) * size_bytes(type) : 0;
     std::byte* const memory = partials_.at_least(2 * room);
-    const auto segment = [&](std::size_t index) { return piece_of({0, output.count}, length, index); };
+    const auto segment = [&](std::size_t index) { return chunk_of({0, output.count}, length, index); };
     const auto partials = [&](std::size_t index) {
       return apart ? BufferView{memory + index % 2 * room, segment(index).count, type, {}}
                    : view_of(output, segment(index));
@@ -138,13 +140,12 @@ class HierarchicalReduction {
         return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
       };
       const auto inside = [&] {
-        return (index == 0 || share_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
+        return (index == 0 || all_gather_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
       };
-      serves = segments > 1 && companion_
-                   ? companion_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
-                   : across() && inside();
+      serves = segments > 1 && runner_ ? runner_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
+                                       : across() && inside();
     }
-    return serves && share_in_node(view_of(output, segment(segments - 1)));
+    return serves && all_gather_in_node(view_of(output, segment(segments - 1)));
   }
 
   bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
@@ -152,8 +153,8 @@ class HierarchicalReduction {
       copy(input, output);
       return true;
     }
-    const Part scattered = layout_.is_even() ? blocks(output) : Part{};
-    const Part reduced = layout_.is_even() ? rest(output) : Part{0, output.count};
+    const BufferRange scattered = layout_.is_even() ? blocks(output) : BufferRange{};
+    const BufferRange reduced = layout_.is_even() ? rest(output) : BufferRange{0, output.count};
     return node_.step([&](auto& node, auto stream) {
       if (scattered.count != 0) {
         node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
@@ -164,21 +165,21 @@ class HierarchicalReduction {
     });
   }
 
-  /// Makes the node's partial results of this rank's part the result.
+  /// Reduces the node's partial results of this rank's range across nodes.
   bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
                      ReduceOp op) {
-    const BufferView own = across_ ? view_of(partials, part(partials, layout_.local_rank)) : BufferView{};
+    const BufferView own = across_ ? view_of(partials, owned_range(partials, layout_.local_rank)) : BufferView{};
     if (own.count == 0) {
       return true;
     }
     const bool serves = across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, op, stream); });
     if (serves) {
-      reduction.end(own.data, view_of(output, part(output, layout_.local_rank)).data, own.count);
+      reduction.end(own.data, view_of(output, owned_range(output, layout_.local_rank)).data, own.count);
     }
     return serves;
   }
 
-  bool share_in_node(const BufferView& output) {
+  bool all_gather_in_node(const BufferView& output) {
     if (layout_.local_size == 1) {
       return true;
     }
@@ -186,10 +187,12 @@ class HierarchicalReduction {
       if (layout_.is_even() && blocks(output).count != 0) {
         node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
       }
-      for (int lane = 0; lane < layout_.lanes; ++lane) {
-        const Part shared = !layout_.is_even() ? part(output, lane) : lane + 1 == layout_.lanes ? rest(output) : Part{};
+      for (int group = 0; group < layout_.cross_node_groups; ++group) {
+        const BufferRange shared = !layout_.is_even()                       ? owned_range(output, group)
+                                   : group + 1 == layout_.cross_node_groups ? rest(output)
+                                                                            : BufferRange{};
         if (shared.count != 0) {
-          node.broadcast(view_of(output, shared), lane, stream);
+          node.broadcast(view_of(output, shared), group, stream);
         }
       }
     });
@@ -198,9 +201,9 @@ class HierarchicalReduction {
   Accumulate accumulate_;
   NodeLayout layout_;
   backend::message_passing::Scratch partials_;  ///< of two segments, where they do not lie in the output
-  Lane<typename Intra::Communicator> node_;
-  std::optional<Lane<typename B::Communicator>> across_;
-  std::optional<Companion> companion_;  ///< of a rank that has work inside and across; goes first
+  SubChannel<typename Intra::Communicator> node_;
+  std::optional<SubChannel<typename B::Communicator>> across_;
+  std::optional<ParallelRunner> runner_;  ///< of a rank that has work inside and across; destroyed first
 };
 
 /// A backend that can be used inside the nodes of one on host streams.
@@ -217,7 +220,7 @@ struct Hierarchical {
   using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
 
   template <class B>
-  static constexpr bool works_on = backend::OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
+  static constexpr bool supports_backend = backend::OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
 
   template <class B>
   static constexpr void require() noexcept {
@@ -230,7 +233,7 @@ struct Hierarchical {
   }
 
   template <class B>
-  using Over = RoutedBackend<B, HierarchicalReduction<B, Intra<B>>>;
+  using Rebind = AlgorithmBackend<B, HierarchicalReduction<B, Intra<B>>>;
 };
 
 static_assert(Topology<Hierarchical<>>);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which ranks of a group share a node, and which of them meet across nodes.
+/// Node layout: the ranks of each node, and the groups of ranks across nodes.
 
 #include <algorithm>
 #include <cstddef>
@@ -8,26 +8,26 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/split.hpp"
+#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
 /// One rank's view. Nodes are numbered in the order of their first ranks in the group, and the ranks of a node in the
-/// order of the group's: for groups that were split off, too. As many lanes lead across nodes as the smallest node has
-/// ranks, one for each of a node's first ranks; further ranks take part inside their node only.
+/// order of the group's: for groups that were split off, too. There are as many cross-node groups as the smallest node
+/// has ranks, one for each of a node's first ranks; further ranks take part inside their node only.
 struct NodeLayout {
   int node = 0;
   int nodes = 1;
   int local_rank = 0;
   int local_size = 1;
-  int lanes = 1;
+  int cross_node_groups = 1;
   int ranks = 1;
-  std::vector<int> node_members{};  ///< the group's ranks in this node, in their order
-  std::vector<int> lane_members{};  ///< of each node the rank at this one's place, where the place has a lane
+  std::vector<int> node_members{};        ///< the group's ranks in this node, in their order
+  std::vector<int> cross_node_members{};  ///< one rank of each node: that of this local rank
 
-  bool has_lane() const noexcept { return local_rank < lanes; }
-  bool is_even() const noexcept { return local_size == lanes; }  ///< of this node
+  bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
+  bool is_even() const noexcept { return local_size == cross_node_groups; }  ///< of this node
 };
 
 /// `node_of[rank]`: any number that the ranks of a node, and no others, have in common.
@@ -52,13 +52,13 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   layout.nodes = static_cast<int>(order.size());
   layout.node_members = members[static_cast<std::size_t>(layout.node)];
   layout.local_size = static_cast<int>(layout.node_members.size());
-  layout.lanes = layout.local_size;
+  layout.cross_node_groups = layout.local_size;
   for (const std::vector<int>& node : members) {
-    layout.lanes = std::min(layout.lanes, static_cast<int>(node.size()));
+    layout.cross_node_groups = std::min(layout.cross_node_groups, static_cast<int>(node.size()));
   }
-  if (layout.has_lane()) {
+  if (layout.has_cross_node_group()) {
     for (const std::vector<int>& node : members) {
-      layout.lane_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
+      layout.cross_node_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
     }
   }
   return layout;
@@ -68,8 +68,8 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
 /// @throws Error (timeout), JobFailed
 inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
   std::vector<int> node_of;
-  for (const backend::SplitChoice& each :
-       backend::gather_choices(context, context.name + "/nodes", {context.members.node_rank, 0}, deadline)) {
+  for (const backend::ColorAndKey& each :
+       backend::gather_colors_and_keys(context, context.name + "/nodes", {context.members.node_rank, 0}, deadline)) {
     node_of.push_back(each.color);
   }
   return node_layout(node_of, context.members.rank);
@@ -85,11 +85,11 @@ inline backend::ChannelContext inside_node(const backend::ChannelContext& contex
   return made;
 }
 
-/// The ranks of all nodes that have this one's place in theirs. @pre the layout has a lane for it
+/// The ranks of all nodes that have this local rank. @pre the layout has a cross-node group for it
 inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
-  made.name += "/lane-" + std::to_string(layout.local_rank);
-  made.members = context.members.in_part_of(layout.lane_members);
+  made.name += "/across-" + std::to_string(layout.local_rank);
+  made.members = context.members.in_part_of(layout.cross_node_members);
   return made;
 }
 

@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
-#include "dtrain/topology/lane.hpp"
-#include "dtrain/topology/parts.hpp"
-#include "dtrain/topology/routed.hpp"
+#include "dtrain/topology/algorithm_communicator.hpp"
+#include "dtrain/topology/dual_channel.hpp"
+#include "dtrain/topology/partition.hpp"
+#include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/topology.hpp"
-#include "dtrain/topology/two_lanes.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -32,60 +32,64 @@ class RingReduction {
 
   /// Collective, blocking.
   RingReduction(const backend::ChannelContext& context, Deadline deadline)
-      : accumulate_(context.accumulate), memory_(new std::byte[4 * piece_bytes]), lanes_(context, "ring", deadline) {}
+      : accumulate_(context.accumulate),
+        memory_(new std::byte[4 * chunk_bytes]),
+        channels_(context, "ring", deadline) {}
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lanes_.size() == 1) {
+    if (channels_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), accumulate_);
-    const std::size_t length = piece_bytes / size_bytes(reduction.type());
-    const std::size_t pieces = pieces_in(part_of(output.count, lanes_.size(), 0).count, length);
-    return lanes_.run(pieces, [&](Lane& lane, PieceRun run) {
-      bool serves = true;
-      for (std::size_t piece = run.first; serves && piece < pieces; piece += run.stride) {
-        const auto of_part = [&](int back) { return piece_of(part(output, back), length, piece); };
-        serves = reduce(lane, memory_.get() + 2 * run.first * piece_bytes, input, output, reduction, of_part) &&
-                 gather(lane, output, of_part);
+    const kernels::PartialReduction reduction(output.dtype, op, channels_.size(), accumulate_);
+    const std::size_t length = chunk_bytes / size_bytes(reduction.type());
+    const std::size_t chunks = chunks_in(block_of(output.count, channels_.size(), 0).count, length);
+    return channels_.run(chunks, [&](SubChannel& channel, ChunkRun run) {
+      bool works = true;
+      for (std::size_t chunk = run.first; works && chunk < chunks; chunk += run.stride) {
+        const auto chunk_of_block = [&](int back) { return chunk_of(block(output, back), length, chunk); };
+        works =
+            reduce(channel, memory_.get() + 2 * run.first * chunk_bytes, input, output, reduction, chunk_of_block) &&
+            gather(channel, output, chunk_of_block);
       }
-      return serves;
+      return works;
     });
   }
 
-  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
-  std::optional<Cause> failure() const { return lanes_.failure(); }
+  void abort(const Cause& cause) noexcept { channels_.abort(cause); }
+  std::optional<Cause> failure() const { return channels_.failure(); }
 
  private:
-  using Lane = typename TwoLanes<B>::Lane;
+  using SubChannel = typename DualChannel<B>::SubChannel;
 
-  int next() const noexcept { return (lanes_.rank() + 1) % lanes_.size(); }
-  int previous() const noexcept { return (lanes_.rank() + lanes_.size() - 1) % lanes_.size(); }
+  int next() const noexcept { return (channels_.rank() + 1) % channels_.size(); }
+  int previous() const noexcept { return (channels_.rank() + channels_.size() - 1) % channels_.size(); }
 
-  /// The part that is `back` ranks behind this one's own.
-  Part part(const BufferView& whole, int back) const noexcept {
-    return part_of(whole.count, lanes_.size(), (lanes_.rank() + 2 * lanes_.size() - back) % lanes_.size());
+  /// The block that is `back` ranks behind this one's own.
+  BufferRange block(const BufferView& whole, int back) const noexcept {
+    return block_of(whole.count, channels_.size(), (channels_.rank() + 2 * channels_.size() - back) % channels_.size());
   }
 
-  /// A partial result goes to the next rank, and one of another part, which comes, takes this rank's elements in.
-  template <class OfPart>
-  bool reduce(Lane& lane, std::byte* memory, const ConstBufferView& input, const BufferView& output,
-              const kernels::PartialReduction& reduction, OfPart of_part) {
+  /// A partial result goes to the next rank, and this rank reduces its elements into the one of another block that
+  /// comes.
+  template <class ChunkOfBlock>
+  bool reduce(SubChannel& channel, std::byte* memory, const ConstBufferView& input, const BufferView& output,
+              const kernels::PartialReduction& reduction, ChunkOfBlock chunk_of_block) {
     std::byte* sending = memory;
-    std::byte* receiving = memory + piece_bytes;
-    for (int step = 0; step + 1 < lanes_.size(); ++step) {
+    std::byte* receiving = memory + chunk_bytes;
+    for (int step = 0; step + 1 < channels_.size(); ++step) {
       const bool begins = step == 0;
-      const bool ends = step + 2 == lanes_.size();
-      const Part sent = of_part(step);
-      const Part taken = of_part(step + 1);
+      const bool ends = step + 2 == channels_.size();
+      const BufferRange sent = chunk_of_block(step);
+      const BufferRange taken = chunk_of_block(step + 1);
       const ConstBufferView partial{sending, sent.count, reduction.type()};
       const BufferView received =
           begins ? BufferView{reduction.contributions_in(receiving, taken.count), taken.count, output.dtype, {}}
                  : BufferView{receiving, taken.count, reduction.type(), {}};
-      if (!lane.exchange(begins ? view_of(input, sent) : partial, next(), received, previous())) {
+      if (!channel.exchange(begins ? view_of(input, sent) : partial, next(), received, previous())) {
         return false;
       }
-      const std::array<kernels::PartialReduction::Source, 2> sources{
+      const std::array<kernels::PartialReduction::Operand, 2> sources{
           {{received.data, !begins}, {view_of(input, taken).data, false}}};
       reduction(sources, ends ? view_of(output, taken).data : receiving, taken.count, ends);
       std::swap(sending, receiving);
@@ -93,11 +97,12 @@ class RingReduction {
     return true;
   }
 
-  /// A part that is done goes on.
-  template <class OfPart>
-  bool gather(Lane& lane, const BufferView& output, OfPart of_part) {
-    for (int step = 0; step + 1 < lanes_.size(); ++step) {
-      if (!lane.exchange(view_of(output, of_part(step - 1)), next(), view_of(output, of_part(step)), previous())) {
+  /// A reduced block is sent on.
+  template <class ChunkOfBlock>
+  bool gather(SubChannel& channel, const BufferView& output, ChunkOfBlock chunk_of_block) {
+    for (int step = 0; step + 1 < channels_.size(); ++step) {
+      if (!channel.exchange(view_of(output, chunk_of_block(step - 1)), next(), view_of(output, chunk_of_block(step)),
+                            previous())) {
         return false;
       }
     }
@@ -105,8 +110,8 @@ class RingReduction {
   }
 
   Accumulate accumulate_;
-  std::unique_ptr<std::byte[]> memory_;  ///< for each lane a piece that is sent and one that is received
-  TwoLanes<B> lanes_;
+  std::unique_ptr<std::byte[]> memory_;  ///< for each channel a chunk that is sent and one that is received
+  DualChannel<B> channels_;
 };
 
 /// Names RingReduction in a policy.
@@ -114,17 +119,17 @@ struct Ring {
   static constexpr std::string_view name() noexcept { return "Ring"; }
 
   template <class B>
-  static constexpr bool works_on = CarriesMessages<B>;
+  static constexpr bool supports_backend = HasPointToPoint<B>;
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(works_on<B>,
+    static_assert(supports_backend<B>,
                   "dtrain: topology::Ring needs a backend with send and recv on host streams "
                   "(CanSendRecv in dtrain/backend/communicator.hpp)");
   }
 
   template <class B>
-  using Over = RoutedBackend<B, RingReduction<B>>;
+  using Rebind = AlgorithmBackend<B, RingReduction<B>>;
 };
 
 static_assert(Topology<Ring>);

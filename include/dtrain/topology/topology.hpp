@@ -1,21 +1,22 @@
 #pragma once
 /// @file
-/// The concept Topology: the paths that a reduction takes, laid over a backend.
+/// The concept Topology: the algorithm of a reduction over a backend's channels.
 
 #include <concepts>
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
 
-/// A topology makes a backend of a backend: `T::Over<B>` opens channels whose all_reduce takes the topology's paths
-/// over channels of B, and whose other operations are B's. What it needs of B it says twice: `works_on<B>` for
-/// concepts, and `require<B>()`, a static_assert with a literal sentence ("dtrain: topology::Ring needs a backend with
-/// ..."), for whoever puts a policy together. It has no state: everything lives in the communicators.
+/// A topology makes a backend of a backend: `T::Rebind<B>` opens channels whose all_reduce takes the topology's paths
+/// over channels of B, and whose other operations are B's. Its requirements on B are stated twice:
+/// `supports_backend<B>` for concepts, and `require<B>()`, a static_assert with a literal sentence ("dtrain:
+/// topology::Ring needs a backend with
+/// ..."), for the author of a policy. It has no state: all state is in the communicators.
 namespace DTRAIN_NAMESPACE::topology {
 
 namespace detail {
-template <template <class> class Over>
-struct TakesBackend;
+template <template <class> class Rebind>
+struct RebindTemplate;
 }  // namespace detail
 
 // clang-format 14 tears requires-expressions apart.
@@ -23,40 +24,40 @@ struct TakesBackend;
 
 /// A name for messages and summaries.
 template <class T>
-concept HasName = requires {
+concept HasTopologyName = requires {
   { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
-/// `works_on<B>`: whether backend B has what it needs, false for what is no backend.
+/// `supports_backend<B>`: whether backend B has what it needs, false for what is no backend.
 template <class T>
-concept SaysWhatItNeeds = requires {
-  { T::template works_on<void> } -> std::convertible_to<bool>;
+concept HasRequirements = requires {
+  { T::template supports_backend<void> } -> std::convertible_to<bool>;
 };
 
-/// `Over<B>`: a type for every B, a Backend where it works on B.
+/// `Rebind<B>`: a type for every B, a Backend where it supports B.
 template <class T>
-concept LiesOverBackends = requires { typename detail::TakesBackend<T::template Over>; };
+concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
 template <class T>
-concept Topology = HasName<T> && SaysWhatItNeeds<T> && LiesOverBackends<T>;
+concept Topology = HasTopologyName<T> && HasRequirements<T> && HasRebind<T>;
 
 /// T can be used with backend B.
 template <class T, class B>
-concept WorksOn = Topology<T> && backend::Backend<B> && T::template works_on<B> &&
-                  backend::Backend<typename T::template Over<B>> && requires { T::template require<B>(); };
+concept SupportsBackend = Topology<T> && backend::Backend<B> && T::template supports_backend<B> &&
+                  backend::Backend<typename T::template Rebind<B>> && requires { T::template require<B>(); };
 // clang-format on
 
-/// A backend that only brings memory to another one, its carrier: the paths are laid over that.
+/// A backend that only copies memory for another one, its inner backend: topologies are applied to that.
 template <class B>
-concept HasCarrier = requires {
-  typename B::template Over<typename B::Carrier>;
+concept HasInnerBackend = requires {
+  typename B::template Rebind<typename B::InnerBackend>;
 };
 
-/// Does not compile where B, or what carries it, lacks what T needs: see Topology.
+/// Does not compile where B, or its inner backend, lacks an ability that T needs: see Topology.
 template <Topology T, class B>
 constexpr void require() noexcept {
-  if constexpr (HasCarrier<B>) {
-    T::template require<typename B::Carrier>();
+  if constexpr (HasInnerBackend<B>) {
+    T::template require<typename B::InnerBackend>();
   } else {
     T::template require<B>();
   }
@@ -64,18 +65,18 @@ constexpr void require() noexcept {
 
 namespace detail {
 
-/// Where the two do not fit, require() has said so in one sentence, and nothing is to be said about the rest.
+/// Where the two do not fit, require() has reported it in one sentence, and no other error is to follow.
 template <class T, class B>
 struct Channels {
   using Type = B;
 };
 template <Topology T, class B>
-requires(!HasCarrier<B> && T::template works_on<B>) struct Channels<T, B> {
-  using Type = typename T::template Over<B>;
+requires(!HasInnerBackend<B> && T::template supports_backend<B>) struct Channels<T, B> {
+  using Type = typename T::template Rebind<B>;
 };
-template <Topology T, HasCarrier B>
-requires(T::template works_on<typename B::Carrier>) struct Channels<T, B> {
-  using Type = typename B::template Over<typename T::template Over<typename B::Carrier>>;
+template <Topology T, HasInnerBackend B>
+requires(T::template supports_backend<typename B::InnerBackend>) struct Channels<T, B> {
+  using Type = typename B::template Rebind<typename T::template Rebind<typename B::InnerBackend>>;
 };
 
 }  // namespace detail

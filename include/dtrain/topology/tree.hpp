@@ -10,17 +10,17 @@
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
-#include "dtrain/topology/lane.hpp"
-#include "dtrain/topology/parts.hpp"
-#include "dtrain/topology/routed.hpp"
+#include "dtrain/topology/algorithm_communicator.hpp"
+#include "dtrain/topology/dual_channel.hpp"
+#include "dtrain/topology/partition.hpp"
+#include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/topology.hpp"
-#include "dtrain/topology/two_lanes.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Rank r's parent is (r - 1) / 2; pieces follow each other through the tree. About 2 log2(n) steps, so it is for small
+/// Rank r's parent is (r - 1) / 2; chunks are pipelined through the tree. About 2 log2(n) steps, so it is for small
 /// buffers on many ranks. One tree and not the two of Sanders, Speck and Traeff ("Two-tree algorithms for full
 /// bandwidth broadcast, reduction and scan", 2009), which balance the links: where these are the limit, Ring sends
 /// less.
@@ -33,65 +33,65 @@ class TreeReduction {
 
   /// Collective, blocking.
   TreeReduction(const backend::ChannelContext& context, Deadline deadline)
-      : accumulate_(context.accumulate), lanes_(context, "tree", deadline) {
-    if (left() != nobody) {
-      memory_.reset(new std::byte[6 * piece_bytes]);
+      : accumulate_(context.accumulate), channels_(context, "tree", deadline) {
+    if (left() != no_rank) {
+      memory_.reset(new std::byte[6 * chunk_bytes]);
     }
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (lanes_.size() == 1) {
+    if (channels_.size() == 1) {
       copy(input, output);
       return true;
     }
-    const kernels::PartialReduction reduction(output.dtype, op, lanes_.size(), accumulate_);
-    const std::size_t length = piece_bytes / size_bytes(reduction.type());
-    return lanes_.run(pieces_in(output.count, length), [&](Lane& lane, PieceRun run) {
-      return up(lane, run, input, output, reduction, length) && down(lane, run, output, length);
+    const kernels::PartialReduction reduction(output.dtype, op, channels_.size(), accumulate_);
+    const std::size_t length = chunk_bytes / size_bytes(reduction.type());
+    return channels_.run(chunks_in(output.count, length), [&](SubChannel& channel, ChunkRun run) {
+      return up(channel, run, input, output, reduction, length) && down(channel, run, output, length);
     });
   }
 
-  void abort(const Cause& cause) noexcept { lanes_.abort(cause); }
-  std::optional<Cause> failure() const { return lanes_.failure(); }
+  void abort(const Cause& cause) noexcept { channels_.abort(cause); }
+  std::optional<Cause> failure() const { return channels_.failure(); }
 
  private:
-  using Lane = typename TwoLanes<B>::Lane;
+  using SubChannel = typename DualChannel<B>::SubChannel;
 
-  int existing(int rank) const noexcept { return rank < lanes_.size() ? rank : nobody; }
-  int left() const noexcept { return existing(2 * lanes_.rank() + 1); }
-  int right() const noexcept { return existing(2 * lanes_.rank() + 2); }
-  bool has_children(int rank) const noexcept { return rank != nobody && existing(2 * rank + 1) != nobody; }
-  int parent() const noexcept { return lanes_.rank() == 0 ? nobody : (lanes_.rank() - 1) / 2; }
+  int existing(int rank) const noexcept { return rank < channels_.size() ? rank : no_rank; }
+  int left() const noexcept { return existing(2 * channels_.rank() + 1); }
+  int right() const noexcept { return existing(2 * channels_.rank() + 2); }
+  bool has_children(int rank) const noexcept { return rank != no_rank && existing(2 * rank + 1) != no_rank; }
+  int parent() const noexcept { return channels_.rank() == 0 ? no_rank : (channels_.rank() - 1) / 2; }
 
-  /// While one piece comes from the left child, the one before it goes to the parent. No rank waits for ever: every
-  /// message waits only for such of an earlier piece, or of the same piece further down or further left. A rank without
-  /// children sends its contribution, the others partial results.
-  bool up(Lane& lane, PieceRun run, const ConstBufferView& input, const BufferView& output,
+  /// While one chunk is received from the left child, the one before it is sent to the parent. No deadlock: every
+  /// message waits only for messages of an earlier chunk, or of the same chunk further down or further left. A rank
+  /// without children sends its contribution, the others partial results.
+  bool up(SubChannel& channel, ChunkRun run, const ConstBufferView& input, const BufferView& output,
           const kernels::PartialReduction& reduction, std::size_t length) {
-    std::byte* const memory = left() == nobody ? nullptr : memory_.get() + 3 * run.first * piece_bytes;
-    const auto room = [&](int child, std::size_t place, std::size_t count) {
-      return BufferView{child == nobody ? nullptr : memory + place * piece_bytes,
+    std::byte* const memory = left() == no_rank ? nullptr : memory_.get() + 3 * run.first * chunk_bytes;
+    const auto buffer_of = [&](int child, std::size_t place, std::size_t count) {
+      return BufferView{child == no_rank ? nullptr : memory + place * chunk_bytes,
                         count,
                         has_children(child) ? reduction.type() : output.dtype,
                         {}};
     };
-    Part before{};
-    for (std::size_t index = run.first; index < pieces_in(output.count, length) + run.stride; index += run.stride) {
-      const Part now = piece_of({0, output.count}, length, index);
-      const BufferView first = room(left(), 0, now.count);
-      const BufferView second = room(right(), 1, now.count);
+    BufferRange before{};
+    for (std::size_t index = run.first; index < chunks_in(output.count, length) + run.stride; index += run.stride) {
+      const BufferRange now = chunk_of({0, output.count}, length, index);
+      const BufferView first = buffer_of(left(), 0, now.count);
+      const BufferView second = buffer_of(right(), 1, now.count);
       const BufferView partial{
-          left() == nobody ? nullptr : memory + 2 * piece_bytes, before.count, reduction.type(), {}};
-      if (!lane.exchange(left() == nobody ? view_of(input, before) : partial, parent(), first, left()) ||
-          !lane.recv(second, right())) {
+          left() == no_rank ? nullptr : memory + 2 * chunk_bytes, before.count, reduction.type(), {}};
+      if (!channel.exchange(left() == no_rank ? view_of(input, before) : partial, parent(), first, left()) ||
+          !channel.recv(second, right())) {
         return false;
       }
-      if (left() != nobody) {
-        const bool ends = parent() == nobody;
-        const std::array<kernels::PartialReduction::Source, 3> sources{{{view_of(input, now).data, false},
-                                                                        {first.data, has_children(left())},
-                                                                        {second.data, has_children(right())}}};
-        reduction(std::span(sources).first(right() == nobody ? 2 : 3), ends ? view_of(output, now).data : partial.data,
+      if (left() != no_rank) {
+        const bool ends = parent() == no_rank;
+        const std::array<kernels::PartialReduction::Operand, 3> sources{{{view_of(input, now).data, false},
+                                                                         {first.data, has_children(left())},
+                                                                         {second.data, has_children(right())}}};
+        reduction(std::span(sources).first(right() == no_rank ? 2 : 3), ends ? view_of(output, now).data : partial.data,
                   now.count, ends);
       }
       before = now;
@@ -99,12 +99,12 @@ class TreeReduction {
     return true;
   }
 
-  bool down(Lane& lane, PieceRun run, const BufferView& output, std::size_t length) {
-    Part before{};
-    for (std::size_t index = run.first; index < pieces_in(output.count, length) + run.stride; index += run.stride) {
-      const Part now = piece_of({0, output.count}, length, index);
-      if (!lane.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
-          !lane.send(view_of(output, before), right())) {
+  bool down(SubChannel& channel, ChunkRun run, const BufferView& output, std::size_t length) {
+    BufferRange before{};
+    for (std::size_t index = run.first; index < chunks_in(output.count, length) + run.stride; index += run.stride) {
+      const BufferRange now = chunk_of({0, output.count}, length, index);
+      if (!channel.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
+          !channel.send(view_of(output, before), right())) {
         return false;
       }
       before = now;
@@ -113,8 +113,8 @@ class TreeReduction {
   }
 
   Accumulate accumulate_;
-  std::unique_ptr<std::byte[]> memory_;  ///< for each lane a piece of each child, and one for the parent
-  TwoLanes<B> lanes_;
+  std::unique_ptr<std::byte[]> memory_;  ///< for each channel a chunk of each child, and one for the parent
+  DualChannel<B> channels_;
 };
 
 /// Names TreeReduction in a policy.
@@ -122,17 +122,17 @@ struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }
 
   template <class B>
-  static constexpr bool works_on = CarriesMessages<B>;
+  static constexpr bool supports_backend = HasPointToPoint<B>;
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(works_on<B>,
+    static_assert(supports_backend<B>,
                   "dtrain: topology::Tree needs a backend with send and recv on host streams "
                   "(CanSendRecv in dtrain/backend/communicator.hpp)");
   }
 
   template <class B>
-  using Over = RoutedBackend<B, TreeReduction<B>>;
+  using Rebind = AlgorithmBackend<B, TreeReduction<B>>;
 };
 
 static_assert(Topology<Tree>);

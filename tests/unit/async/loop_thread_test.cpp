@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/async/worker.hpp"
+#include "dtrain/async/worker_thread.hpp"
 #include "support/no_threads.hpp"
 
 namespace {
@@ -49,7 +49,7 @@ TEST_CASE("where no thread can be had, the sentence says what it was for") {
       of_a_loop = error.what();
     }
     try {
-      const async::Worker worker;
+      const async::WorkerThread worker;
     } catch (const std::exception& error) {
       of_a_worker = error.what();
     }

@@ -12,14 +12,14 @@ using Lacking = archetype::Backend<Lack>;
 
 /// How many of the concept's abilities B has.
 template <class B>
-constexpr int abilities = backend::HasName<B> + backend::SaysDevices<B> + backend::SaysDTypes<B> + backend::CanOpen<B> +
-                          backend::HasCommunicationStream<B>;
+constexpr int abilities = backend::HasBackendName<B> + backend::HasDeviceSupport<B> + backend::HasDTypeSupport<B> +
+                          backend::CanOpen<B> + backend::HasCommunicationStream<B>;
 
 TEST_CASE("a backend has all abilities of the concept, and a type that lacks one is none") {
   CHECK(backend::Backend<archetype::Backend<>>);
-  CHECK_FALSE(backend::HasName<Lacking<BackendLacks::name>>);
-  CHECK_FALSE(backend::SaysDevices<Lacking<BackendLacks::devices>>);
-  CHECK_FALSE(backend::SaysDTypes<Lacking<BackendLacks::dtypes>>);
+  CHECK_FALSE(backend::HasBackendName<Lacking<BackendLacks::name>>);
+  CHECK_FALSE(backend::HasDeviceSupport<Lacking<BackendLacks::devices>>);
+  CHECK_FALSE(backend::HasDTypeSupport<Lacking<BackendLacks::dtypes>>);
   CHECK_FALSE(backend::CanOpen<Lacking<BackendLacks::opening>>);
   CHECK_FALSE(backend::HasCommunicationStream<Lacking<BackendLacks::stream>>);
 

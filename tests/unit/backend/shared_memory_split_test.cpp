@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/split.hpp"
+#include "dtrain/backend/setup/split.hpp"
 #include "support/shared_memory_rank.hpp"
 
 namespace {
@@ -14,7 +14,7 @@ using dtrain::BufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
-using dtrain::backend::SplitChoice;
+using dtrain::backend::ColorAndKey;
 using support::FakeJob;
 using support::RankThread;
 using support::run_thread_ranks;
@@ -35,18 +35,18 @@ double sum_over(Communicator& communicator, SharedMemoryRank& self, int rank) {
 }
 
 TEST_CASE("ranks are ordered by key, then by rank, among those of their color") {
-  const std::vector<SplitChoice> choices{{0, 5}, {1, 0}, {0, -1}, {0, 5}, {1, 0}};
+  const std::vector<ColorAndKey> choices{{0, 5}, {1, 0}, {0, -1}, {0, 5}, {1, 0}};
   CHECK(dtrain::backend::ranks_of_color(choices, 0) == std::vector<int>{2, 0, 3});
   CHECK(dtrain::backend::ranks_of_color(choices, 4) == std::vector<int>{1, 4});
 }
 
 TEST_CASE("what ranks say of a split is written and read without loss, and anything else is refused") {
-  const std::vector<SplitChoice> choices{{0, 5}, {2'147'483'647, -2'147'483'647}};
-  const auto read = dtrain::backend::split_choices_from(dtrain::backend::to_text(choices), 2);
+  const std::vector<ColorAndKey> choices{{0, 5}, {2'147'483'647, -2'147'483'647}};
+  const auto read = dtrain::backend::colors_and_keys_from(dtrain::backend::to_text(choices), 2);
   CHECK(read[1].color == choices[1].color);
   CHECK(read[1].key == choices[1].key);
   for (const char* text : {"", "1 ", "1 2 3", "1 2 3 x ", "99999999999 1 1 1 "}) {
-    CHECK_THROWS_AS(dtrain::backend::split_choices_from(text, 2), dtrain::Error);
+    CHECK_THROWS_AS(dtrain::backend::colors_and_keys_from(text, 2), dtrain::Error);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/timeline/trace.hpp"
-#include "dtrain/ddp/timeline.hpp"
+#include "dtrain/ddp/profile/timeline.hpp"
 
 namespace {
 

@@ -17,7 +17,7 @@ TEST_CASE("a cause names the rank and the host where it knows them") {
 }
 
 TEST_CASE("each kind of cause reads differently") {
-  CHECK(Cause{CauseKind::timeout, 2, "", "barrier"}.sentence() == "rank 2 waited in vain: barrier");
+  CHECK(Cause{CauseKind::timeout, 2, "", "barrier"}.sentence() == "rank 2 timed out: barrier");
   CHECK(Cause{CauseKind::disagreement, 2, "", "world sizes"}.sentence() == "ranks disagree: world sizes");
 }
 

@@ -32,7 +32,7 @@ TEST_CASE("the first cause stays, and a later one is told that it was not the fi
   CHECK(latch->cause().value().text == "first");
 }
 
-TEST_CASE("every listener hears the cause once: at the failure, or at once when it comes late") {
+TEST_CASE("every callback hears the cause once: at the failure, or at once when it comes late") {
   const auto latch = std::make_shared<FailureLatch>();
   std::vector<std::string> heard;
   const auto early = latch->subscribe([&](const Cause& cause) { heard.push_back("early " + cause.text); });
@@ -78,7 +78,7 @@ TEST_CASE("of many threads that fail at once exactly one is first, and all liste
   const auto latch = std::make_shared<FailureLatch>();
   std::atomic<int> firsts{0};
   std::string heard;
-  const auto listener = latch->subscribe([&](const Cause& cause) { heard += cause.text; });
+  const auto callback = latch->subscribe([&](const Cause& cause) { heard += cause.text; });
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] { firsts += latch->set(failed(rank, std::to_string(rank))) ? 1 : 0; });

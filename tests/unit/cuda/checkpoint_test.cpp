@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "dtrain/backend/staged.hpp"
-#include "dtrain/ddp/checkpoint.hpp"
-#include "dtrain/ddp/tensor_values.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/tensor_access.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_memory.hpp"
@@ -118,13 +118,13 @@ TEST_CASE("a tensor whose device never comes to its copy ends a checkpoint by th
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
-  dtrain::ddp::DeviceValues values(stream.ref(), std::chrono::milliseconds(20));
+  dtrain::ddp::DeviceTensorAccess values(stream.ref(), std::chrono::milliseconds(20));
   for (const bool is_saved : {true, false}) {
     CHECK(refusal_of([&] { is_saved ? static_cast<void>(values.fetch(tensor)) : values.put(tensor); }) ==
           "copying a tensor of a checkpoint between host and device took too long");
   }
   released = true;
-  dtrain::ddp::DeviceValues patient(stream.ref(), std::chrono::seconds(20));
+  dtrain::ddp::DeviceTensorAccess patient(stream.ref(), std::chrono::seconds(20));
   const std::span<const std::byte> copy = patient.fetch(tensor);
   CHECK(std::memcmp(copy.data(), std::vector<float>{1, 2, 3}.data(), copy.size()) == 0);
 }

@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 }  // namespace
 
-TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and messages of several pieces") {
+TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and messages of several chunks") {
   for (const int ranks : {1, 2, 3}) {
     const auto job = std::make_shared<FakeJob>(ranks);
     run_thread_ranks(

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/staged/pieces.hpp"
+#include "dtrain/backend/staged/chunk_plan.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
@@ -30,7 +30,7 @@ using dtrain::Error;
 using dtrain::ReduceOp;
 using dtrain::backend::SharedMemory;
 using dtrain::backend::Staged;
-using dtrain::backend::staged::Pieces;
+using dtrain::backend::staged::ChunkPlan;
 using dtrain::stream::cuda::Event;
 using support::FakeJob;
 using support::on_host;
@@ -41,10 +41,10 @@ using support::StagedRank;
 using support::write;
 using namespace std::chrono_literals;
 
-using Ranked = dtrain::topology::Ring::Over<SharedMemory>;
+using Ranked = dtrain::topology::Ring::Rebind<SharedMemory>;
 
 namespace backend = dtrain::backend;
-static_assert(backend::Backend<Staged<SharedMemory>> && backend::Enters<Staged<SharedMemory>>);
+static_assert(backend::Backend<Staged<SharedMemory>> && backend::HasPreJoin<Staged<SharedMemory>>);
 static_assert(backend::Backend<Staged<Ranked>>);
 static_assert(Staged<SharedMemory>::name() == "Staged<SharedMemory>");
 static_assert(Staged<SharedMemory>::supports(dtrain::DeviceKind::cuda));
@@ -86,7 +86,7 @@ struct Table {
   std::vector<float> average;
 };
 
-/// None, less than a piece, exactly one, several and a rest.
+/// None, less than a chunk, exactly one, several and a rest.
 std::vector<Table> tables_of(int ranks) {
   std::vector<Table> tables;
   for (const std::size_t count : counts) {
@@ -107,20 +107,20 @@ std::vector<T> slice(const std::vector<T>& values, std::size_t begin, std::size_
 
 }  // namespace
 
-TEST_CASE("pieces cover a buffer once, in order, and an empty buffer has one empty piece") {
+TEST_CASE("chunks cover a buffer once, in order, and an empty buffer has one empty chunk") {
   for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 100U}) {
-    const Pieces pieces(count, 4, 32);
+    const ChunkPlan chunks(count, 4, 32);
     std::size_t covered = 0;
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      CHECK(pieces[i].begin == covered);
-      CHECK(pieces[i].count <= 8);
-      covered += pieces[i].count;
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      CHECK(chunks[i].begin == covered);
+      CHECK(chunks[i].count <= 8);
+      covered += chunks[i].count;
     }
     CHECK(covered == count);
-    CHECK(pieces[pieces.size()].count == 0);
+    CHECK(chunks[chunks.size()].count == 0);
   }
-  CHECK(Pieces(0, 4, 32).size() == 1);
-  CHECK(Pieces(5, 8, 4).size() == 5);  // an element is never cut
+  CHECK(ChunkPlan(0, 4, 32).size() == 1);
+  CHECK(ChunkPlan(5, 8, 4).size() == 5);  // an element is never cut
 }
 
 TEST_CASE("device memory is reduced to the bits that shared memory gives, wherever it lies") {
@@ -256,7 +256,7 @@ TEST_CASE("device memory goes from rank to rank, and round a ring at once, whate
           const int next = (self.rank() + 1) % ranks;
           const int previous = (self.rank() + ranks - 1) % ranks;
           for (const std::size_t count : counts) {
-            // Messages differ in length from rank to rank, so that some are in more pieces than others.
+            // Messages differ in length from rank to rank, so that some are in more chunks than others.
             const auto length = [count](int from) {
               return count == 0 ? 0 : count + 200'000 * static_cast<std::size_t>(from);
             };

@@ -35,7 +35,7 @@ struct Model {
           ++reads;
           std::this_thread::sleep_for(delay);
           for (const Parameter& parameter : list)
-            check.see(parameter);
+            check.visit(parameter);
         },
         every_step);
     made.remember();

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/ddp/capture.hpp"
-#include "dtrain/ddp/reducer.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/manual_stream.hpp"
 

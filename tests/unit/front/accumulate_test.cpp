@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/bfloat16.hpp"
+#include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/topology/ring.hpp"

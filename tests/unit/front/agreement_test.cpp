@@ -20,8 +20,8 @@ struct Zigzag : dtrain::topology::Flat {
 using One = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 using Other = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, Zigzag>;
 
-dtrain::launch::Worker worker_of(int rank, std::uint16_t port, std::chrono::seconds timeout) {
-  dtrain::launch::Worker worker;
+dtrain::launch::RankProcess rank_process_of(int rank, std::uint16_t port, std::chrono::seconds timeout) {
+  dtrain::launch::RankProcess worker;
   worker.identity.rank = rank;
   worker.identity.world_size = 2;
   worker.identity.master_addr = "127.0.0.1";
@@ -35,7 +35,7 @@ dtrain::launch::Worker worker_of(int rank, std::uint16_t port, std::chrono::seco
 TEST_CASE("programs with different policies are an error on every rank that names both and what differs") {
   rendezvous_test::StoreProcess store(2);
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
-    const dtrain::launch::Worker worker = worker_of(rank, store.port(), std::chrono::seconds(30));
+    const dtrain::launch::RankProcess worker = rank_process_of(rank, store.port(), std::chrono::seconds(30));
     if (rank == 0) {
       dtrain::ProcessGroup<One>::join(worker);
     } else {
@@ -54,7 +54,7 @@ TEST_CASE("programs with different policies are an error on every rank that name
 TEST_CASE("timeouts that differ are an error on every rank that names both") {
   rendezvous_test::StoreProcess store(2);
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
-    dtrain::ProcessGroup<One>::join(worker_of(rank, store.port(), std::chrono::seconds(30 + rank)));
+    dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30 + rank)));
   });
   for (const std::string& error : errors) {
     CAPTURE(error);
@@ -67,7 +67,7 @@ TEST_CASE("groups that accumulate differently are an error on every rank that na
   rendezvous_test::StoreProcess store(2);
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
     const auto accumulate = rank == 0 ? dtrain::Accumulate::element : dtrain::Accumulate::f32;
-    dtrain::ProcessGroup<One>::join(worker_of(rank, store.port(), std::chrono::seconds(30)), {accumulate});
+    dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), {accumulate});
   });
   for (const std::string& error : errors) {
     CAPTURE(error);

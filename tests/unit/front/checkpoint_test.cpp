@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/rendezvous/host_identity.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "dtrain/topology/flat.hpp"
 #include "support/summary_file.hpp"
 #include "support/temporary_directory.hpp"

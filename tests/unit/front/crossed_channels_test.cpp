@@ -39,7 +39,7 @@ void expect_no_deadlock(int ranks, support::Crossing crossing, Progress progress
 
 TEST_CASE("two wrappers and the group's collectives, in another order on one rank, end on every rank") {
   for (const int ranks : {2, 3}) {
-    for (const Progress progress : {Progress::inline_, Progress::thread}) {
+    for (const Progress progress : {Progress::caller, Progress::thread}) {
       for (const auto& named : support::crossings) {
         for (const std::size_t size : {std::size_t{3}, std::size_t{100'000}}) {
           CAPTURE(ranks);
@@ -54,13 +54,13 @@ TEST_CASE("two wrappers and the group's collectives, in another order on one ran
 }
 
 TEST_CASE("so do they on another backend, which calls the same hook") {
-  expect_no_deadlock<PolicyOf<support::StoreBackend>>(2, support::Crossing::both, Progress::inline_, 3);
+  expect_no_deadlock<PolicyOf<support::StoreBackend>>(2, support::Crossing::both, Progress::caller, 3);
 }
 
 TEST_CASE("the wrappers and the group may make progress differently on different ranks") {
   std::atomic<int> right{0};
   const std::vector<RankEnd> ends = support::run_groups<Policy>(3, [&](const Group& group) {
-    const Progress progress = group.rank() == 1 ? Progress::thread : Progress::inline_;
+    const Progress progress = group.rank() == 1 ? Progress::thread : Progress::caller;
     right += support::train_crossed(group, support::Crossing::both, progress, 1000) ? 1 : 0;
   });
   CHECK(ends == std::vector<RankEnd>(3));
@@ -68,7 +68,7 @@ TEST_CASE("the wrappers and the group may make progress differently on different
 }
 
 TEST_CASE("collectives inside backward may come at other moments on other ranks") {
-  for (const Progress progress : {Progress::inline_, Progress::thread}) {
+  for (const Progress progress : {Progress::caller, Progress::thread}) {
     std::atomic<int> wrong{0};
     const std::vector<RankEnd> ends = support::run_groups<Policy>(3, [&](const Group& group) {
       support::CrossedModel model(1, 1000);
@@ -99,7 +99,7 @@ TEST_CASE("a wrapper can be made while another one's step is open, whose gradien
   const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [&](const Group& group) {
     support::CrossedModel one(1, 10);
     support::CrossedModel two(2, 10);
-    const dtrain::DdpOptions options{.reduce_op = dtrain::ReduceOp::sum, .progress = Progress::inline_};
+    const dtrain::DdpOptions options{.reduce_op = dtrain::ReduceOp::sum, .progress = Progress::caller};
     dtrain::DistributedDataParallel first{one, group, options};
     auto step = first.begin();
     for (std::size_t i = 0; i < support::CrossedModel::count; ++i) {

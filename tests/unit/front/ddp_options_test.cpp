@@ -226,7 +226,7 @@ TEST_CASE("ranks whose buffers differ in size are told before they train") {
 
 TEST_CASE("more buckets than a stream holds do not make ready wait for other ranks") {
   constexpr std::size_t gradients = 700;
-  for (const Progress progress : {Progress::inline_, Progress::thread}) {
+  for (const Progress progress : {Progress::caller, Progress::thread}) {
     CAPTURE(static_cast<int>(progress));
     std::atomic<int> wrong{0};
     std::barrier<> announced(2);
@@ -252,7 +252,7 @@ TEST_CASE("more buckets than a stream holds do not make ready wait for other ran
 
 TEST_CASE("steps of two wrappers with more buckets than a stream holds may end in another order on each rank") {
   constexpr std::size_t gradients = 150;
-  for (const Progress progress : {Progress::inline_, Progress::thread}) {
+  for (const Progress progress : {Progress::caller, Progress::thread}) {
     CAPTURE(static_cast<int>(progress));
     std::atomic<int> wrong{0};
     expect_well(run_groups<Policy>(2, [&](const Group& group) {
@@ -311,7 +311,7 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
     const char* reason;
   };
   for (const Case& one : {Case{Progress::automatic, "no free core; progress = thread starts a thread all the same"},
-                          Case{Progress::inline_, "progress = inline_"}, Case{Progress::thread, nullptr}}) {
+                          Case{Progress::caller, "progress = caller"}, Case{Progress::thread, nullptr}}) {
     CAPTURE(name(one.progress));
     std::string line;
     expect_well(run_groups<Policy>(2, [&](const Group& group) {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/bfloat16.hpp"
-#include "dtrain/core/float16.hpp"
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "support/thread_group.hpp"
@@ -142,7 +142,7 @@ int wrong_steps(const Group& group, ReduceOp op, std::size_t bucket_bytes, dtrai
 TEST_CASE("gradients of every element type are reduced, in buckets of one type each, copied or bound") {
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
     for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{25} << 20}) {
-      for (const auto progress : {dtrain::stream::host::Progress::inline_, dtrain::stream::host::Progress::thread}) {
+      for (const auto progress : {dtrain::stream::host::Progress::caller, dtrain::stream::host::Progress::thread}) {
         CAPTURE(dtrain::name(op));
         CAPTURE(bucket_bytes);
         std::atomic<int> wrong{0};

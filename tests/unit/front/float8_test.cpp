@@ -1,6 +1,6 @@
 // Floats of 8 bits where no backend reduces them: they move, are stored, and their reductions are refused.
 
-#include "dtrain/core/float8.hpp"
+#include "dtrain/core/types/float8.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/topology/ring.hpp"

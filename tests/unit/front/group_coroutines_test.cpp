@@ -172,7 +172,7 @@ TEST_CASE("a background coroutine works beside collectives until its owner goes,
 
 TEST_CASE("the last handle may go in a coroutine") {
   rendezvous_test::StoreProcess store(1);
-  dtrain::launch::Worker worker;
+  dtrain::launch::RankProcess worker;
   worker.identity.rank = 0;
   worker.identity.world_size = 1;
   worker.identity.master_addr = "127.0.0.1";

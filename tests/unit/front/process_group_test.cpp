@@ -33,8 +33,8 @@ void run_well(int ranks, Body body) {
   }
 }
 
-dtrain::launch::Worker worker_of(int rank, int world_size, std::uint16_t port) {
-  dtrain::launch::Worker worker;
+dtrain::launch::RankProcess rank_process_of(int rank, int world_size, std::uint16_t port) {
+  dtrain::launch::RankProcess worker;
   worker.identity.rank = rank;
   worker.identity.world_size = world_size;
   worker.identity.master_addr = "127.0.0.1";
@@ -122,7 +122,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
   std::string other;
   support::run_thread_ranks(2, [&](support::RankThread& self) {
     try {
-      const ThreadGroup group = ThreadGroup::join(worker_of(self.rank(), 2, store.port()));
+      const ThreadGroup group = ThreadGroup::join(rank_process_of(self.rank(), 2, store.port()));
       if (self.rank() == 0) {
         throw std::runtime_error("unseen by the group");
       }
@@ -137,7 +137,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
 
   rendezvous_test::StoreProcess calm(2);
   support::run_thread_ranks(2, [&](support::RankThread& self) {
-    const ThreadGroup group = ThreadGroup::join(worker_of(self.rank(), 2, calm.port()));
+    const ThreadGroup group = ThreadGroup::join(rank_process_of(self.rank(), 2, calm.port()));
     group.barrier();
   });
   CHECK(calm.all_left(rendezvous_test::soon()));
@@ -247,11 +247,11 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   part->barrier();
   group->store().set("key", "the rank's").wait();
   CHECK(group->store().get("key").wait() == "the rank's");
-  CHECK_NOTHROW(group->throw_if_failed());
+  CHECK_NOTHROW(group->barrier_and_check());
 }
 
 TEST_CASE("several ranks without an address to meet at are told what to set") {
-  dtrain::launch::Worker worker = worker_of(0, 2, 1);
+  dtrain::launch::RankProcess worker = rank_process_of(0, 2, 1);
   worker.identity.master_addr.reset();
   CHECK_THROWS_WITH_AS(ThreadGroup::join(worker), doctest::Contains("set MASTER_ADDR and MASTER_PORT"), dtrain::Error);
 }

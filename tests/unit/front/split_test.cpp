@@ -113,7 +113,7 @@ TEST_CASE("a barrier of a part that a rank does not come to ends at its deadline
 }
 
 TEST_CASE("models are trained on parts, each with its own, while the whole goes on") {
-  for (const auto progress : {dtrain::stream::host::Progress::inline_, dtrain::stream::host::Progress::thread}) {
+  for (const auto progress : {dtrain::stream::host::Progress::caller, dtrain::stream::host::Progress::thread}) {
     std::atomic<int> right{0};
     run_well(4, [&](const Group& group) {
       const Group part = group.split(group.rank() / 2);
@@ -183,7 +183,7 @@ TEST_CASE("the end of a part, or leaving it, does not leave the job; the job end
 
   rendezvous_test::StoreProcess store(2);
   support::run_thread_ranks(2, [&](support::RankThread& self) {
-    dtrain::launch::Worker worker;
+    dtrain::launch::RankProcess worker;
     worker.identity.rank = self.rank();
     worker.identity.world_size = 2;
     worker.identity.master_addr = "127.0.0.1";

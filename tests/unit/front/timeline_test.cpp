@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/write_timeline.hpp"
-#include "dtrain/identity/json.hpp"
+#include "dtrain/ddp/profile/write_timeline.hpp"
+#include "dtrain/identity/formats/json.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/rendezvous/host_identity.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "dtrain/topology/flat.hpp"
 #include "support/store_backend.hpp"
 #include "support/summary_file.hpp"

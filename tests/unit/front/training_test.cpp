@@ -121,7 +121,7 @@ void expect_exact_averages(int ranks, const DdpOptions& options) {
 TEST_CASE("gradients are averaged in rank order, the same bits for every bucket size, progress, bound or not") {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{4096}, std::size_t{25} << 20}) {
-      for (const Progress progress : {Progress::inline_, Progress::thread}) {
+      for (const Progress progress : {Progress::caller, Progress::thread}) {
         CAPTURE(ranks);
         CAPTURE(bucket_bytes);
         const DdpOptions options{.bucket_bytes = bucket_bytes, .progress = progress};

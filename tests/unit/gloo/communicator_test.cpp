@@ -178,7 +178,7 @@ TEST_CASE("splits have channels of their own, which do not wait for their parent
 TEST_CASE("ranks whose addresses are of IPv6 reach each other, where this host has one") {
   bool has_one = false;
   for (const dtrain::net::InterfaceAddress& each : dtrain::net::interface_addresses()) {
-    has_one = has_one || each.endpoint.host() == "::1";
+    has_one = has_one || each.address.host() == "::1";
   }
   if (!has_one) {
     dtrain_test::skip("this host has no IPv6");

@@ -21,14 +21,14 @@ using dtrain::backend::Gloo;
 using support::rounds_of_test;
 using support::run_random_rounds;
 namespace topology = dtrain::topology;
-using OverNodes = topology::Hierarchical<dtrain::backend::SharedMemory>::Over<Gloo>;
+using OverNodes = topology::Hierarchical<dtrain::backend::SharedMemory>::Rebind<Gloo>;
 
 TEST_CASE("random collectives over Gloo are those of a serial reference, on one to four hosts") {
   run_random_rounds<Gloo>(1, rounds_of_test(4), 10, 4, 20);
 }
 
 TEST_CASE("random collectives over Gloo are those of a serial reference round a ring and by nodes") {
-  run_random_rounds<topology::Ring::Over<Gloo>>(100'000, rounds_of_test(1), 6, 1, 20);
+  run_random_rounds<topology::Ring::Rebind<Gloo>>(100'000, rounds_of_test(1), 6, 1, 20);
   run_random_rounds<OverNodes>(200'000, rounds_of_test(3), 8, 4, 20);
 }
 

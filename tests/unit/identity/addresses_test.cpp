@@ -7,9 +7,9 @@
 #include <tuple>
 #include <vector>
 
-#include "dtrain/identity/host_port.hpp"
+#include "dtrain/identity/formats/host_port.hpp"
+#include "dtrain/identity/formats/orte_uri.hpp"
 #include "dtrain/identity/job_port.hpp"
-#include "dtrain/identity/orte_uri.hpp"
 #include "outcome.hpp"
 
 namespace identity = dtrain::identity;

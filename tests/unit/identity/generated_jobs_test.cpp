@@ -336,7 +336,8 @@ void check_truth(const ProcessIdentity& who, const Launcher& launcher, const Job
 
 }  // namespace
 
-TEST_CASE("the ranks of a generated job have distinct, true identities and meet at one address, for every source") {
+TEST_CASE(
+    "the ranks of a generated job have distinct, true identities and one address of the store, for every source") {
   Random random(20240607);
   for (const Launcher& launcher : launchers()) {
     CAPTURE(launcher.name);
@@ -382,7 +383,7 @@ TEST_CASE("what other launchers left behind changes nothing") {
   }
 }
 
-TEST_CASE("a rank that lost a variable of its launcher's never is alone without a word") {
+TEST_CASE("a rank that lost a variable of its launcher's never is alone without a warning") {
   Random random(11);
   for (const Launcher& launcher : launchers()) {
     CAPTURE(launcher.name);

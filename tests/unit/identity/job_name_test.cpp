@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/resolve.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
 
 namespace identity = dtrain::identity;
 using identity::Environment;

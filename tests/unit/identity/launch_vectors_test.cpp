@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/json.hpp"
+#include "dtrain/identity/formats/json.hpp"
 #include "dtrain/identity/node_identity.hpp"
-#include "dtrain/identity/resolve.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
 
 namespace identity = dtrain::identity;
 using identity::Environment;
@@ -28,7 +28,7 @@ std::vector<Json> launch_vectors() {
   std::ifstream file(here.substr(0, here.rfind('/') + 1) + "launch_vectors.json", std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const std::optional<Json> vectors = identity::parse_json(text);
-  if (!vectors || !vectors->is(Json::Kind::array)) {
+  if (!vectors || !vectors->is(Json::Type::array)) {
     throw std::runtime_error("launch_vectors.json cannot be read");
   }
   return vectors->items;

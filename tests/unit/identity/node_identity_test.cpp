@@ -108,7 +108,7 @@ TEST_CASE("node facts that cannot be are errors with their codes") {
   CHECK(error_code_of({}, flags) == "bad-integer");
 }
 
-TEST_CASE("DTRAIN_LAUNCHER forces whose word counts for a node") {
+TEST_CASE("DTRAIN_LAUNCHER forces which launcher counts for a node") {
   Environment both{{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "h"},
                    {"NODE_RANK", "2"},     {"NNODES", "3"},     {"DTRAIN_LAUNCHER", "node"}};
   CHECK(node_identity(both).node_count == 3);
@@ -214,7 +214,7 @@ TEST_CASE("whatever else describes a process describes the node, its master with
             .nproc_per_node == "4");
 }
 
-TEST_CASE("a number of nodes without this one's rank is an error, not a lonely node") {
+TEST_CASE("a number of nodes without this one's rank is an error, not a single node") {
   NodeFlags two;
   two.node_count = "2";
   CHECK(error_code_of({{"MASTER_ADDR", "h"}}, two) == "no-rank");
@@ -237,7 +237,7 @@ TEST_CASE("a launcher in a batch script of several nodes is one node, with a war
   CHECK(node_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}}).warnings.empty());
 }
 
-TEST_CASE("several launchers on one node are told of launch::PerProcess, too") {
+TEST_CASE("several launchers on one node are pointed to launch::PerProcess, too") {
   Environment mpirun = mpirun_node();
   mpirun["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
   const outcome::Refusal refusal = outcome::node_refusal_of(mpirun);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dtrain/identity/node_identity.hpp"
-#include "dtrain/identity/resolve.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
 #include "support/contains.hpp"
 
 namespace outcome {

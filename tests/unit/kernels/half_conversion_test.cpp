@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "dtrain/core/bfloat16.hpp"
-#include "dtrain/core/float16.hpp"
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "support/kernel_call.hpp"
 

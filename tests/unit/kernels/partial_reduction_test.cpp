@@ -45,7 +45,7 @@ Bytes chain(const PartialReduction& reduction, DType dtype, const std::vector<By
   }
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
     const bool last = rank + 1 == ranks.size();
-    const std::array<PartialReduction::Source, 2> sources{
+    const std::array<PartialReduction::Operand, 2> sources{
         {{rank == 1 ? first : memory.data(), rank > 1}, {ranks[rank].data(), false}}};
     reduction(sources, last ? result.data() : memory.data(), count, last);
   }

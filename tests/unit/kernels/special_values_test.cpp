@@ -17,7 +17,7 @@ using dtrain::kernels::Reduction;
 
 namespace {
 
-/// `ranks[0] op ranks[1] ...` for elements given and returned as bits; repeated to fill strips and a remainder.
+/// `ranks[0] op ranks[1] ...` for elements given and returned as bits; repeated to fill blocks and a remainder.
 template <class Bits>
 Bits reduce(Isa isa, DType dtype, ReduceOp op, const std::vector<Bits>& ranks) {
   constexpr std::size_t count = 301;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/net/connect.hpp"
-#include "dtrain/net/frame.hpp"
+#include "dtrain/net/framing/frame.hpp"
 #include "dtrain/net/listener.hpp"
 #include "support/name_service.hpp"
 #include "support/skip.hpp"
@@ -22,9 +22,9 @@ using namespace dtrain;
 using async::EventLoop;
 using async::Task;
 using net::Connection;
-using net::Endpoint;
 using net::IoStatus;
 using net::Listener;
+using net::SocketAddress;
 using namespace std::chrono_literals;
 
 Deadline soon() {
@@ -52,7 +52,7 @@ struct Ends {
 };
 
 Task<Ends> connected(EventLoop& loop) {
-  Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+  Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
   net::ConnectResult client = co_await net::connect(loop, listener.local(), soon());
   std::optional<Connection> server = co_await listener.accept(soon());
   if (!client.connection || !server) {
@@ -130,7 +130,7 @@ TEST_CASE("shutdown wakes who reads the same connection") {
       const net::IoResult result = co_await ends.client.read_some(buffer, soon());
       status = result.status;
     };
-    async::Spawned task = loop.spawn(reader());
+    async::TaskHandle task = loop.spawn(reader());
     co_await loop.sleep_for(1ms);
     ends.client.shutdown();
     co_await loop.sleep_for(5ms);
@@ -142,7 +142,7 @@ TEST_CASE("shutdown wakes who reads the same connection") {
 
 TEST_CASE("a port in use is an error that names the port and what to set") {
   EventLoop loop;
-  const Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+  const Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
   CHECK(listener.port() != 0);
   try {
     const Listener second = Listener::bind(loop, listener.local());
@@ -160,21 +160,21 @@ TEST_CASE("a port in use is an error that names the port and what to set") {
   } catch (const Error& error) {
     CHECK(error.code() == std::errc::address_in_use);
   }
-  CHECK_THROWS_AS(Listener::bind(loop, *Endpoint::from_numeric("192.0.2.1", 0)), Error);
+  CHECK_THROWS_AS(Listener::bind(loop, *SocketAddress::from_numeric("192.0.2.1", 0)), Error);
 }
 
 TEST_CASE("a refused connection is a value, and accepting ends at its deadline") {
   EventLoop loop;
   const auto body = [&]() -> Task<void> {
-    Endpoint closed;
+    SocketAddress closed;
     {
-      const Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+      const Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
       closed = listener.local();
     }
     const net::ConnectResult result = co_await net::connect(loop, closed, soon());
     CHECK_FALSE(result.connection.has_value());
     CHECK(result.error == ECONNREFUSED);
-    Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+    Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
     const std::optional<Connection> nobody = co_await listener.accept(Deadline::after(2ms));
     CHECK_FALSE(nobody.has_value());
   };
@@ -183,29 +183,29 @@ TEST_CASE("a refused connection is a value, and accepting ends at its deadline")
 
 TEST_CASE("connecting waits for a listener that appears later") {
   EventLoop loop;
-  const Listener probe = Listener::bind(loop, Endpoint::loopback_v4(0));
+  const Listener probe = Listener::bind(loop, SocketAddress::loopback_v4(0));
   const std::uint16_t port = probe.port();
   const auto body = [&]() -> Task<void> {
     Task<Connection> connecting = net::connect_with_backoff(loop, "localhost", port, soon());
     const Connection connection = co_await std::move(connecting);
     CHECK(connection.peer().port() == port);
   };
-  const_cast<Listener&>(probe) = Listener::bind(loop, Endpoint::loopback_v4(0));
+  const_cast<Listener&>(probe) = Listener::bind(loop, SocketAddress::loopback_v4(0));
   std::optional<Listener> late;
   const auto appear = [&]() -> Task<void> {
     co_await loop.sleep_for(60ms);
     late.emplace(Listener::bind_any(loop, port));
   };
-  async::Spawned task = loop.spawn(appear());
+  async::TaskHandle task = loop.spawn(appear());
   loop.run_until(body(), soon());
   CHECK(late.has_value());
 }
 
-TEST_CASE("connecting in vain names host, port, reason and time, and ends at its deadline") {
+TEST_CASE("connecting to nobody names host, port, reason and time, and ends at its deadline") {
   EventLoop loop;
   std::uint16_t port = 0;
   {
-    const Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+    const Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
     port = listener.port();
   }
   try {
@@ -220,7 +220,7 @@ TEST_CASE("connecting in vain names host, port, reason and time, and ends at its
   }
 }
 
-TEST_CASE("frames that share parts with each other come whole and in order, also where not all of them goes at once") {
+TEST_CASE("frames that share bytes with each other come whole and in order, also where not all of them goes at once") {
   EventLoop loop;
   const auto body = [&]() -> Task<void> {
     Ends ends = co_await connected(loop);
@@ -228,8 +228,8 @@ TEST_CASE("frames that share parts with each other come whole and in order, also
     net::FrameReader reader(ends.server, 4 << 20);
     const auto large = std::make_shared<const std::string>(1 << 20, 'x');
     const auto small = std::make_shared<const std::string>("s");
-    const std::vector<net::SharedPart> around{{0, small}, {1, large}, {1, small}, {2, large}};
-    const std::vector<net::SharedPart> alone{{0, small}};
+    const std::vector<net::SharedBytes> around{{0, small}, {1, large}, {1, small}, {2, large}};
+    const std::vector<net::SharedBytes> alone{{0, small}};
     const std::string whole = "sa" + *large + "sb" + *large;
     CHECK(writer.queue(bytes_of("one")));
     for (int i = 0; i < 3; ++i) {
@@ -244,7 +244,7 @@ TEST_CASE("frames that share parts with each other come whole and in order, also
     Task<net::IoResult> flushing = writer.flush(soon());
     std::optional<net::IoResult> flushed;
     const auto flush = [&]() -> Task<void> { flushed = co_await std::move(flushing); };
-    const async::Spawned task = loop.spawn(flush());
+    const async::TaskHandle task = loop.spawn(flush());
     std::vector<std::string> expected{"one"};
     for (int i = 0; i < 3; ++i) {
       expected.insert(expected.end(), {whole, "two", "s"});
@@ -283,7 +283,7 @@ TEST_CASE("a name that is unknown is asked for again until it is known, and each
   EventLoop loop;
   support::NameService& names = support::NameService::get();
   names.reset();
-  Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
+  Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
   std::vector<std::string> sentences;
   net::Backoff patient;
   patient.longest = 20ms;
@@ -306,7 +306,7 @@ TEST_CASE("a name that is unknown is asked for again until it is known, and each
                                "MASTER_ADDR (or --master-addr) to a name or address that this machine can reach") == 0);
 }
 
-TEST_CASE("a name that stays unknown is given up at the deadline, with the time spent") {
+TEST_CASE("a name that stays unknown is an error at the deadline, with the time spent") {
   EventLoop loop;
   support::NameService::get().reset();
   try {
@@ -322,46 +322,46 @@ TEST_CASE("a name that stays unknown is given up at the deadline, with the time 
   }
 }
 
-TEST_CASE("a lookup that is given up leaves nothing dangling, even when the loop goes first") {
+TEST_CASE("a lookup that is cancelled leaves nothing dangling, even when the loop is destroyed first") {
   for (int round = 0; round < 5; ++round) {
     EventLoop loop;
     const auto body = [&]() -> Task<void> {
       const net::Resolution resolution =
           co_await net::resolve(loop, "no-such-host.invalid", 1, Deadline::after(round * 1ms));
-      CHECK(resolution.endpoints.empty());
+      CHECK(resolution.addresses.empty());
       CHECK_FALSE(resolution.reason.empty());
     };
     loop.run_until(body(), soon());
-    async::Spawned cancelled = loop.spawn(body());
+    async::TaskHandle cancelled = loop.spawn(body());
     const auto turn = [&]() -> Task<void> { co_await loop.sleep_for(0ms); };
     loop.run_until(turn(), soon());
   }
 }
 
-TEST_CASE("a listener at every address takes IPv4 and IPv6, and IPv6 peers are told as such") {
+TEST_CASE("a listener at every address takes IPv4 and IPv6, and IPv6 peers are recognised as such") {
   EventLoop loop;
   bool v6 = true;
   try {
-    const Listener probe = Listener::bind(loop, Endpoint::loopback_v6(0));
+    const Listener probe = Listener::bind(loop, SocketAddress::loopback_v6(0));
   } catch (const Error&) {
     v6 = false;
   }
   Listener listener = Listener::bind_any(loop, 0);
-  const auto meet = [&](Endpoint target) -> Task<void> {
+  const auto meet = [&](SocketAddress target) -> Task<void> {
     const net::ConnectResult client = co_await net::connect(loop, target.with_port(listener.port()), soon());
     CHECK(client.connection.has_value());
     const std::optional<Connection> server = co_await listener.accept(soon());
     CHECK(server->peer().is_loopback());
     CHECK(server->peer().is_v6() == target.is_v6());
   };
-  loop.run_until(meet(Endpoint::loopback_v4(0)), soon());
+  loop.run_until(meet(SocketAddress::loopback_v4(0)), soon());
   if (!v6) {
     return dtrain_test::skip("this machine has no IPv6 loopback");
   }
-  loop.run_until(meet(Endpoint::loopback_v6(0)), soon());
+  loop.run_until(meet(SocketAddress::loopback_v6(0)), soon());
 }
 
-TEST_CASE("frames cross a connection; the bound, the end and a cut are told apart") {
+TEST_CASE("frames cross a connection; the bound, the end and a truncated frame are distinguished") {
   EventLoop loop;
   const auto body = [&]() -> Task<void> {
     Ends ends = co_await connected(loop);
@@ -384,7 +384,7 @@ TEST_CASE("frames cross a connection; the bound, the end and a cut are told apar
       const net::IoResult result = co_await writer.flush(soon());
       CHECK(result.ok());
     };
-    async::Spawned flushing = loop.spawn(flush());
+    async::TaskHandle flushing = loop.spawn(flush());
     frame = co_await reader.read_frame(soon());
     CHECK(frame.payload.size() == big.size());
     CHECK_THROWS_AS(static_cast<void>(writer.queue(std::vector<std::byte>((1 << 20) + 1))), Error);
@@ -393,7 +393,7 @@ TEST_CASE("frames cross a connection; the bound, the end and a cut are told apar
     CHECK(frame.status == net::FrameStatus::timed_out);
     ends.client.shutdown_write();
     frame = co_await reader.read_frame(soon());
-    CHECK(frame.status == net::FrameStatus::cut_short);
+    CHECK(frame.status == net::FrameStatus::truncated);
     CHECK(frame.reason.find("inside a frame") != std::string::npos);
   };
   loop.run_until(body(), soon());
@@ -432,8 +432,8 @@ TEST_CASE("a hundred connections, cancelled halfway, leave no descriptor open") 
   const std::size_t before = open_descriptors();
   {
     EventLoop loop;
-    Listener listener = Listener::bind(loop, Endpoint::loopback_v4(0));
-    std::vector<async::Spawned> sessions;
+    Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
+    std::vector<async::TaskHandle> sessions;
     int greeted = 0;
     const auto serve = [&](Connection connection) -> Task<void> {
       std::array<std::byte, 8> buffer;

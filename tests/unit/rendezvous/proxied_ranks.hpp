@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "store_fixture.hpp"
 #include "support/cutting_proxy.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
 
 namespace rendezvous_test {
 
 /// Rank 0 beside the store, rank 1 behind the proxy; both have joined.
-inline std::vector<std::unique_ptr<Participant>> two_ranks(const StoreProcess& store,
-                                                           const dtrain_test::CuttingProxy& proxy) {
-  std::vector<std::unique_ptr<Participant>> ranks(2);
+inline std::vector<std::unique_ptr<ControlPlane>> two_ranks(const StoreProcess& store,
+                                                            const dtrain_test::CuttingProxy& proxy) {
+  std::vector<std::unique_ptr<ControlPlane>> ranks(2);
   const auto errors = on_ranks(2, [&](int rank) {
     ranks[static_cast<std::size_t>(rank)] =
-        std::make_unique<Participant>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
+        std::make_unique<ControlPlane>(rank_options(rank, 2, rank == 1 ? proxy.port() : store.port()));
   });
   REQUIRE(errors == std::vector<std::string>(2));
   return ranks;

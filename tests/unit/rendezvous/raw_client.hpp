@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "dtrain/net/descriptor.hpp"
-#include "dtrain/net/frame_parser.hpp"
-#include "dtrain/rendezvous/door_codec.hpp"
-#include "dtrain/rendezvous/version_text.hpp"
+#include "dtrain/net/framing/frame_parser.hpp"
+#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/version_text.hpp"
 
 namespace rendezvous_test {
 
@@ -98,7 +98,7 @@ class RawClient {
   /// The next message that is no challenge and no heartbeat, or nothing.
   std::optional<FromStore> receive() {
     while (const auto frame = receive_frame()) {
-      if (const auto answer = dtrain::rendezvous::decode_door_answer(*frame)) {
+      if (const auto answer = dtrain::rendezvous::decode_handshake_reply(*frame)) {
         if (std::holds_alternative<dtrain::rendezvous::Challenge>(*answer)) {
           continue;
         }
@@ -145,10 +145,10 @@ class RawClient {
 
   static dtrain::rendezvous::Join join(int rank, int world_size) {
     dtrain::rendezvous::Join join;
-    join.facts.rank = rank;
-    join.facts.host_id = join.facts.host = "raw-host";
+    join.info.rank = rank;
+    join.info.host_id = join.info.host = "raw-host";
     join.world_size = world_size;
-    join.patience_ms = 60000;
+    join.join_timeout_ms = 60000;
     return join;
   }
 

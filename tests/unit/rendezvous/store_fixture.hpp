@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/rendezvous/job_options.hpp"
-#include "dtrain/rendezvous/listen.hpp"
-#include "dtrain/rendezvous/participant.hpp"
-#include "dtrain/rendezvous/server.hpp"
+#include "dtrain/rendezvous/control/control_plane.hpp"
+#include "dtrain/rendezvous/server/listen.hpp"
+#include "dtrain/rendezvous/server/store_job_options.hpp"
+#include "dtrain/rendezvous/server/store_server.hpp"
 #include "support/sanitized.hpp"
 
 namespace rendezvous_test {
@@ -40,12 +40,12 @@ inline Limits usual_limits() {
 }
 
 struct StoreOptions {
-  JobOptions job{};
+  StoreJobOptions job{};
   std::optional<Secret> secret{};
   Limits limits = usual_limits();
 };
 
-/// A Server with one job on a thread of its own, as a launcher has it.
+/// A StoreServer with one job on a thread of its own, as a launcher has it.
 class StoreProcess {
  public:
   explicit StoreProcess(StoreOptions options) {
@@ -91,20 +91,20 @@ class StoreProcess {
   std::uint16_t port() const { return port_; }
 
   /// Starts the job again.
-  void open(JobOptions options) {
+  void open(StoreJobOptions options) {
     const auto replace = [&](dtrain::async::EventLoop&) { return reopen(std::move(options)); };
     thread_.run_blocking(replace, soon());
   }
 
  private:
   dtrain::async::Task<void> start(dtrain::async::EventLoop& loop, StoreOptions options) {
-    server_.emplace(loop, dtrain::net::Listener::bind(loop, dtrain::net::Endpoint::loopback_v4(0)),
+    server_.emplace(loop, dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0)),
                     ServerOptions{options.secret, options.limits});
     job_ = &server_->open(std::move(options.job));
     port_ = server_->local().port();
     co_return;
   }
-  dtrain::async::Task<void> reopen(JobOptions options) {
+  dtrain::async::Task<void> reopen(StoreJobOptions options) {
     job_ = &server_->open(std::move(options));
     co_return;
   }
@@ -117,18 +117,18 @@ class StoreProcess {
     co_return;
   }
   dtrain::async::Task<void> count_connections(std::size_t& count) {
-    count = server_->visitors() + job_->sessions();
+    count = server_->pending_connections() + job_->sessions();
     co_return;
   }
 
   dtrain::async::LoopThread thread_;
-  std::optional<Server> server_;
-  ServedJob* job_ = nullptr;
+  std::optional<StoreServer> server_;
+  JobServer* job_ = nullptr;
   std::uint16_t port_ = 0;
 };
 
-inline ParticipantOptions rank_options(int rank, int world_size, std::uint16_t port) {
-  ParticipantOptions options;
+inline ControlPlaneOptions rank_options(int rank, int world_size, std::uint16_t port) {
+  ControlPlaneOptions options;
   options.rank = rank;
   options.world_size = world_size;
   options.master_port = port;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "store_fixture.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
 
 namespace rendezvous_test {
 
@@ -28,14 +28,14 @@ std::string error_of(dtrain::Errc code, Call call) {
   return "nothing was thrown";
 }
 
-/// Runs `body(participant)` on each rank of a job, all of which leave in order.
+/// Runs `body(control_plane)` on each rank of a job, all of which leave in order.
 template <class Body>
 void run_job(int world_size, Body body) {
   StoreProcess store(world_size);
   const auto errors = on_ranks(world_size, [&](int rank) {
-    Participant participant(rank_options(rank, world_size, store.port()));
-    body(participant);
-    participant.leave_blocking(soon());
+    ControlPlane control_plane(rank_options(rank, world_size, store.port()));
+    body(control_plane);
+    control_plane.leave_blocking(soon());
   });
   CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
 }

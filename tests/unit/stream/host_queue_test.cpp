@@ -203,8 +203,8 @@ TEST_CASE("work that is never run gives up what it holds") {
 
 TEST_CASE("enqueueing, recording, waiting and looking for work that nobody runs allocate nothing") {
   CommunicationStream stream;
-  const auto set = std::make_shared<dtrain::stream::host::StreamSet>();
-  stream.enter(set);
+  const auto registry = std::make_shared<dtrain::stream::host::StreamRegistry>();
+  stream.register_with(registry);
   ExternalEvent signalled;
   signalled.signal();
   int ran = 0;
@@ -213,7 +213,7 @@ TEST_CASE("enqueueing, recording, waiting and looking for work that nobody runs 
     stream.ref().wait(signalled, soon());
     stream.ref().enqueue([&ran]() noexcept { ++ran; });
     drain(stream.ref());
-    set->run_what_nobody_runs();
+    registry->run_unattended();
   }
   CHECK(support::allocations.load() == before);
   CHECK(ran == 1000);

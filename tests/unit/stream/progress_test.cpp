@@ -13,29 +13,29 @@ using dtrain::stream::host::Progress;
 using dtrain::stream::host::progress_from;
 
 TEST_CASE("progress has three names, and its own name leads back to each") {
-  for (const Progress progress : {Progress::automatic, Progress::thread, Progress::inline_}) {
+  for (const Progress progress : {Progress::automatic, Progress::thread, Progress::caller}) {
     CHECK(progress_from(dtrain::stream::host::name(progress)) == progress);
   }
 }
 
 TEST_CASE("an unknown progress is a usage error that names the possible ones") {
-  for (const char* text : {"", "Thread", "threads", "inline_"}) {
+  for (const char* text : {"", "Thread", "threads", "inline"}) {
     try {
       progress_from(text);
       FAIL("accepted " << text);
     } catch (const dtrain::Error& error) {
       CHECK(error.code() == dtrain::Errc::usage);
-      CHECK(std::string(error.what()).find("automatic, thread and inline") != std::string::npos);
+      CHECK(std::string(error.what()).find("automatic, thread and caller") != std::string::npos);
     }
   }
 }
 
 TEST_CASE("automatic progress takes a thread only where a core is free for it") {
   CHECK(decide(Progress::automatic, 4, 2) == Progress::thread);
-  CHECK(decide(Progress::automatic, 2, 2) == Progress::inline_);
-  CHECK(decide(Progress::automatic, 1, 8) == Progress::inline_);
+  CHECK(decide(Progress::automatic, 2, 2) == Progress::caller);
+  CHECK(decide(Progress::automatic, 1, 8) == Progress::caller);
   CHECK(decide(Progress::thread, 1, 8) == Progress::thread);
-  CHECK(decide(Progress::inline_, 64, 1) == Progress::inline_);
+  CHECK(decide(Progress::caller, 64, 1) == Progress::caller);
 }
 
 TEST_CASE("cores are counted by affinity") {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/bfloat16.hpp"
-#include "dtrain/core/float16.hpp"
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
 #include "support/element_bytes.hpp"
 #include "support/large_values.hpp"
 #include "support/scalar_reduction.hpp"

@@ -16,7 +16,7 @@ using dtrain::topology::Flat;
 struct SendRecvTopology {
   static constexpr std::string_view name() noexcept { return "SendRecvTopology"; }
   template <class B>
-  static constexpr bool works_on = [] {
+  static constexpr bool supports_backend = [] {
     if constexpr (dtrain::backend::Backend<B>) {
       return dtrain::backend::CanSendRecv<typename B::Communicator>;
     }
@@ -25,26 +25,26 @@ struct SendRecvTopology {
   template <class B>
   static constexpr void require() noexcept {}
   template <class B>
-  using Over = B;
+  using Rebind = B;
 };
 
 struct Nameless {
   template <class B>
-  [[maybe_unused]] static constexpr bool works_on = true;
+  [[maybe_unused]] static constexpr bool supports_backend = true;
   template <class B>
-  using Over = B;
+  using Rebind = B;
 };
 
 struct NeedsUnsaid {
   static constexpr std::string_view name() noexcept { return "NeedsUnsaid"; }
   template <class B>
-  using Over = B;
+  using Rebind = B;
 };
 
 struct OverNothing {
   static constexpr std::string_view name() noexcept { return "OverNothing"; }
   template <class B>
-  [[maybe_unused]] static constexpr bool works_on = true;
+  [[maybe_unused]] static constexpr bool supports_backend = true;
 };
 
 TEST_CASE("a topology has a name, says what it needs and lies over backends") {
@@ -57,13 +57,13 @@ TEST_CASE("a topology has a name, says what it needs and lies over backends") {
 }
 
 TEST_CASE("a topology works on a backend that has the abilities it needs, and on no other") {
-  CHECK(dtrain::topology::WorksOn<Flat, archetype::Backend<>>);
-  CHECK_FALSE(dtrain::topology::WorksOn<Flat, archetype::Backend<BackendLacks::opening>>);
-  CHECK_FALSE(dtrain::topology::WorksOn<Flat, int>);
-  CHECK(dtrain::topology::WorksOn<SendRecvTopology, archetype::Backend<>>);
+  CHECK(dtrain::topology::SupportsBackend<Flat, archetype::Backend<>>);
+  CHECK_FALSE(dtrain::topology::SupportsBackend<Flat, archetype::Backend<BackendLacks::opening>>);
+  CHECK_FALSE(dtrain::topology::SupportsBackend<Flat, int>);
+  CHECK(dtrain::topology::SupportsBackend<SendRecvTopology, archetype::Backend<>>);
   using Mute = archetype::Backend<BackendLacks::nothing, archetype::Communicator<CommunicatorLacks::recv>>;
-  CHECK(dtrain::topology::WorksOn<Flat, Mute>);
-  CHECK_FALSE(dtrain::topology::WorksOn<SendRecvTopology, Mute>);
+  CHECK(dtrain::topology::SupportsBackend<Flat, Mute>);
+  CHECK_FALSE(dtrain::topology::SupportsBackend<SendRecvTopology, Mute>);
 }
 
 TEST_CASE("Flat is the backend itself") {

@@ -12,11 +12,11 @@
 
 using dtrain::backend::SharedMemory;
 using dtrain::topology::Hierarchical;
-using Channels = Hierarchical<>::Over<SharedMemory>;
+using Channels = Hierarchical<>::Rebind<SharedMemory>;
 using Nodes = std::vector<int>;
 
-static_assert(dtrain::topology::WorksOn<Hierarchical<>, SharedMemory>);
-static_assert(dtrain::topology::WorksOn<Hierarchical<SharedMemory>, SharedMemory>);
+static_assert(dtrain::topology::SupportsBackend<Hierarchical<>, SharedMemory>);
+static_assert(dtrain::topology::SupportsBackend<Hierarchical<SharedMemory>, SharedMemory>);
 
 namespace {
 
@@ -69,7 +69,8 @@ TEST_CASE("memory is the node's, and a reduction in it is right") {
   });
 }
 
-TEST_CASE("a layout numbers nodes and ranks in their order, and has a lane for each rank of the smallest node") {
+TEST_CASE(
+    "a layout numbers nodes and ranks in their order, and has a cross-node group for each rank of the smallest node") {
   const auto layout = [](int rank) { return dtrain::topology::node_layout({7, 3, 7, 7, 3}, rank); };
   CHECK(layout(0).node == 0);
   CHECK(layout(1).node == 1);
@@ -78,10 +79,10 @@ TEST_CASE("a layout numbers nodes and ranks in their order, and has a lane for e
   CHECK(layout(4).local_rank == 1);
   CHECK(layout(4).local_size == 2);
   CHECK(layout(0).nodes == 2);
-  CHECK(layout(0).lanes == 2);
+  CHECK(layout(0).cross_node_groups == 2);
   CHECK(layout(0).ranks == 5);
-  CHECK(layout(2).has_lane());
-  CHECK_FALSE(layout(3).has_lane());
+  CHECK(layout(2).has_cross_node_group());
+  CHECK_FALSE(layout(3).has_cross_node_group());
   CHECK_FALSE(layout(3).is_even());
   CHECK(layout(4).is_even());
 }

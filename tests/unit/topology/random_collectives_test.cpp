@@ -17,17 +17,17 @@ TEST_CASE("random collectives are those of a serial reference, to the bit in sha
 }
 
 TEST_CASE("random collectives are those of a serial reference round a ring") {
-  run_random_rounds<topology::Ring::Over<SharedMemory>>(100'000, rounds_of_test(2), 10, 1, 20);
+  run_random_rounds<topology::Ring::Rebind<SharedMemory>>(100'000, rounds_of_test(2), 10, 1, 20);
 }
 
 TEST_CASE("random collectives are those of a serial reference through a tree") {
-  run_random_rounds<topology::Tree::Over<SharedMemory>>(200'000, rounds_of_test(2), 10, 1, 20);
+  run_random_rounds<topology::Tree::Rebind<SharedMemory>>(200'000, rounds_of_test(2), 10, 1, 20);
 }
 
 TEST_CASE("random collectives are those of a serial reference on one to four nodes") {
-  run_random_rounds<topology::Hierarchical<>::Over<SharedMemory>>(300'000, rounds_of_test(4), 10, 4, 20);
+  run_random_rounds<topology::Hierarchical<>::Rebind<SharedMemory>>(300'000, rounds_of_test(4), 10, 4, 20);
 }
 
 TEST_CASE("random collectives are those of a serial reference, to the bit, with parameter servers") {
-  run_random_rounds<topology::ParameterServer<2>::Over<SharedMemory>>(400'000, rounds_of_test(2), 10, 1, 20, true);
+  run_random_rounds<topology::ParameterServer<2>::Rebind<SharedMemory>>(400'000, rounds_of_test(2), 10, 1, 20, true);
 }

@@ -5,9 +5,9 @@
 #include "unit/topology/all_reduce.hpp"
 
 using dtrain::backend::SharedMemory;
-using Channels = dtrain::topology::Ring::Over<SharedMemory>;
+using Channels = dtrain::topology::Ring::Rebind<SharedMemory>;
 
-static_assert(dtrain::topology::WorksOn<dtrain::topology::Ring, SharedMemory>);
+static_assert(dtrain::topology::SupportsBackend<dtrain::topology::Ring, SharedMemory>);
 
 TEST_CASE("a ring reduces every element type by every operation, for any length, in place and not") {
   for (const int ranks : {1, 2, 3, 4, 8}) {

@@ -23,7 +23,7 @@ template <class Topology>
 std::size_t allocations_of(const std::vector<int>& nodes) {
   std::atomic<std::size_t> before{0};
   std::atomic<std::size_t> after{0};
-  support::run_topology_ranks<typename Topology::template Over<SharedMemory>>(
+  support::run_topology_ranks<typename Topology::template Rebind<SharedMemory>>(
       static_cast<int>(nodes.size()), nodes, [&](auto& self, int rank) {
         std::vector<float> values(1'000'000, 1);
         const auto view = dtrain::buffer_view(std::span(values));

@@ -5,9 +5,9 @@
 #include "unit/topology/all_reduce.hpp"
 
 using dtrain::backend::SharedMemory;
-using Channels = dtrain::topology::Tree::Over<SharedMemory>;
+using Channels = dtrain::topology::Tree::Rebind<SharedMemory>;
 
-static_assert(dtrain::topology::WorksOn<dtrain::topology::Tree, SharedMemory>);
+static_assert(dtrain::topology::SupportsBackend<dtrain::topology::Tree, SharedMemory>);
 
 TEST_CASE("a tree reduces every element type by every operation, for any length, in place and not") {
   for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8}) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The CUDA device of each rank: chosen before the ranks meet, compared within a node when they have.
+/// The CUDA device of each rank: chosen before the ranks join, compared within a node afterwards.
 
 #include <algorithm>
 #include <array>
@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/entering.hpp"
-#include "dtrain/backend/gather.hpp"
+#include "dtrain/backend/setup/gather.hpp"
+#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/printable.hpp"
+#include "dtrain/core/sanitize.hpp"
 #include "dtrain/identity/device_choice.hpp"
-#include "dtrain/identity/environment.hpp"
-#include "dtrain/identity/variables.hpp"
+#include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 
@@ -53,16 +53,16 @@ inline int visible_devices() {
 /// Makes the rank's device the calling thread's current one: see identity::choose_device. Before anything else of CUDA.
 /// @param may_share whether the backend can compute with several ranks on one device, and was asked to
 /// @throws Error (unsupported: there is no device for this rank; usage, cuda)
-inline void take_device(const Newcomer& newcomer, bool may_share) {
+inline void take_device(const ProcessInfo& process_info, bool may_share) {
   const identity::DeviceChoice choice =
-      identity::choose_device({newcomer.local_rank, newcomer.local_world_size, visible_devices(), may_share});
+      identity::choose_device({process_info.local_rank, process_info.local_world_size, visible_devices(), may_share});
   if (!choice.refusal.empty()) {
-    throw Error(Errc::unsupported, choice.refusal).with_rank(newcomer.rank);
+    throw Error(Errc::unsupported, choice.refusal).with_rank(process_info.rank);
   }
   stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
 }
 
-/// What tells a device from all others of the machine, whatever each process calls it: its UUID, or its place on the
+/// Identifies a device among all of the machine, whatever each process calls it: its UUID, or its position on the
 /// bus where it has none.
 inline std::string device_name(int device) {
   cudaDeviceProp properties{};
@@ -79,42 +79,43 @@ inline std::string device_name(int device) {
   if (is_set) {
     return uuid;
   }
-  std::array<char, 32> place{};
-  stream::cuda::check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), device),
+  std::array<char, 32> bus_id{};
+  stream::cuda::check(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device),
                       "cudaDeviceGetPCIBusId");
-  return place.data();
+  return bus_id.data();
 }
 
 namespace detail {
 
-/// What a rank says of its device: "0 GPU-12ab rank".
-struct DeviceClaim {
+/// What a rank publishes about its device: "0 GPU-12ab rank".
+struct DeviceAssignment {
   bool may_share = false;
   std::string device;
   std::string rank;
 };
 
-inline std::string to_text(const DeviceClaim& claim) {
-  return std::string(claim.may_share ? "1 " : "0 ") + claim.device + " " + claim.rank;
+inline std::string to_text(const DeviceAssignment& assignment) {
+  return std::string(assignment.may_share ? "1 " : "0 ") + assignment.device + " " + assignment.rank;
 }
 
-inline DeviceClaim device_claim_from(const std::string& text) {
+inline DeviceAssignment device_assignment_from(const std::string& text) {
   const std::size_t end = text.find(' ', 2);
   if (text.size() > 256 || end == std::string::npos) {
-    throw Error(Errc::protocol, "a rank said of its device '" + printable(text.substr(0, 64)) +
-                                    "'; do all ranks run the same program?");
+    throw Error(Errc::protocol,
+                "a rank's device came as '" + sanitize(text.substr(0, 64)) + "'; do all ranks run the same program?");
   }
   return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
 }
 
-/// The first device that is claimed twice, unless both claims allow that; nothing where there is none.
-inline std::string first_conflict(std::vector<DeviceClaim> claims, const std::string& host) {
-  std::stable_sort(claims.begin(), claims.end(),
-                   [](const DeviceClaim& a, const DeviceClaim& b) { return a.device < b.device; });
-  const auto found = std::adjacent_find(claims.begin(), claims.end(), [](const DeviceClaim& a, const DeviceClaim& b) {
-    return a.device == b.device && !(a.may_share && b.may_share);
-  });
-  if (found == claims.end()) {
+/// The first device that is assigned twice, unless both ranks allow that; nothing where there is none.
+inline std::string first_conflict(std::vector<DeviceAssignment> assignments, const std::string& host) {
+  std::stable_sort(assignments.begin(), assignments.end(),
+                   [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
+  const auto found = std::adjacent_find(assignments.begin(), assignments.end(),
+                                        [](const DeviceAssignment& a, const DeviceAssignment& b) {
+                                          return a.device == b.device && !(a.may_share && b.may_share);
+                                        });
+  if (found == assignments.end()) {
     return {};
   }
   return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
@@ -127,8 +128,8 @@ inline std::string first_conflict(std::vector<DeviceClaim> claims, const std::st
 /// The name of the channel at whose opening devices are compared: a job's first.
 inline constexpr std::string_view first_channel = "group";
 
-/// Collective over the ranks of a node, blocking: refuses a device that two of them have taken. The node's rank 0 reads
-/// all claims, so that every rank reads one value. Does nothing for later channels than the job's first.
+/// Collective over the ranks of a node, blocking: refuses a device that two of them use. The node's rank 0 reads
+/// all assignments, so that every rank reads one value. Does nothing for later channels than the job's first.
 /// @throws Error (unsupported) on every rank of the node, which names both ranks; (timeout, protocol, cuda), JobFailed
 inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
@@ -139,14 +140,14 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
   const std::string node = "devices/" + std::to_string(members.node_rank);
   const std::string device = device_name(stream::cuda::current_device());
   const auto refusal_of = [&](const std::vector<std::string>& words) {
-    std::vector<detail::DeviceClaim> claims;
+    std::vector<detail::DeviceAssignment> assignments;
     for (const std::string& word : words) {
-      claims.push_back(detail::device_claim_from(word));
+      assignments.push_back(detail::device_assignment_from(word));
     }
-    const std::string conflict = detail::first_conflict(std::move(claims), members.host);
+    const std::string conflict = detail::first_conflict(std::move(assignments), members.host);
     return conflict.empty() ? no_refusal : conflict;
   };
-  const detail::DeviceClaim own{may_share, device, std::to_string(members.rank_in_job())};
+  const detail::DeviceAssignment own{may_share, device, std::to_string(members.rank_in_job())};
   const std::string refusal = gather_blocking(context.store, node, members.local_rank, members.local_world_size,
                                               to_text(own), refusal_of, deadline);
   if (refusal != no_refusal) {

@@ -7,18 +7,18 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/net/interfaces.hpp"
-#include "dtrain/rendezvous/membership.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
 namespace detail {
 
 /// Of the route out; else the first interface's that is not loopback; nothing where there is none.
-inline std::optional<net::Endpoint> outward_address() {
-  std::optional<net::Endpoint> found = net::address_of_default_route();
+inline std::optional<net::SocketAddress> outward_address() {
+  std::optional<net::SocketAddress> found = net::address_of_default_route();
   for (const net::InterfaceAddress& each : net::interface_addresses()) {
-    if (!found && !each.endpoint.is_loopback()) {
-      found = each.endpoint;
+    if (!found && !each.address.is_loopback()) {
+      found = each.address;
     }
   }
   return found;
@@ -39,7 +39,7 @@ inline std::string device_address(const rendezvous::Membership& members) {
   if (!members.route_address.empty()) {
     return members.route_address;
   }
-  const std::optional<net::Endpoint> outward = detail::outward_address();
+  const std::optional<net::SocketAddress> outward = detail::outward_address();
   if (!outward) {
     throw Error(Errc::unsupported, "backend::Gloo finds no address of host " + members.host + " that rank " +
                                        std::to_string(members.other_host_rank) + " on host " + members.other_host +

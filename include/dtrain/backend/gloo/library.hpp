@@ -7,7 +7,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/printable.hpp"
+#include "dtrain/core/sanitize.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -19,7 +19,7 @@
 /// Of Gloo only its TCP transport is used. What matters about it, read in its source (2022-05) and seen:
 /// - A wait that times out closes every connection of its context; one that is aborted from another thread returns.
 /// - It has a thread for each device, and what is thrown there ends the process: a message that is longer than the
-///   memory it is received in, for one. Wire keeps that from happening.
+///   memory it is received in, for one. Endpoint keeps that from happening.
 /// - It writes with writev, which raises SIGPIPE where the peer is gone: dtrain calls it with signals blocked.
 /// - Its descriptors are inherited by programs that a rank starts.
 namespace DTRAIN_NAMESPACE::backend::gloo {
@@ -35,7 +35,7 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(Errc::closed, doing() + ": Gloo says: " + printable(error.what()));
+    throw Error(Errc::closed, doing() + ": Gloo says: " + sanitize(error.what()));
   }
 }
 

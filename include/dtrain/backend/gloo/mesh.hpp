@@ -14,11 +14,11 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/gloo/device_address.hpp"
 #include "dtrain/backend/gloo/library.hpp"
-#include "dtrain/backend/gloo/peer_card.hpp"
+#include "dtrain/backend/gloo/peer_info.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/rendezvous/control.hpp"
+#include "dtrain/rendezvous/control/loop_handle.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -36,13 +36,14 @@ class Mesh {
     const async::BlockedSignals blocked;  // for the device's thread
     const auto open = [&] {
       device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
-      transport_ = device_->createContext(rank_, size);
+      gloo_context_ = device_->createContext(rank_, size);
       // Gloo waits five times as long for a connection.
-      transport_->setTimeout(std::max(std::chrono::milliseconds(1),
-                                      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
+      gloo_context_->setTimeout(
+          std::max(std::chrono::milliseconds(1),
+                   std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank_) {
-          transport_->createPair(peer);
+          gloo_context_->createPair(peer);
         }
       }
     };
@@ -52,13 +53,13 @@ class Mesh {
     own_.device = address;
   }
 
-  /// Collective, blocking: tells the others where this rank listens, and learns where they do. @throws Error (timeout,
-  /// protocol), JobFailed
-  void exchange(const Exchange& store, Deadline deadline) {
-    const int size = transport_->size;
+  /// Collective, blocking: publishes the addresses that this rank listens at, and reads those of the others. @throws
+  /// Error (timeout, protocol), JobFailed
+  void exchange_addresses(const StoreRef& store, Deadline deadline) {
+    const int size = gloo_context_->size;
     for (int peer = 0; peer < size; ++peer) {
       if (peer != rank_) {
-        const std::vector<char> address = transport_->getPair(peer)->address().bytes();
+        const std::vector<char> address = gloo_context_->getPair(peer)->address().bytes();
         own_.address_bytes = address.size();
         own_.addresses.append(address.begin(), address.end());
       }
@@ -68,15 +69,15 @@ class Mesh {
       store.set_blocking(key_of(rank_), to_text(own_), deadline);
     }
     for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_ : peer_card_from(store.take_blocking(key_of(peer), size - 1, deadline)));
+      peers_.push_back(peer == rank_ ? own_ : peer_info_from(store.take_blocking(key_of(peer), size - 1, deadline)));
     }
   }
 
   /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
   void connect() {
-    for (int peer = 0; peer < transport_->size && !interrupted_.load(); ++peer) {
+    for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
       if (peer != rank_) {
-        const auto connect = [&] { transport_->getPair(peer)->connect(address_of(peer)); };
+        const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
         calling_gloo(
             [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
             connect);
@@ -84,17 +85,17 @@ class Mesh {
     }
   }
 
-  /// Collective, blocking: until every rank is connected with every other. Who leaves the channel before breaks
-  /// connections that others still wait for. @throws Error (timeout), JobFailed
-  void await_all(const Exchange& store, Deadline deadline) const {
-    const auto key_of = [&](const std::string& who) { return name_ + "/gloo-" + who + "-connected"; };
+  /// Collective, blocking: until every rank is connected with every other. A rank that leaves the channel before that
+  /// breaks connections that others still wait for. @throws Error (timeout), JobFailed
+  void await_all(const StoreRef& store, Deadline deadline) const {
+    const auto key_of = [&](const std::string& rank) { return name_ + "/gloo-" + rank + "-connected"; };
     if (rank_ != 0) {
       store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      const Deadline later = rendezvous::a_moment_after(deadline);  // rank 0 knows who is missing
-      store.take_blocking(key_of("all"), transport_->size - 1, later);
+      const Deadline later = rendezvous::with_grace(deadline);  // rank 0 knows which rank is missing
+      store.take_blocking(key_of("all"), gloo_context_->size - 1, later);
       return;
     }
-    for (int peer = 1; peer < transport_->size; ++peer) {
+    for (int peer = 1; peer < gloo_context_->size; ++peer) {
       const std::string key = key_of(std::to_string(peer));
       try {
         store.take_blocking(key, 1, deadline);
@@ -105,7 +106,7 @@ class Mesh {
                                        "reach every other one?");
       }
     }
-    if (transport_->size > 1) {
+    if (gloo_context_->size > 1) {
       store.set_blocking(key_of("all"), "", deadline);
     }
   }
@@ -114,46 +115,46 @@ class Mesh {
   /// up to 10 ms for each, which is how often Gloo's thread looks up.
   void interrupt() noexcept {
     interrupted_.store(true);
-    for (int peer = 0; peer < transport_->size; ++peer) {
+    for (int peer = 0; peer < gloo_context_->size; ++peer) {
       try {
         if (peer != rank_) {
-          transport_->getPair(peer)->close();
+          gloo_context_->getPair(peer)->close();
         }
       } catch (...) {  // Gloo's bookkeeping, which the end of the context ends
       }
     }
   }
 
-  ::gloo::transport::Context& transport() const noexcept { return *transport_; }
+  ::gloo::transport::Context& gloo_context() const noexcept { return *gloo_context_; }
 
   /// "rank 3 on host b".
   std::string to_string(int peer) const {
-    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
-    return "rank " + std::to_string(card.job_rank) + " on host " + card.host;
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    return "rank " + std::to_string(info.job_rank) + " on host " + info.host;
   }
 
  private:
-  /// Where `peer` listens for this rank: it has no place for itself in its list.
+  /// Where `peer` listens for this rank: its list has no address for itself.
   std::vector<char> address_of(int peer) const {
-    const PeerCard& card = peers_[static_cast<std::size_t>(peer)];
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
     const std::size_t ranks = peers_.size();
-    if (card.address_bytes != own_.address_bytes || card.addresses.size() != (ranks - 1) * card.address_bytes) {
+    if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
       throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
                                           " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
                                           "; use one version of Gloo on all hosts");
     }
-    const auto place = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * card.address_bytes;
-    const auto begin = card.addresses.begin() + static_cast<std::ptrdiff_t>(place);
-    return {begin, begin + static_cast<std::ptrdiff_t>(card.address_bytes)};
+    const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
+    const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);
+    return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
   }
 
   const int rank_;
   const std::string name_;
-  PeerCard own_;
-  std::vector<PeerCard> peers_;
+  PeerInfo own_;
+  std::vector<PeerInfo> peers_;
   std::atomic<bool> interrupted_{false};
   std::shared_ptr<::gloo::transport::Device> device_;
-  std::shared_ptr<::gloo::transport::Context> transport_;  ///< goes before its device
+  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< goes before its device
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::gloo

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/process_limits.hpp"
+#include "dtrain/core/process/process_limits.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -25,7 +25,7 @@ class Allocation {
       memory_.reset(static_cast<std::byte*>(::operator new(bytes == 0 ? 1 : bytes, alignment)));
     } catch (const std::bad_alloc&) {
       throw Error(Errc::out_of_memory,
-                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_behind(ENOMEM));
+                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_hint(ENOMEM));
     }
     std::memset(memory_.get(), 0, bytes);
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One rank's side of a message-passing channel: running operations in order, and giving up when it fails.
+/// One rank's side of a message-passing channel: operations in order, timeouts and failure.
 
 #include <algorithm>
 #include <atomic>
@@ -17,47 +17,47 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/first_cause.hpp"
-#include "dtrain/backend/message_passing/call.hpp"
-#include "dtrain/backend/message_passing/host.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/message_passing/transport.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work calls,
 /// belong to the thread that runs the stream; abort, failure and close to any.
-template <Host H>
+template <Transport T>
 class Channel {
  public:
-  using Wire = typename H::Wire;
+  using Endpoint = typename T::Endpoint;
 
-  /// A message to oneself, which no wire carries.
-  struct Note {
+  /// A message to oneself, which no endpoint carries.
+  struct SelfMessage {
     Operation operation;
     std::vector<std::byte> bytes;
   };
 
-  /// Collective, blocking. @throws as the Host
+  /// Collective, blocking. @throws as the Transport
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : job_rank_(context.reporting_rank()),
-        host_name_(context.members.host),
+        host_(context.members.host),
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
         on_stall_(context.on_stall),
-        place_{context.name, std::move(job_ranks), H::tuning(context), context.describe, context.accumulate},
-        host_(context, place_.job_ranks, deadline) {}
+        info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
+        transport_(context, info_.job_ranks, deadline) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  int rank() noexcept { return host_.wire().rank(); }
-  int size() noexcept { return host_.wire().size(); }
+  int rank() noexcept { return transport_.endpoint().rank(); }
+  int size() noexcept { return transport_.endpoint().size(); }
   int job_rank() const noexcept { return job_rank_; }
   const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
-  std::deque<Note>& notes() noexcept { return notes_; }
+  std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -66,8 +66,8 @@ class Channel {
     }
   }
 
-  /// Runs the routine that `make(call)` gives as the `turn`-th operation that was enqueued; skips it once the channel
-  /// has failed.
+  /// Runs the routine that `make(context)` gives as the `turn`-th operation that was enqueued; skips it once the
+  /// channel has failed.
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
     if (in_operation_.exchange(1) != 0) {
@@ -78,7 +78,7 @@ class Channel {
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
     } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
-      carry_out(operation, make);
+      execute(operation, make);
     }
     done_.store(std::max(done, turn), std::memory_order_release);
     in_operation_.store(0);
@@ -94,11 +94,11 @@ class Channel {
   /// Ends running and later work of this rank. The first cause stays.
   void abort(const Cause& cause) noexcept {
     if (cause_.set(cause) && process_.is_current()) {  // a forked process has no such thread to interrupt
-      host_.interrupt();
+      transport_.interrupt();
     }
   }
 
-  /// Aborts, and tells the job.
+  /// Aborts, and reports to the job.
   void fail(const Cause& cause) noexcept {
     abort(cause);
     report_quietly(*failure_, cause);
@@ -108,27 +108,26 @@ class Channel {
   /// which is soon.
   void close(std::uint64_t enqueued) noexcept {
     if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_name_,
-             "its communicator was destroyed before all of its work had run"});
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
     closing_.store(true);
     while (in_operation_.load() != 0) {
       futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
     }
-    host_.close(!aborted());
+    transport_.close(!aborted());
   }
 
  private:
   ~Channel() = default;
 
   /// Of one operation.
-  struct OperationWatch {
+  struct OperationCancellationToken {
     Channel& channel;
     Deadline deadline;
     bool timed_out = false;
 
     bool aborted() const noexcept { return channel.aborted(); }
-    bool gives_up() noexcept {
+    bool cancelled() noexcept {
       timed_out = deadline.passed();
       return timed_out || aborted();
     }
@@ -145,27 +144,28 @@ class Channel {
   };
 
   template <class Make>
-  void carry_out(const Operation& operation, Make& make) noexcept {
-    Call<Wire> call{host_.wire(), scratch_, place_, operation};
-    OperationWatch watch{*this, Deadline::after(timeout_)};
+  void execute(const Operation& operation, Make& make) noexcept {
+    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
+    OperationCancellationToken token{*this, Deadline::after(timeout_)};
     try {
-      Routine routine = make(call);
-      if (!host_.run_blocking(routine, watch)) {
+      Routine routine = make(context);
+      if (!transport_.run_blocking(routine, token)) {
         scratch_.leak();
       }
-      if (watch.timed_out && !aborted()) {  // also where it ended at that moment: the host has given the channel up
-        fail({CauseKind::timeout, job_rank_, host_name_, present(operation) + ": " + missing()});
+      if (token.timed_out &&
+          !aborted()) {  // also where it ended at that moment: the transport has cancelled the operation
+        fail({CauseKind::timeout, job_rank_, host_, present(operation) + ": " + missing()});
       } else if (routine.done()) {
         routine.check();
       } else if (!aborted()) {
-        fail({CauseKind::exception, job_rank_, host_name_,
-              present(operation) + " was given up, because " + H::backend_name() +
-                  " is out of service in this process since another operation was given up"});
+        fail({CauseKind::exception, job_rank_, host_,
+              present(operation) + " was cancelled, because " + T::backend_name() +
+                  " is out of service in this process since another operation was cancelled"});
       }
     } catch (const Error& error) {
       explain(operation, error);
     } catch (const std::exception& error) {
-      fail({CauseKind::exception, job_rank_, host_name_, present(operation) + ": " + error.what()});
+      fail({CauseKind::exception, job_rank_, host_, present(operation) + ": " + error.what()});
     }
   }
 
@@ -177,43 +177,43 @@ class Channel {
     }
     failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
     if (!aborted()) {
-      fail({CauseKind::exception, job_rank_, host_name_, present(operation) + ": " + error.what()});
+      fail({CauseKind::exception, job_rank_, host_, present(operation) + ": " + error.what()});
     }
   }
 
   std::string missing() const {
-    const auto [rank, sends] = host_.waits_for();
+    const auto [rank, sends] = transport_.waits_for();
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
     const std::string after = " after " + std::to_string(waited.count()) + " ms";
-    if (rank < 0 || rank >= static_cast<int>(place_.job_ranks.size())) {
+    if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
       return "it had not ended" + after;
     }
-    const std::string peer = "rank " + std::to_string(place_.job_ranks[static_cast<std::size_t>(rank)]);
+    const std::string peer = "rank " + std::to_string(info_.job_ranks[static_cast<std::size_t>(rank)]);
     return peer + (sends ? " had not sent its part" : " had not taken what was sent to it") + after +
            "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
   }
 
   Cause out_of_order(const Operation& operation) const {
-    return {CauseKind::exception, job_rank_, host_name_,
+    return {CauseKind::exception, job_rank_, host_,
             present(operation) +
                 " began before the one enqueued before it had run; operations of one communicator go to one stream, or "
                 "to streams that wait for each other"};
   }
 
   std::string present(const Operation& operation) const {
-    return described(operation, place_.describe) + ", " + place_of(operation, place_.channel);
+    return described(operation, info_.describe) + ", " + position_of(operation, info_.name);
   }
 
   const OwningProcess process_;
   const int job_rank_;
-  const std::string host_name_;
+  const std::string host_;
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<FailureLatch> failure_;
   const std::function<void()> on_stall_;
-  const Place place_;
-  H host_;
+  const ChannelInfo info_;
+  T transport_;
   Scratch scratch_;
-  std::deque<Note> notes_;
+  std::deque<SelfMessage> self_messages_;
   std::atomic<std::int64_t> references_{1};
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};

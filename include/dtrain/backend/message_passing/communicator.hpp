@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The communicator of ranks that exchange messages, over any Host.
+/// The communicator of ranks that exchange messages, over any Transport.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,35 +9,35 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/message_passing/allocation.hpp"
 #include "dtrain/backend/message_passing/channel.hpp"
-#include "dtrain/backend/message_passing/work.hpp"
-#include "dtrain/backend/split.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/backend/message_passing/enqueued_operation.hpp"
+#include "dtrain/backend/setup/split.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Owns one rank's end of a channel. Reductions are of every DType but floats of 8 bits, by every ReduceOp; their bits
-/// depend on the count, the number of ranks and the host's Tuning alone. Work begins in the thread that waits for the
-/// stream, or in its helper, which blocks until it is done. Threads: one at a time, abort() and failure() from any.
+/// depend on the count, the number of ranks and the transport's Tuning alone. Work begins in the thread that waits for
+/// the stream, or in its helper, which blocks until it is done. Threads: one at a time, abort() and failure() from any.
 /// Destruction skips work that has not run.
-template <Host H>
+template <Transport T>
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
   using Allocation = message_passing::Allocation;
 
-  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, what the Host throws
+  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, what the Transport throws
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     return Communicator(context, deadline);
   }
 
   int rank() const noexcept { return channel().rank(); }
   int size() const noexcept { return channel().size(); }
-  const rendezvous::Membership& members() const noexcept { return end_->context.members; }
+  const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
@@ -94,33 +94,34 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    end_->check();
-    if (end_->context.on_stall) {
-      end_->context.on_stall();  // others may wait for what this rank has enqueued elsewhere before they come
+    owner_->check();
+    if (owner_->context.on_stall) {
+      owner_->context.on_stall();  // others may wait for what this rank has enqueued elsewhere before they come
     }
-    const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
-    ++end_->splits;
+    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
+    ++owner_->splits;
     return open_blocking(part, deadline);
   }
 
   /// See CanAllocate. Ordinary memory: nothing is exchanged, and a rank that has none fails alone.
   /// @throws Error (out_of_memory); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
-    end_->check();
+    owner_->check();
     return Allocation(bytes);
   }
 
-  /// See CanAbort. The peers' channels learn of it from the job.
+  /// See CanAbort. The peers' channels are notified by the job.
   void abort(const Cause& cause) noexcept { channel().abort(cause); }
   std::optional<Cause> failure() const { return channel().failure(); }
 
  private:
-  Communicator(const ChannelContext& context, Deadline deadline) : end_(make_process_owned<End>(context, deadline)) {}
+  Communicator(const ChannelContext& context, Deadline deadline)
+      : owner_(make_process_owned<ChannelOwner>(context, deadline)) {}
 
   /// What stays at its address when the communicator moves.
-  struct End {
-    End(const ChannelContext& of, Deadline deadline)
-        : context(of), channel(new Channel<H>(context, context.members.ranks_in_job(), deadline)) {
+  struct ChannelOwner {
+    ChannelOwner(const ChannelContext& of, Deadline deadline)
+        : context(of), channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
       try {
         subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
       } catch (...) {
@@ -129,9 +130,9 @@ class Communicator {
         throw;
       }
     }
-    End(const End&) = delete;
-    End& operator=(const End&) = delete;
-    ~End() {
+    ChannelOwner(const ChannelOwner&) = delete;
+    ChannelOwner& operator=(const ChannelOwner&) = delete;
+    ~ChannelOwner() {
       subscription.reset();
       channel->close(enqueued);
       channel->release();
@@ -146,19 +147,19 @@ class Communicator {
     }
 
     const ChannelContext context;
-    Channel<H>* channel;
+    Channel<T>* channel;
     std::uint64_t enqueued = 0;     ///< operations of every kind
     std::uint64_t collectives = 0;  ///< those that every rank takes part in
     std::uint64_t splits = 0;
     FailureLatch::Subscription subscription;
   };
 
-  Channel<H>& channel() const noexcept { return *end_->channel; }
+  Channel<T>& channel() const noexcept { return *owner_->channel; }
 
   /// The next collective. Nothing is counted before it is enqueued.
   Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
     Operation operation;
-    operation.sequence = end_->collectives + 1;
+    operation.sequence = owner_->collectives + 1;
     operation.kind = kind;
     operation.count = buffer.count;
     operation.dtype = buffer.dtype;
@@ -173,18 +174,18 @@ class Communicator {
     operation.count = shown.count;
     operation.dtype = shown.dtype;
     operation.root = to >= 0 ? to : from;
-    const Ends ends{input.data, output.data, input.count, to, from};
-    const TransferItem<H> work{end_->channel, end_->enqueued + 1, operation, ends, input.dtype};
+    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
+    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
     enqueue_work(work, stream);
   }
 
   static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    check_host_memory(H::backend_name(), input, output);
+    check_host_memory(T::backend_name(), input, output);
   }
 
   void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
-    enqueue_work(CollectiveWork<H>{end_->channel, end_->enqueued + 1, operation, buffers}, stream);
-    ++end_->collectives;
+    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
+    ++owner_->collectives;
   }
 
   template <class Work>
@@ -196,10 +197,10 @@ class Communicator {
       channel().release();
       throw;
     }
-    ++end_->enqueued;
+    ++owner_->enqueued;
   }
 
-  ProcessOwned<End> end_;
+  ProcessOwned<ChannelOwner> owner_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -19,9 +19,9 @@ class FramePool {
   FramePool(const FramePool&) = delete;
   FramePool& operator=(const FramePool&) = delete;
   ~FramePool() {
-    for (Block* block : free_) {
+    for (FrameBlock* block : free_) {
       while (block != nullptr) {
-        Block* const next = block->next;
+        FrameBlock* const next = block->next;
         ::operator delete(block);
         block = next;
       }
@@ -30,14 +30,14 @@ class FramePool {
 
   /// `bytes` at the alignment of new. @throws std::bad_alloc
   void* take(std::size_t bytes) {
-    const std::size_t size = sizeof(Block) + bytes;
+    const std::size_t size = sizeof(FrameBlock) + bytes;
     const std::size_t list = size / step;
     if (list >= lists) {
-      return new (::operator new(size)) Block{this, nullptr, list} + 1;
+      return new (::operator new(size)) FrameBlock{this, nullptr, list} + 1;
     }
-    Block* const block = free_[list];
+    FrameBlock* const block = free_[list];
     if (block == nullptr) {
-      return new (::operator new((list + 1) * step)) Block{this, nullptr, list} + 1;
+      return new (::operator new((list + 1) * step)) FrameBlock{this, nullptr, list} + 1;
     }
     free_[list] = block->next;
     return block + 1;
@@ -45,7 +45,7 @@ class FramePool {
 
   /// Gives a block back to the pool that it is from.
   static void give_back(void* memory) noexcept {
-    Block* const block = static_cast<Block*>(memory) - 1;
+    FrameBlock* const block = static_cast<FrameBlock*>(memory) - 1;
     if (block->list >= lists) {
       ::operator delete(block);
       return;
@@ -58,13 +58,13 @@ class FramePool {
   static constexpr std::size_t step = 128;  ///< bytes between one list's blocks and the next's
   static constexpr std::size_t lists = 64;  ///< a frame beyond 8 KiB would be a mistake, and only slower
 
-  struct alignas(std::max_align_t) Block {
+  struct alignas(std::max_align_t) FrameBlock {
     FramePool* pool;
-    Block* next;
+    FrameBlock* next;
     std::size_t list;
   };
 
-  std::array<Block*, lists> free_{};
+  std::array<FrameBlock*, lists> free_{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -15,10 +15,10 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// Starts when it is resumed or awaited, and ends with its coroutine: destroying it where it is suspended destroys all
 /// locals, and with them what they await. Its first parameter has `frames()`, where its frame comes from.
 ///
-///     Routine part = ring(wire, work);  // named: g++ 12 destroys temporaries in a co_await expression twice
-///     co_await part;
+///     Routine child = ring(endpoint, work);  // named: g++ 12 destroys temporaries in a co_await expression twice
+///     co_await child;
 ///
-/// Over a wire that blocks in `done` it never suspends: one resume() runs it to its end.
+/// Over an endpoint that blocks in `done` it never suspends: one resume() runs it to its end.
 /// Threads: one at a time. Lifetime: what its reference parameters refer to, and the pool, outlive it.
 class [[nodiscard]] Routine {
  public:
@@ -59,7 +59,7 @@ class [[nodiscard]] Routine {
   std::coroutine_handle<promise_type> frame_;
 };
 
-/// What a routine's first parameter is good for.
+/// The pool that a routine's first parameter provides.
 struct FrameSource {
   template <class First>
   requires requires(First& first) {
@@ -70,7 +70,7 @@ struct FrameSource {
   FramePool& pool;
 };
 
-/// What the others are, of which a frame's memory does not depend.
+/// Any other parameter: the frame's memory does not depend on it.
 struct Anything {
   Anything() noexcept = default;
   template <class T>

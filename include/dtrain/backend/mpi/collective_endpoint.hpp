@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/message_passing/algorithms.hpp"
-#include "dtrain/backend/message_passing/call.hpp"
+#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/operators.hpp"
@@ -20,9 +20,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// A Wire that carries whole collectives, over a communicator of the channel's own. Each is one nonblocking call, which
-/// MPI lets nobody cancel: one that is given up takes MPI out of service in this process. Nothing compares what the
-/// ranks call. Threads: as Endpoint.
+/// An Endpoint that carries whole collectives, over a communicator of the channel's own. Each is one nonblocking call,
+/// which MPI lets nobody cancel: one that is abandoned takes MPI out of service in this process. Nothing compares what
+/// the ranks call. Threads: as Endpoint.
 class CollectiveEndpoint : public Endpoint {
  public:
   using Endpoint::Endpoint;
@@ -40,7 +40,7 @@ class CollectiveEndpoint : public Endpoint {
     check(MPI_Group_free(&all), "asking for the job's ranks");
   }
 
-  /// While MPI runs, and where nothing was given up.
+  /// While MPI runs, and where nothing was cancelled.
   void free_communicator() noexcept {
     operators_.free();
     if (collectives_ != MPI_COMM_NULL) {
@@ -56,13 +56,14 @@ class CollectiveEndpoint : public Endpoint {
 
   /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations"; in place means the same on every rank there, so that
   /// inputs apart are copied. What MPI sums up are partial results. Lifetime: as message_passing::collective
-  template <message_passing::Wire W>
-  message_passing::Routine collective(message_passing::Call<W>& call, const message_passing::Buffers& buffers) {
-    const Operation& operation = call.operation;
+  template <message_passing::Endpoint E>
+  message_passing::Routine collective(message_passing::OperationContext<E>& context,
+                                      const message_passing::Buffers& buffers) {
+    const Operation& operation = context.operation;
     const std::size_t bytes = operation.count * size_bytes(operation.dtype);
     const bool scatters = operation.kind == OperationKind::reduce_scatter;
     if (scatters || operation.kind == OperationKind::all_reduce) {
-      const kernels::PartialReduction reduction = call.partial_reduction();
+      const kernels::PartialReduction reduction = context.partial_reduction();
       Operation carried = operation;
       carried.dtype = reduction.type();
       const std::size_t partial_bytes = operation.count * size_bytes(reduction.type());
@@ -73,17 +74,17 @@ class CollectiveEndpoint : public Endpoint {
       std::byte* result = buffers.output;
       if (scatters) {
         std::byte* const memory =
-            call.scratch.at_least(partial_bytes + (prepares ? given * size_bytes(reduction.type()) : 0));
+            context.scratch.at_least(partial_bytes + (prepares ? given * size_bytes(reduction.type()) : 0));
         result = reduction.widens() || (in_place && !prepares) ? memory : result;
         if (prepares) {
           reduction.begin(input, memory + partial_bytes, given);
           input = memory + partial_bytes;
         }
       } else {
-        result = reduction.widens() ? call.scratch.at_least(partial_bytes) : result;
+        result = reduction.widens() ? context.scratch.at_least(partial_bytes) : result;
         reduction.begin(input, result, given);
       }
-      const Ticket started = start(carried, input, result);
+      const MessageHandle started = start(carried, input, result);
       co_await done(started);
       reduction.end(result, buffers.output, operation.count);
       co_return;
@@ -91,7 +92,7 @@ class CollectiveEndpoint : public Endpoint {
     if (operation.kind == OperationKind::all_gather) {
       copy(buffers.output + static_cast<std::size_t>(rank()) * bytes, buffers.input, bytes);
     }
-    const Ticket started = start(operation, buffers.input, buffers.output);
+    const MessageHandle started = start(operation, buffers.input, buffers.output);
     co_await done(started);
   }
 
@@ -102,10 +103,10 @@ class CollectiveEndpoint : public Endpoint {
     }
   }
 
-  Ticket start(const Operation& operation, const std::byte* input, std::byte* output) {
+  MessageHandle start(const Operation& operation, const std::byte* input, std::byte* output) {
     const int count = static_cast<int>(operation.count);
     const MPI_Datatype type = datatype_of(operation.dtype);
-    const Calls::Inside inside(calls());
+    const CallMonitor::InCall in_call(call_monitor());
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_SUCCESS;
     switch (operation.kind) {

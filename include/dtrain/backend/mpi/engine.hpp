@@ -16,11 +16,11 @@
 #include <utility>
 
 #include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/backend/mpi/command_queue.hpp"
+#include "dtrain/backend/mpi/engine_registry.hpp"
 #include "dtrain/backend/mpi/library.hpp"
-#include "dtrain/backend/mpi/orders.hpp"
-#include "dtrain/backend/mpi/presence.hpp"
-#include "dtrain/backend/mpi/progress.hpp"
-#include "dtrain/backend/mpi/session.hpp"
+#include "dtrain/backend/mpi/progress_loop.hpp"
+#include "dtrain/backend/mpi/runtime.hpp"
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -34,36 +34,37 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 /// Threads: any, but for what it says of itself. Lifetime: as long as the last owner.
 class Engine {
  public:
-  /// What is asked in the thread that owns MPI.
-  struct Inside {
-    std::optional<Session> session;
+  /// What the thread that owns MPI works with.
+  struct EngineState {
+    std::optional<MpiRuntime> runtime;
     ProgressLoop loop;
     int channels = 0;      ///< whose tags this process has chosen
     std::string secret{};  ///< of the job, once it was handed out
   };
 
-  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. See Presence.
+  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. See EngineRegistry.
   /// @throws Error (timeout, unsupported, mpi)
   static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
-    return presence().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
+    return registry().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
   }
 
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Blocking: ends MPI with all other ranks where nothing was given up, as long as end_within() says; else at once.
+  /// Blocking: ends MPI with all other ranks where nothing was cancelled, as long as set_finalize_timeout() says; else
+  /// at once.
   ~Engine() {
     const bool clean = opened_.load() && !failed_.load();
     if (!clean) {
-      presence().give_up();
+      registry().disable();
     }
-    orders().give({nullptr, nullptr, [inside = &shared_->inside, clean] {
-                     if (clean && !inside->loop.out_of_service()) {
-                       inside->session->end();
-                     }
-                     inside->loop.stop();
-                   }});
-    if (shared_->block_until_ended(Deadline::after(clean ? patience_.load() : std::chrono::seconds(2)))) {
+    commands().push({nullptr, nullptr, [state = &thread_state_->state, clean] {
+                       if (clean && !state->loop.out_of_service()) {
+                         state->runtime->end();
+                       }
+                       state->loop.stop();
+                     }});
+    if (thread_state_->block_until_ended(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
       log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
@@ -71,38 +72,38 @@ class Engine {
     }
   }
 
-  /// The process's place in MPI_COMM_WORLD.
-  int rank() const noexcept { return session().rank(); }
-  int size() const noexcept { return session().size(); }
-  int highest_tag() const noexcept { return session().highest_tag(); }
-  MPI_Comm communicator() const noexcept { return session().communicator(); }
-  const std::string& version_text() const noexcept { return session().version_text(); }
+  /// The process's rank in MPI_COMM_WORLD, and more of its session.
+  int rank() const noexcept { return runtime().rank(); }
+  int size() const noexcept { return runtime().size(); }
+  int highest_tag() const noexcept { return runtime().highest_tag(); }
+  MPI_Comm communicator() const noexcept { return runtime().communicator(); }
+  const std::string& version_text() const noexcept { return runtime().version_text(); }
 
-  Orders& orders() noexcept { return shared_->inside.loop.orders(); }
-  Requests& requests() noexcept { return shared_->inside.loop.requests(); }
+  CommandQueue& commands() noexcept { return thread_state_->state.loop.commands(); }
+  Requests& requests() noexcept { return thread_state_->state.loop.requests(); }
 
-  /// Runs `call(Inside&)` in the thread that owns MPI. Blocking: until it has returned, or the deadline passes, after
-  /// which it may still run. @throws what the call throws, Error (timeout)
-  void run_blocking(std::function<void(Inside&)> call, Deadline deadline, const char* doing) {
-    struct Result {
+  /// Runs `call(EngineState&)` in the thread that owns MPI. Blocking: until it has returned, or the deadline passes,
+  /// after which it may still run. @throws what the call throws, Error (timeout)
+  void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
+    struct PendingCall {
       std::mutex mutex;
       std::condition_variable changed;
       bool done = false;
       std::exception_ptr thrown;
     };
-    const auto result = std::make_shared<Result>();
-    orders().give({nullptr, nullptr, [result, inside = &shared_->inside, call = std::move(call)] {
-                     std::exception_ptr thrown;
-                     try {
-                       call(*inside);
-                     } catch (...) {
-                       thrown = std::current_exception();
-                     }
-                     const std::lock_guard lock(result->mutex);
-                     result->thrown = thrown;
-                     result->done = true;
-                     result->changed.notify_all();
-                   }});
+    const auto result = std::make_shared<PendingCall>();
+    commands().push({nullptr, nullptr, [result, state = &thread_state_->state, call = std::move(call)] {
+                       std::exception_ptr thrown;
+                       try {
+                         call(*state);
+                       } catch (...) {
+                         thrown = std::current_exception();
+                       }
+                       const std::lock_guard lock(result->mutex);
+                       result->thrown = thrown;
+                       result->done = true;
+                       result->changed.notify_all();
+                     }});
     std::unique_lock lock(result->mutex);
     if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
       throw Error(Errc::timeout, std::string(doing) + " took too long; have all processes of the job come as far?");
@@ -112,27 +113,27 @@ class Engine {
     }
   }
 
-  /// A channel is open: the ranks go on to the end together, unless something fails.
-  void expect_end() noexcept { opened_.store(true); }
-  /// The ranks will not all come to the end: it is not waited for.
-  void expect_no_end() noexcept { failed_.store(true); }
-  void end_within(std::chrono::nanoseconds patience) noexcept { patience_.store(patience); }
+  /// A channel is open: all ranks finalize MPI together at the end, unless something fails.
+  void expect_finalize() noexcept { opened_.store(true); }
+  /// Not all ranks will come to MPI_Finalize: it is not called.
+  void skip_finalize() noexcept { failed_.store(true); }
+  void set_finalize_timeout(std::chrono::nanoseconds timeout) noexcept { finalize_timeout_.store(timeout); }
 
  private:
   /// It outlives whatever the program destroys at its end.
-  static Presence<Engine>& presence() {
-    static Presence<Engine>& present = *new Presence<Engine>;
-    return present;
+  static EngineRegistry<Engine>& registry() {
+    static EngineRegistry<Engine>& registered = *new EngineRegistry<Engine>;
+    return registered;
   }
 
   /// Outlives an Engine whose thread does not come back.
-  struct Shared {
+  struct ThreadState {
     bool block_until_ended(Deadline deadline) {
       std::unique_lock lock(mutex);
       return block_until(changed, lock, deadline, [this] { return ended; });
     }
 
-    Inside inside;
+    EngineState state;
     std::mutex mutex;
     std::condition_variable changed;
     bool started = false;
@@ -140,52 +141,53 @@ class Engine {
     std::exception_ptr failed;
   };
 
-  explicit Engine(Deadline deadline) : shared_(std::make_shared<Shared>()) {
+  explicit Engine(Deadline deadline) : thread_state_(std::make_shared<ThreadState>()) {
     const async::BlockedSignals blocked;
     try {
-      thread_ = std::thread([shared = shared_] { main(*shared); });
+      thread_ = std::thread([thread_state = thread_state_] { main(*thread_state); });
     } catch (const std::system_error& failure) {
       throw Error(failure.code(), std::string("starting the thread that calls MPI: ") + failure.what());
     }
-    std::unique_lock lock(shared_->mutex);
-    const bool came = block_until(shared_->changed, lock, deadline, [this] { return shared_->started; });
+    std::unique_lock lock(thread_state_->mutex);
+    const bool has_started =
+        block_until(thread_state_->changed, lock, deadline, [this] { return thread_state_->started; });
     lock.unlock();
-    if (!came) {
+    if (!has_started) {
       thread_.detach();
       throw Error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
     }
-    if (shared_->failed) {
+    if (thread_state_->failed) {
       thread_.join();
-      std::rethrow_exception(shared_->failed);
+      std::rethrow_exception(thread_state_->failed);
     }
   }
 
-  static void main(Shared& shared) noexcept {
+  static void main(ThreadState& thread_state) noexcept {
     try {
-      shared.inside.session.emplace();
+      thread_state.state.runtime.emplace();
     } catch (...) {
-      shared.failed = std::current_exception();
+      thread_state.failed = std::current_exception();
     }
-    tell(shared, shared.started);
-    if (!shared.failed) {
-      shared.inside.loop.run(shared.inside.session->is_own());
+    set_flag(thread_state, thread_state.started);
+    if (!thread_state.failed) {
+      thread_state.state.loop.run(thread_state.state.runtime->is_own());
     }
-    tell(shared, shared.ended);
+    set_flag(thread_state, thread_state.ended);
   }
 
-  static void tell(Shared& shared, bool& flag) noexcept {
-    const std::lock_guard lock(shared.mutex);
+  static void set_flag(ThreadState& thread_state, bool& flag) noexcept {
+    const std::lock_guard lock(thread_state.mutex);
     flag = true;
-    shared.changed.notify_all();
+    thread_state.changed.notify_all();
   }
 
-  const Session& session() const noexcept { return *shared_->inside.session; }
+  const MpiRuntime& runtime() const noexcept { return *thread_state_->state.runtime; }
 
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<ThreadState> thread_state_;
   std::thread thread_;
   std::atomic<bool> opened_{false};
   std::atomic<bool> failed_{false};
-  std::atomic<std::chrono::nanoseconds> patience_{std::chrono::minutes(10)};
+  std::atomic<std::chrono::nanoseconds> finalize_timeout_{std::chrono::minutes(10)};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "dtrain/backend/mpi/library.hpp"
-#include "dtrain/core/dtype.hpp"
-#include "dtrain/core/reduce_op.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/reduction.hpp"
 
 #if DTRAIN_WITH_MPI
@@ -93,12 +93,12 @@ class Operators {
   }
 
   MPI_Op made(DType dtype, ReduceOp op) {
-    const auto [place, is_new] = made_.try_emplace(std::pair(dtype, op), MPI_OP_NULL);
+    const auto [entry, is_new] = made_.try_emplace(std::pair(dtype, op), MPI_OP_NULL);
     if (is_new) {
       constexpr int commutes = 1;
-      check(MPI_Op_create(function_for(dtype, op), commutes, &place->second), "making an operator");
+      check(MPI_Op_create(function_for(dtype, op), commutes, &entry->second), "making an operator");
     }
-    return place->second;
+    return entry->second;
   }
 
   std::map<std::pair<DType, ReduceOp>, MPI_Op> made_;

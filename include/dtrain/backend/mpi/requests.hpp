@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dtrain/backend/mpi/calls.hpp"
+#include "dtrain/backend/mpi/call_monitor.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/core/error.hpp"
 
@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 class Endpoint;
 
 /// Whose message a request is.
-struct Owner {
+struct RequestOwner {
   Endpoint* endpoint;
   std::uint32_t slot;
   bool receives;
@@ -27,15 +27,15 @@ struct Owner {
 class Requests {
  public:
   struct Completed {
-    Owner owner;
+    RequestOwner owner;
     std::size_t bytes;
     int error;
   };
 
   bool empty() const noexcept { return requests_.empty(); }
 
-  /// Where all calls about messages are counted. Threads: as Calls.
-  Calls& calls() noexcept { return calls_; }
+  /// Where all calls about messages are counted. Threads: as CallMonitor.
+  CallMonitor& call_monitor() noexcept { return call_monitor_; }
 
   /// What is under way stays so for MPI, which is not called again; its owners may end.
   void forget() noexcept {
@@ -43,7 +43,7 @@ class Requests {
     owners_.clear();
   }
 
-  void add(MPI_Request request, const Owner& owner) {
+  void add(MPI_Request request, const RequestOwner& owner) {
     requests_.push_back(request);
     owners_.push_back(owner);
   }
@@ -65,7 +65,7 @@ class Requests {
     completed_.clear();
     for (int i = 0; i < count; ++i) {
       const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
-      const Owner& owner = owners_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+      const RequestOwner& owner = owners_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
       completed_.push_back(completed(owner, status, code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS));
     }
     drop_complete();
@@ -91,12 +91,12 @@ class Requests {
 
  private:
   int test_some(int& count) noexcept {
-    const Calls::Inside inside(calls_);
+    const CallMonitor::InCall in_call(call_monitor_);
     return MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(),
                         statuses_.data());
   }
 
-  static Completed completed(const Owner& owner, const MPI_Status& status, int error) noexcept {
+  static Completed completed(const RequestOwner& owner, const MPI_Status& status, int error) noexcept {
     int bytes = 0;
     if (owner.receives && error == MPI_SUCCESS) {
       error = MPI_Get_count(&status, MPI_BYTE, &bytes);
@@ -105,7 +105,7 @@ class Requests {
   }
 
   bool end(MPI_Request& request, bool receives) noexcept {
-    const Calls::Inside inside(calls_);
+    const CallMonitor::InCall in_call(call_monitor_);
     int done = 0;
     if (receives && MPI_Cancel(&request) != MPI_SUCCESS) {
       return false;
@@ -126,9 +126,9 @@ class Requests {
     }
   }
 
-  Calls calls_;
+  CallMonitor call_monitor_;
   std::vector<MPI_Request> requests_;
-  std::vector<Owner> owners_;
+  std::vector<RequestOwner> owners_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
   std::vector<Completed> completed_;

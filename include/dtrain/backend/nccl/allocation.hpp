@@ -12,7 +12,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
@@ -42,9 +42,9 @@ class Allocation {
 
   /// Collective, blocking. @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause
   Allocation(std::shared_ptr<Channel> channel, std::size_t bytes, Deadline deadline)
-      : memory_(new Memory{std::move(channel), bytes}) {
-    Memory& memory = *memory_;
-    memory.channel->fate.check();
+      : memory_(new RegisteredMemory{std::move(channel), bytes}) {
+    RegisteredMemory& memory = *memory_;
+    memory.channel->status.check();
     const stream::cuda::DeviceGuard guard(memory.channel->device());
     const std::size_t length = std::max<std::size_t>(bytes, 1);
     const ncclResult_t code = allocate(&memory.data, length);
@@ -58,31 +58,31 @@ class Allocation {
           .with_rank(memory.channel->context.reporting_rank());
     }
     fill_with_zeros(memory.data, length, memory.channel->device(), deadline);
-    memory.place = memory.channel->enlist(data(), length, deadline);
-    memory.enlisted = true;
+    memory.handle = memory.channel->register_memory(data(), length, deadline);
+    memory.registered = true;
   }
 
   std::byte* data() const noexcept { return memory_ ? static_cast<std::byte*>(memory_->data) : nullptr; }
   std::size_t bytes() const noexcept { return memory_ ? memory_->bytes : 0; }
 
  private:
-  struct Memory {
-    Memory(std::shared_ptr<Channel> of, std::size_t count) : channel(std::move(of)), bytes(count) {}
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    ~Memory() {
+  struct RegisteredMemory {
+    RegisteredMemory(std::shared_ptr<Channel> of, std::size_t count) : channel(std::move(of)), bytes(count) {}
+    RegisteredMemory(const RegisteredMemory&) = delete;
+    RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+    ~RegisteredMemory() {
       if (data == nullptr) {
         return;
       }
       try {
         const stream::cuda::DeviceGuard guard(channel->device());
-        if (channel->fate.aborted()) {
-          channel->fate.block_until_ended();  // the streams drain with it
+        if (channel->status.aborted()) {
+          channel->status.block_until_ended();  // the streams drain with it
         }
         // As cudaFree does: streams may still use it, and NCCL unbinds and unmaps it at once.
         static_cast<void>(stream::cuda::quiet(cudaDeviceSynchronize()));
-        if (enlisted) {
-          channel->strike(place);
+        if (registered) {
+          channel->deregister_memory(handle);
         }
         static_cast<void>(release(data));
       } catch (...) {
@@ -93,11 +93,11 @@ class Allocation {
     const std::shared_ptr<Channel> channel;
     const std::size_t bytes;
     void* data = nullptr;
-    Channel::Place place{};
-    bool enlisted = false;
+    Channel::RegistrationHandle handle{};
+    bool registered = false;
   };
 
-  ProcessOwned<Memory> memory_;
+  ProcessOwned<RegisteredMemory> memory_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

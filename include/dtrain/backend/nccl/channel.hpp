@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/nccl/async_result.hpp"
+#include "dtrain/backend/nccl/channel_status.hpp"
+#include "dtrain/backend/nccl/comm_lock.hpp"
 #include "dtrain/backend/nccl/error.hpp"
-#include "dtrain/backend/nccl/fate.hpp"
-#include "dtrain/backend/nccl/gate.hpp"
-#include "dtrain/backend/nccl/late_ranks.hpp"
-#include "dtrain/backend/nccl/settling.hpp"
-#include "dtrain/backend/nccl/watch_ring.hpp"
+#include "dtrain/backend/nccl/watchdog/inflight_ring.hpp"
+#include "dtrain/backend/nccl/watchdog/timeout_diagnosis.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -33,16 +33,16 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// time, the rest from any.
 class Channel {
  public:
-  /// Without a communicator: see opening.hpp. @throws Error (cuda)
+  /// Without a communicator: see init.hpp. @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
-      : context(limited(of)), options(with), fate(context), device_(device), ring_(device) {}
+      : context(limited(of)), options(with), status(context), device_(device), ring_(device) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   const ChannelContext context;
   const NcclOptions options;
-  Fate fate;
-  Gate gate;
+  ChannelStatus status;
+  CommLock comm_lock;
 
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
@@ -52,19 +52,19 @@ class Channel {
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
-    fate.check();
-    std::optional<WatchRing::Entry> watched;
+    status.check();
+    std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events, nor anybody query its own
       watched.emplace(ring_, operation, stream);
     }
-    Gate::Turn turn = enter_or_throw();
-    const Settled settled = settle_blocking(turn, call(turn.communicator()), Deadline::after(context.timeout),
-                                            [this] { return fate.aborted(); });
-    if (settled.code != ncclSuccess) {
+    CommLock::Guard held = lock_or_throw();
+    const AsyncResult result = wait_for_result_blocking(
+        held, call(held.communicator()), Deadline::after(context.timeout), [this] { return status.aborted(); });
+    if (result.code != ncclSuccess) {
       watched.reset();
-      explain(settled, to_string(operation) + " by " + function, &operation, std::move(turn));
+      throw_with_diagnosis(result, to_string(operation) + " by " + function, &operation, std::move(held));
     }
-    turn.leave();
+    held.unlock();
     if (watched) {
       watched->end(stream);
     }
@@ -74,103 +74,103 @@ class Channel {
   template <class Call>
   void manage(const std::string& doing, Deadline deadline, Call call) {
     const stream::cuda::DeviceGuard guard(device_);
-    Gate::Turn turn = enter_or_throw();
-    const Settled settled =
-        settle_blocking(turn, call(turn.communicator()), deadline, [this] { return fate.aborted(); });
-    if (settled.code != ncclSuccess) {
-      explain(settled, doing, nullptr, std::move(turn));
+    CommLock::Guard held = lock_or_throw();
+    const AsyncResult result =
+        wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
+    if (result.code != ncclSuccess) {
+      throw_with_diagnosis(result, doing, nullptr, std::move(held));
     }
   }
 
-  /// What the watching thread sees, without a call of CUDA's. Blocking: no; while another thread is at the gate only
+  /// What the watching thread sees, without a call of CUDA's. Blocking: no; while another thread holds the lock only
   /// whether CUDA answers.
-  struct Sight {
-    bool looked = false;  ///< else another thread was at the gate, or there is no communicator
+  struct PollResult {
+    bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
-    std::string words{};
+    std::string error_text{};
     cudaError_t device = cudaSuccess;
     std::optional<Operation> overdue{};
     bool is_stuck = false;  ///< events are being asked, and do not answer
   };
-  Sight look() {
-    Sight sight;
+  PollResult poll() {
+    PollResult polled;
     const Deadline::Clock::time_point latest = Deadline::Clock::now() - context.timeout;
-    const auto asking_since = ring_.asking_since();
-    sight.is_stuck = asking_since && *asking_since < latest - std::chrono::seconds(5);
-    const Gate::Turn turn = gate.try_enter();
-    if (!turn.is_granted() || turn.communicator() == nullptr) {
-      return sight;
+    const auto polling_since = ring_.polling_since();
+    polled.is_stuck = polling_since && *polling_since < latest - std::chrono::seconds(5);
+    const CommLock::Guard held = comm_lock.try_lock();
+    if (!held.is_granted() || held.communicator() == nullptr) {
+      return polled;
     }
-    sight.looked = true;
-    const WatchRing::View view = ring_.seen();
-    sight.device = view.failure;
-    const bool is_fresh = !asking_since || *asking_since > Deadline::Clock::now() - std::chrono::seconds(1);
+    polled.was_polled = true;
+    const InflightRing::View view = ring_.last_view();
+    polled.device = view.failure;
+    const bool is_fresh = !polling_since || *polling_since > Deadline::Clock::now() - std::chrono::seconds(1);
     if (is_fresh && view.running && view.since < latest) {
-      sight.overdue = *view.running;
+      polled.overdue = *view.running;
     }
-    sight.state = state_of(turn);
-    if (sight.state != ncclSuccess && sight.state != ncclInProgress) {
-      sight.words = last_words(turn.communicator());
+    polled.state = state_of(held);
+    if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
+      polled.error_text = last_error(held.communicator());
     }
-    return sight;
+    return polled;
   }
 
-  /// Asks the device for what the next look() is to see. Blocking: in CUDA, for as long as a stream of the device is
+  /// Asks the device for what the next poll() is to see. Blocking: in CUDA, for as long as a stream of the device is
   /// full.
-  void ask_events() { ring_.look(); }
+  void poll_events() { ring_.poll(); }
 
   /// How many operations were seen to be complete; the watching thread looks every 50 ms.
   std::uint64_t progress() const noexcept { return ring_.progress(); }
 
-  /// Whether all operations that are watched are complete. Blocking: as ask_events().
+  /// Whether all operations that are watched are complete. Blocking: as poll_events().
   bool idle() {
-    ask_events();
+    poll_events();
     return ring_.is_idle();
   }
 
   /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
   /// channel's communicator is aborted.
-  ncclComm_t& room_for_split() {
-    const Gate::Turn turn = gate.enter();
-    return split_off_.emplace_back(nullptr);
+  ncclComm_t& split_result() {
+    const CommLock::Guard held = comm_lock.lock();
+    return split_results_.emplace_back(nullptr);
   }
 
   /// What splits gave that were given up. Blocking, as ncclCommAbort is; once the communicator has ended.
-  void abort_split_off() noexcept {
-    while (const ncclComm_t nobodys = take_split_off()) {
-      static_cast<void>(ncclCommAbort(nobodys));
+  void abort_abandoned_splits() noexcept {
+    while (const ncclComm_t abandoned = take_abandoned_split()) {
+      static_cast<void>(ncclCommAbort(abandoned));
     }
   }
 
   /// @name Registered memory
   /// @{
-  using Place = std::list<Registration>::iterator;
+  using RegistrationHandle = std::list<MemoryRegistration>::iterator;
 
   /// Collective. Blocking: until NCCL knows the memory. @throws as issue
-  Place enlist(std::byte* memory, std::size_t bytes, Deadline deadline) {
-    const Place place = [this] {
-      const Gate::Turn turn = gate.enter();
-      return known_.emplace(known_.end());
+  RegistrationHandle register_memory(std::byte* memory, std::size_t bytes, Deadline deadline) {
+    const RegistrationHandle handle = [this] {
+      const CommLock::Guard held = comm_lock.lock();
+      return registrations_.emplace(registrations_.end());
     }();
-    // Where that fails the place stays as long as the channel, because NCCL may still be writing there.
+    // Where that fails the handle stays as long as the channel, because NCCL may still be writing there.
     manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
-      return nccl::enlist(communicator, memory, bytes, options.symmetric_arenas, *place);
+      return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
-    return place;
+    return handle;
   }
 
   /// Once the device has let go of it.
-  void strike(Place place) noexcept {
-    const Gate::Turn turn = gate.enter();
-    if (turn.communicator() != nullptr && !fate.aborted()) {  // else it goes with the communicator
-      static_cast<void>(nccl::strike(turn.communicator(), *place));
-      known_.erase(place);
+  void deregister_memory(RegistrationHandle handle) noexcept {
+    const CommLock::Guard held = comm_lock.lock();
+    if (held.communicator() != nullptr && !status.aborted()) {  // else it goes with the communicator
+      static_cast<void>(nccl::deregister_memory(held.communicator(), *handle));
+      registrations_.erase(handle);
     }
   }
 
-  void strike_all(const Gate::Turn& turn) noexcept {
-    for (const Registration& known : known_) {
-      static_cast<void>(nccl::strike(turn.communicator(), known));
+  void deregister_all(const CommLock::Guard& held) noexcept {
+    for (const MemoryRegistration& registration : registrations_) {
+      static_cast<void>(nccl::deregister_memory(held.communicator(), registration));
     }
   }
   /// @}
@@ -182,56 +182,56 @@ class Channel {
   }
 
   /// @returns null where there is no more
-  ncclComm_t take_split_off() noexcept {
-    const Gate::Turn turn = gate.enter();
+  ncclComm_t take_abandoned_split() noexcept {
+    const CommLock::Guard held = comm_lock.lock();
     ncclComm_t found = nullptr;
-    for (auto each = split_off_.begin(); found == nullptr && each != split_off_.end(); ++each) {
+    for (auto each = split_results_.begin(); found == nullptr && each != split_results_.end(); ++each) {
       found = std::atomic_ref<ncclComm_t>(*each).exchange(nullptr, std::memory_order_acquire);
     }
     return found;
   }
 
-  Gate::Turn enter_or_throw() {
-    fate.check();
-    Gate::Turn turn = gate.enter();
-    if (turn.communicator() == nullptr) {
-      turn.leave();
-      fate.check();
+  CommLock::Guard lock_or_throw() {
+    status.check();
+    CommLock::Guard held = comm_lock.lock();
+    if (held.communicator() == nullptr) {
+      held.unlock();
+      status.check();
       throw Error(Errc::closed, "an operation was called on channel '" + context.name + "', which is closed");
     }
-    return turn;
+    return held;
   }
 
   /// Fails the channel: whatever goes wrong in a call, NCCL leaves nothing that is usable.
-  [[noreturn]] void explain(const Settled& settled, const std::string& doing, const Operation* operation,
-                            Gate::Turn turn) {
-    const std::string words = turn.communicator() != nullptr ? last_words(turn.communicator()) : std::string();
-    turn.leave();
-    fate.check();
-    const bool waited = settled.code == ncclInProgress;
+  [[noreturn]] void throw_with_diagnosis(const AsyncResult& result, const std::string& doing,
+                                         const Operation* operation, CommLock::Guard held) {
+    const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
+    held.unlock();
+    status.check();
+    const bool waited = result.code == ncclInProgress;
     if (waited && operation != nullptr) {
-      if (const std::optional<Cause> cause = why_late_blocking(context, *operation)) {
-        fate.fail(*cause);
+      if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation)) {
+        status.fail(*cause);
       }
     } else if (waited) {
-      fate.fail(CauseKind::timeout,
-                doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
+      status.fail(CauseKind::timeout,
+                  doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
     } else {
-      fate.block_for_job();  // another rank may have gone
-      fate.check();
-      const Error error = nccl_error(settled.code, doing + " on channel '" + context.name + "'", caller(), words);
-      fate.fail(CauseKind::exception, error.what());
+      status.wait_for_first_cause();  // another rank may have gone
+      status.check();
+      const Error error = nccl_error(result.code, doing + " on channel '" + context.name + "'", caller(), error_text);
+      status.fail(CauseKind::exception, error.what());
       throw error;
     }
-    fate.block_for_job();
-    fate.check();
+    status.wait_for_first_cause();
+    status.check();
     throw Error(Errc::timeout, doing + " was given up");
   }
 
   const int device_;
-  WatchRing ring_;
-  std::list<Registration> known_;
-  std::list<ncclComm_t> split_off_;  ///< null once somebody owns it
+  InflightRing ring_;
+  std::list<MemoryRegistration> registrations_;
+  std::list<ncclComm_t> split_results_;  ///< null once somebody owns it
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

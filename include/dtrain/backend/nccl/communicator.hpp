@@ -9,18 +9,18 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/backend/arguments.hpp"
+#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/nccl/allocation.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
-#include "dtrain/backend/nccl/closing.hpp"
-#include "dtrain/backend/nccl/element.hpp"
-#include "dtrain/backend/nccl/opening.hpp"
-#include "dtrain/backend/nccl/watcher.hpp"
-#include "dtrain/backend/open_and_tell.hpp"
-#include "dtrain/backend/split.hpp"
+#include "dtrain/backend/nccl/datatype.hpp"
+#include "dtrain/backend/nccl/finalize.hpp"
+#include "dtrain/backend/nccl/init.hpp"
+#include "dtrain/backend/nccl/watchdog/watchdog.hpp"
+#include "dtrain/backend/setup/open_and_report.hpp"
+#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -42,21 +42,21 @@ class Communicator {
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
-    auto end = make_process_owned<End>(context, options, stream::cuda::current_device(), deadline);
-    telling_failure(context, [&] { connect_blocking(*end->channel, deadline); });
-    end->serve();
-    return Communicator(std::move(end));
+    auto state = make_process_owned<ChannelState>(context, options, stream::cuda::current_device(), deadline);
+    reporting_failure(context, [&] { connect_blocking(*state->channel, deadline); });
+    state->serve();
+    return Communicator(std::move(state));
   }
 
-  int rank() const noexcept { return end_->channel->context.members.rank; }
-  int size() const noexcept { return end_->channel->context.members.world_size; }
-  const rendezvous::Membership& members() const noexcept { return end_->channel->context.members; }
+  int rank() const noexcept { return state_->channel->context.members.rank; }
+  int size() const noexcept { return state_->channel->context.members.world_size; }
+  const rendezvous::Membership& members() const noexcept { return state_->channel->context.members; }
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
     const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    const ncclDataType_t type = reduced_type_of(input.dtype, end_->channel->device());
+    const ncclDataType_t type = reduced_type_of(input.dtype, state_->channel->device());
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
       return ncclAllReduce(input.data, output.data, input.count, type, reduction, to, stream.native());
     });
@@ -74,7 +74,7 @@ class Communicator {
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
     const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    const ncclDataType_t type = reduced_type_of(input.dtype, end_->channel->device());
+    const ncclDataType_t type = reduced_type_of(input.dtype, state_->channel->device());
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
                  return ncclReduceScatter(input.data, output.data, output.count, type, reduction, to, stream.native());
@@ -123,76 +123,77 @@ class Communicator {
 
   /// See CanBarrier.
   void barrier(Stream stream) {
-    std::byte* const token = end_->token.data();
-    const BufferView view{token, 1, DType::i32, {DeviceKind::cuda, end_->channel->device()}};
+    std::byte* const token = state_->token.data();
+    const BufferView view{token, 1, DType::i32, {DeviceKind::cuda, state_->channel->device()}};
     collective(OperationKind::barrier, "ncclAllReduce", view, view, {}, stream,
                [&](ncclComm_t to) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, to, stream.native()); });
   }
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    Channel& whole = *end_->channel;
-    whole.fate.check();
-    const ChannelContext part = split_context(whole.context, end_->splits + 1, color, key, deadline);
-    ++end_->splits;
-    auto end =
-        telling_failure(part, [&] { return make_process_owned<End>(part, whole.options, whole.device(), deadline); });
-    telling_failure(part, [&] {
-      if (!block_until_idle(whole, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout, "splitting channel '" + whole.context.name +
+    Channel& parent = *state_->channel;
+    parent.status.check();
+    const ChannelContext child = split_context(parent.context, state_->splits + 1, color, key, deadline);
+    ++state_->splits;
+    auto state = reporting_failure(
+        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
+    reporting_failure(child, [&] {
+      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
+        throw Error(Errc::timeout, "splitting channel '" + parent.context.name +
                                        "': the work enqueued on it had not run in time; does every rank enqueue it?")
-            .with_rank(part.reporting_rank());
+            .with_rank(child.reporting_rank());
       }
-      nccl::split_blocking(whole, *end->channel, color, key, deadline);
+      nccl::split_blocking(parent, *state->channel, color, key, deadline);
     });
-    end->serve();
-    return Communicator(std::move(end));
+    state->serve();
+    return Communicator(std::move(state));
   }
 
   /// See CanAllocate. Where a rank cannot have it, the job fails: the others would wait for that rank.
   /// @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
-    return telling_failure(end_->channel->context, [&] { return Allocation(end_->channel, bytes, deadline); });
+    return reporting_failure(state_->channel->context, [&] { return Allocation(state_->channel, bytes, deadline); });
   }
 
   /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
-  void abort(const Cause& cause) noexcept { end_->channel->fate.abort(cause); }
-  std::optional<Cause> failure() const { return end_->channel->fate.failure(); }
+  void abort(const Cause& cause) noexcept { state_->channel->status.abort(cause); }
+  std::optional<Cause> failure() const { return state_->channel->status.failure(); }
 
   /// A number that grows while operations complete. Threads: any.
-  std::uint64_t progress() const noexcept { return end_->channel->progress(); }
+  std::uint64_t progress() const noexcept { return state_->channel->progress(); }
 
  private:
   /// What stays at its address when the communicator moves.
-  struct End {
-    End(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
+  struct ChannelState {
+    ChannelState(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
         : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
       fill_with_zeros(token.data(), token.bytes(), device, deadline);
     }
-    End(const End&) = delete;
-    End& operator=(const End&) = delete;
+    ChannelState(const ChannelState&) = delete;
+    ChannelState& operator=(const ChannelState&) = delete;
 
     /// The channel has its communicator.
     void serve() {
-      watcher.emplace(channel);
-      subscription = channel->context.failure->subscribe([to = channel](const Cause& cause) { to->fate.abort(cause); });
+      watchdog.emplace(channel);
+      subscription =
+          channel->context.failure->subscribe([to = channel](const Cause& cause) { to->status.abort(cause); });
     }
 
-    ~End() {
+    ~ChannelState() {
       try {
         const stream::cuda::DeviceGuard guard(channel->device());
-        if (watcher) {
-          say_left(channel->context, false);
+        if (watchdog) {
+          publish_departure(channel->context, false);
           if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
-            channel->fate.fail(CauseKind::exception, "its communicator '" + channel->context.name +
-                                                         "' was destroyed before all of its work had run");
+            channel->status.fail(CauseKind::exception, "its communicator '" + channel->context.name +
+                                                           "' was destroyed before all of its work had run");
           }
-        } else if (channel->gate.enter().communicator() != nullptr) {
-          channel->fate.abort({CauseKind::exception, channel->context.reporting_rank(), channel->context.members.host,
-                               "channel '" + channel->context.name + "' could not be opened"});
-          watcher.emplace(channel);
+        } else if (channel->comm_lock.lock().communicator() != nullptr) {
+          channel->status.abort({CauseKind::exception, channel->context.reporting_rank(), channel->context.members.host,
+                                 "channel '" + channel->context.name + "' could not be opened"});
+          watchdog.emplace(channel);
         }
-        watcher.reset();
+        watchdog.reset();
       } catch (...) {
         // The runtime is unloading; the communicator ends with the process.
       }
@@ -203,7 +204,7 @@ class Communicator {
     const stream::cuda::DeviceBuffer token;  ///< a barrier's
     std::uint64_t collectives = 0;           ///< those that every rank takes part in
     std::uint64_t splits = 0;
-    std::optional<Watcher> watcher;
+    std::optional<Watchdog> watchdog;
     FailureLatch::Subscription subscription;
   };
 
@@ -213,24 +214,24 @@ class Communicator {
     ReduceOp op = ReduceOp::sum;
   };
 
-  explicit Communicator(ProcessOwned<End> end) noexcept : end_(std::move(end)) {}
+  explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
   /// The next collective; nothing is counted before it is enqueued. @param shown tells its count and type
   template <class Call>
   void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
                   Details details, Stream stream, Call call) {
     Operation operation = operation_of(kind, shown, details);
-    operation.sequence = end_->collectives + 1;
+    operation.sequence = state_->collectives + 1;
     check_device(shown, other, stream);
-    end_->channel->issue(operation, function, stream, call);
-    ++end_->collectives;
+    state_->channel->issue(operation, function, stream, call);
+    ++state_->collectives;
   }
 
   template <class Call>
   void message(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
                int peer, Stream stream, Call call) {
     check_device(shown, other, stream);
-    end_->channel->issue(operation_of(kind, shown, {.root = peer}), function, stream, call);
+    state_->channel->issue(operation_of(kind, shown, {.root = peer}), function, stream, call);
   }
 
   static Operation operation_of(OperationKind kind, const ConstBufferView& shown, Details details) noexcept {
@@ -244,21 +245,21 @@ class Communicator {
   }
 
   void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
-    const Device own{DeviceKind::cuda, end_->channel->device()};
+    const Device own{DeviceKind::cuda, state_->channel->device()};
     for (const Device device : {one.device, other.device}) {
       if (device != own) {
         throw Error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
-                    "NCCL's channel '" + end_->channel->context.name + "' takes memory of " + to_string(own) +
+                    "NCCL's channel '" + state_->channel->context.name + "' takes memory of " + to_string(own) +
                         ", not memory of " + to_string(device) + "; give the view the device that its memory is on");
       }
     }
     if (stream.device() != own) {
-      throw Error(Errc::invalid_argument, "NCCL's channel '" + end_->channel->context.name + "' takes streams of " +
+      throw Error(Errc::invalid_argument, "NCCL's channel '" + state_->channel->context.name + "' takes streams of " +
                                               to_string(own) + ", not one of " + to_string(stream.device()));
     }
   }
 
-  ProcessOwned<End> end_;
+  ProcessOwned<ChannelState> state_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

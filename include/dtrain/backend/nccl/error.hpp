@@ -7,10 +7,10 @@
 #include <string_view>
 #include <system_error>
 
-#include "dtrain/backend/nccl/version.hpp"
+#include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/printable.hpp"
+#include "dtrain/core/sanitize.hpp"
 
 #if DTRAIN_WITH_NCCL
 
@@ -43,19 +43,19 @@ inline std::string name_of(ncclResult_t code) {
   }
 }
 
-/// What NCCL said of the last error in this process, a line at most; empty where it said nothing. The caller is at the
-/// gate of `communicator`, or has none.
-inline std::string last_words(ncclComm_t communicator) {
+/// What NCCL reports of the last error in this process, a line at most; empty where it said nothing. The caller holds
+/// the lock of `communicator`, or has none.
+inline std::string last_error(ncclComm_t communicator) {
   constexpr std::size_t longest = 300;
   const char* const text = ncclGetLastError(communicator);
   if (text == nullptr) {
     return {};
   }
-  std::string_view words(text, ::strnlen(text, longest));
-  while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) {
-    words.remove_suffix(1);
+  std::string_view error_text(text, ::strnlen(text, longest));
+  while (!error_text.empty() && (error_text.back() == '\n' || error_text.back() == ' ')) {
+    error_text.remove_suffix(1);
   }
-  return printable(words);
+  return sanitize(error_text);
 }
 
 /// Who calls NCCL, for its errors.
@@ -64,14 +64,14 @@ struct Caller {
   int device = 0;
 };
 
-/// "ncclAllReduce on rank 1, device 0: ncclSystemError, unhandled system error (its last words: ...); REMEDY".
-inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& words,
+/// "ncclAllReduce on rank 1, device 0: ncclSystemError, unhandled system error (last error: ...); REMEDY".
+inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& error_text,
                         const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
                         SourceLocation where = SourceLocation::current()) {
   Error error(std::error_code(static_cast<int>(code), nccl_category()),
               call + " on rank " + std::to_string(caller.rank) + ", device " + std::to_string(caller.device) + ": " +
                   name_of(code) + ", " + nccl_category().message(static_cast<int>(code)) +
-                  (words.empty() ? "" : " (its last words: " + words + ")") + "; " + remedy,
+                  (error_text.empty() ? "" : " (last error: " + error_text + ")") + "; " + remedy,
               where);
   error.with_rank(caller.rank);
   return error;

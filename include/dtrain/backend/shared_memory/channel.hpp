@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One rank's side of a channel: running operations, waiting for the others, and giving up when it fails.
+/// One rank's side of a channel: operations in order, barriers, timeouts and failure.
 
 #include <algorithm>
 #include <atomic>
@@ -15,23 +15,24 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/first_cause.hpp"
+#include "dtrain/backend/shared_memory/barrier_wait.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
-#include "dtrain/backend/shared_memory/doorbell.hpp"
-#include "dtrain/backend/shared_memory/meeting.hpp"
-#include "dtrain/backend/shared_memory/patience.hpp"
+#include "dtrain/backend/shared_memory/futex_counter.hpp"
+#include "dtrain/backend/shared_memory/operations/copy_path_tuner.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
-#include "dtrain/backend/shared_memory/staging_meter.hpp"
+#include "dtrain/backend/shared_memory/spin_policy.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
-#include "dtrain/core/owning_process.hpp"
-#include "dtrain/kernels/isa.hpp"
+#include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/kernels/instruction_sets/isa.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A meeting: every rank counts up its own `arrived` word and waits for everybody else's. What a rank wrote before it
-/// arrived, others may read after they met it; what it writes after meeting k+1 nobody reads for meeting k any more.
+/// A barrier: every rank counts up its own `arrived` word and waits for those of all others. What a rank wrote before
+/// it arrived, others may read after the barrier; what it writes after barrier k+1 no rank reads for barrier k any
+/// more.
 ///
 /// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
 /// calls, belong to the thread that runs the stream; abort, failure and close to any.
@@ -49,7 +50,7 @@ class Channel {
         describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        patience_(size_),
+        spin_policy_(size_),
         sent_to_(static_cast<std::size_t>(size_)),
         received_from_(static_cast<std::size_t>(size_)) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
@@ -65,7 +66,7 @@ class Channel {
   const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
   const ControlBlock& control() const noexcept { return control_; }
   kernels::Isa isa() const noexcept { return isa_; }
-  StagingMeter& staging() noexcept { return staging_; }
+  CopyPathTuner& copy_path() noexcept { return copy_path_; }
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -74,7 +75,7 @@ class Channel {
     }
   }
 
-  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. What this rank says about a
+  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. This rank's descriptor of a
   /// collective becomes visible with its next arrival.
   template <class F>
   void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
@@ -89,7 +90,7 @@ class Channel {
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
-        opening(rank_).operation = operation;
+        operation_slot(rank_).operation = operation;
       }
       work();
     }
@@ -101,16 +102,16 @@ class Channel {
   }
 
   /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
-  bool meet() noexcept {
-    own_slot().arrived.set(++meetings_);
-    return wait_for_all([this](int peer) { return sign_of(control_.slot(peer)); });
+  bool arrive_and_wait() noexcept {
+    own_slot().arrived.set(++barriers_);
+    return wait_for_all([this](int peer) { return arrival_flag_of(control_.slot(peer)); });
   }
 
-  /// The first meeting of an operation: also compares what everybody calls.
-  bool meet_and_compare() noexcept {
-    opening(rank_).meeting.store(++meetings_, std::memory_order_release);
-    own_slot().arrived.set(meetings_);
-    return wait_for_all([this](int peer) { return sign_of(opening(peer)); }) && all_agree();
+  /// The first barrier of an operation: also compares the calls of all ranks.
+  bool arrive_and_compare() noexcept {
+    operation_slot(rank_).barrier.store(++barriers_, std::memory_order_release);
+    own_slot().arrived.set(barriers_);
+    return wait_for_all([this](int peer) { return arrival_flag_of(operation_slot(peer)); }) && all_agree();
   }
 
   /// Waits until `awaited.done()`: for a moment on its core, then without one. @returns false where the channel has
@@ -125,23 +126,24 @@ class Channel {
       if (aborted()) {
         return false;
       }
-    } while (patience_.pass(turn, control_, rank_, awaited.peer()));
+    } while (spin_policy_.spin_once(turn, control_, rank_, awaited.peer()));
     if (!deadline_) {
       deadline_ = Deadline::after(timeout_);
     }
-    std::chrono::milliseconds patience(1);
+    std::chrono::milliseconds slice(1);
     while (!aborted()) {
-      const Deadline nap = earlier(*deadline_, Deadline::after(std::exchange(patience, std::chrono::milliseconds(20))));
-      sleeper_.sleep(
-          awaited.bell(), [&] { return awaited.may_sleep(); }, cause_.flag(), nap);
+      const Deadline wake_up =
+          earlier(*deadline_, Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))));
+      waiter_.sleep(
+          awaited.counter(), [&] { return awaited.may_sleep(); }, cause_.flag(), wake_up);
       if (awaited.done()) {
         return true;
       }
       if (on_stall_) {
         on_stall_();
       }
-      if (const std::optional<Cause> spoilt = awaited.spoilt([this] { return present(); })) {
-        fail(*spoilt);
+      if (const std::optional<Cause> cause = awaited.failure([this] { return present(); })) {
+        fail(*cause);
       } else if (deadline_->passed()) {
         const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
         fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
@@ -154,19 +156,19 @@ class Channel {
   std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
 
-  /// What rank `rank` says about the present operation; valid from the operation's first meeting to its end.
-  const Operation& operation_of(int rank) const noexcept { return opening(rank).operation; }
+  /// Rank `rank`'s descriptor of the present operation; valid from the operation's first barrier to its end.
+  const Operation& operation_of(int rank) const noexcept { return operation_slot(rank).operation; }
 
-  /// Where a rank shows a small input of the present operation.
-  std::byte* small_of(int rank, std::size_t bytes) const noexcept { return opening(rank).input(bytes); }
+  /// Where a rank publishes a small input of the present operation.
+  std::byte* small_input_of(int rank, std::size_t bytes) const noexcept { return operation_slot(rank).input(bytes); }
 
-  /// Whether work is to stop now. Looked at between pieces of work that take microseconds.
+  /// Whether work is to stop now. Looked at between steps of work that take microseconds.
   bool aborted() const noexcept { return cause_.is_set(); }
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// Ends running and later work of this rank, and tells the peers' channels why. The first cause stays. In a process
-  /// that the rank forked only that process's copy ends: the slot is the rank's.
+  /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause stays. In a
+  /// process that the rank forked only that process's copy ends: the slot is the rank's.
   void abort(const Cause& cause) noexcept {
     if (!process_.is_current()) {
       cause_.set(cause);
@@ -174,17 +176,17 @@ class Channel {
     }
     if (cause_.set(cause, [&] { own_slot().cause.store(cause); })) {
       leave(SlotState::failed);
-      sleeper_.wake();
+      waiter_.wake();
     }
   }
 
-  /// Aborts, and tells the job. In the thread that runs the work.
+  /// Aborts, and reports to the job. In the thread that runs the work.
   void fail(const Cause& cause) noexcept {
     abort(cause);
     report_quietly(*failure_, cause);
   }
 
-  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are told.
+  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are notified.
   /// Blocking: until the operation that runs in another thread has ended, which is soon.
   void close(std::uint64_t enqueued) noexcept {
     if (done_.load() < enqueued) {
@@ -202,36 +204,38 @@ class Channel {
  private:
   ~Channel() = default;
 
-  Slot& own_slot() const noexcept { return control_.slot(rank_); }
-  Opening& opening(int rank) const noexcept { return control_.slot(rank).openings[operation_.sequence % 2]; }
+  RankSlot& own_slot() const noexcept { return control_.slot(rank_); }
+  OperationSlot& operation_slot(int rank) const noexcept {
+    return control_.slot(rank).operation_slots[operation_.sequence % 2];
+  }
 
-  template <class Sign>
-  bool wait_for_all(Sign sign) noexcept {
+  template <class FlagOf>
+  bool wait_for_all(FlagOf flag_of) noexcept {
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !wait(Meeting{control_, size_, meetings_, peer, sign(peer)})) {
+      if (peer != rank_ && !wait(BarrierWait{control_, size_, barriers_, peer, flag_of(peer)})) {
         return false;
       }
     }
     return !aborted();
   }
 
-  /// Says that this rank comes to no further meeting, takes and sends nothing more.
+  /// Publishes that this rank arrives at no further barrier, receives and sends nothing more.
   void leave(SlotState state) noexcept {
     own_slot().state.store(state);
     own_slot().arrived.wake();
     for (int peer = 0; peer < size_; ++peer) {
-      control_.slot(peer).mail.ring();
+      control_.slot(peer).mailbox_events.increment();
     }
   }
 
-  /// Every rank compares everybody with rank 0, so that every rank says the same sentence.
+  /// Every rank compares all others with rank 0, so that every rank reports the same sentence.
   bool all_agree() noexcept {
     const Operation& first = operation_of(0);
     for (int peer = 1; peer < size_; ++peer) {
       const Operation& other = operation_of(peer);
       if (!other.agrees_with(first)) {
         fail({CauseKind::disagreement, -1, "",
-              "as " + place_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
+              "as " + position_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
                   to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
                   to_string(other) + "; every rank calls the same collectives in the same order"});
         return false;
@@ -243,12 +247,12 @@ class Channel {
   Cause out_of_order(const Operation& operation) const {
     return {
         CauseKind::exception, job_rank_, host_,
-        to_string(operation) + ", " + place_of(operation, name_) +
+        to_string(operation) + ", " + position_of(operation, name_) +
             ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
             "to streams that wait for each other"};
   }
 
-  std::string present() const { return described(operation_, describe_) + ", " + place_of(operation_, name_); }
+  std::string present() const { return described(operation_, describe_) + ", " + position_of(operation_, name_); }
 
   const OwningProcess process_;
   const int rank_;
@@ -264,10 +268,10 @@ class Channel {
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
 
-  Patience patience_;
+  SpinPolicy spin_policy_;
   std::atomic<std::int64_t> references_{1};
-  StagingMeter staging_;
-  std::uint32_t meetings_ = 0;
+  CopyPathTuner copy_path_;
+  std::uint32_t barriers_ = 0;
   std::vector<std::uint64_t> sent_to_;
   std::vector<std::uint64_t> received_from_;
   Operation operation_;
@@ -275,7 +279,7 @@ class Channel {
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> closing_{false};
-  Sleeper sleeper_;
+  FutexWaiter waiter_;
   FirstCause cause_;
 };
 

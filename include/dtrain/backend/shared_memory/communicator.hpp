@@ -10,7 +10,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/shared_memory/allocation.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -72,11 +72,11 @@ class Communicator {
   std::optional<Cause> failure() const;
 
  private:
-  struct End;
+  struct ChannelOwner;
 
-  explicit Communicator(ProcessOwned<End> end) noexcept;
+  explicit Communicator(ProcessOwned<ChannelOwner> owner) noexcept;
 
-  ProcessOwned<End> end_;
+  ProcessOwned<ChannelOwner> owner_;
 };
 
 static_assert(backend::Communicator<Communicator>);

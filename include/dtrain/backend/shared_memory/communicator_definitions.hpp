@@ -8,17 +8,17 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/backend/arguments.hpp"
-#include "dtrain/backend/shared_memory/all_gather.hpp"
-#include "dtrain/backend/shared_memory/all_reduce.hpp"
+#include "dtrain/backend/check_arguments.hpp"
+#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
-#include "dtrain/backend/shared_memory/broadcast.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/communicator.hpp"
-#include "dtrain/backend/shared_memory/reduce_scatter.hpp"
-#include "dtrain/backend/shared_memory/sharing.hpp"
-#include "dtrain/backend/shared_memory/transfer.hpp"
-#include "dtrain/backend/split.hpp"
+#include "dtrain/backend/shared_memory/operations/all_gather.hpp"
+#include "dtrain/backend/shared_memory/operations/all_reduce.hpp"
+#include "dtrain/backend/shared_memory/operations/broadcast.hpp"
+#include "dtrain/backend/shared_memory/operations/mailbox_transfer.hpp"
+#include "dtrain/backend/shared_memory/operations/reduce_scatter.hpp"
+#include "dtrain/backend/shared_memory/setup/segment_setup.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -32,7 +32,7 @@ inline void check_host(const ConstBufferView& input, const ConstBufferView& outp
 
 /// An enqueued operation: holds the channel until it has run or was dropped.
 template <class Algorithm>
-struct ChannelWork {
+struct EnqueuedOperation {
   Channel* channel;
   std::uint64_t turn;
   Operation operation;
@@ -46,25 +46,25 @@ struct ChannelWork {
 };
 
 /// What stays at its address when the communicator moves.
-struct Communicator::End {
-  End(const ChannelContext& of, Links to, std::shared_ptr<Segment> control)
-      : context(of), links(std::move(to)), channel(new Channel(context, std::move(control))) {
-    links.set_check([this] {
-      help_others();
+struct Communicator::ChannelOwner {
+  ChannelOwner(const ChannelContext& of, SetupConnections to, std::shared_ptr<Segment> control)
+      : context(of), connections(std::move(to)), channel(new Channel(context, std::move(control))) {
+    connections.set_check([this] {
+      run_other_streams();
       check();
     });
     subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
   }
-  End(const End&) = delete;
-  End& operator=(const End&) = delete;
-  ~End() {
+  ChannelOwner(const ChannelOwner&) = delete;
+  ChannelOwner& operator=(const ChannelOwner&) = delete;
+  ~ChannelOwner() {
     subscription.reset();
     channel->close(enqueued);
     channel->release();
   }
 
   /// What this rank has enqueued elsewhere runs while it waits here: others may wait for that before they come.
-  void help_others() const {
+  void run_other_streams() const {
     if (context.on_stall) {
       context.on_stall();
     }
@@ -79,14 +79,15 @@ struct Communicator::End {
   }
 
   /// The next collective. Nothing is counted before it is enqueued.
-  Operation next(OperationKind kind, const ConstBufferView& buffer, const ArenaTable::Place& place) const noexcept {
+  Operation next(OperationKind kind, const ConstBufferView& buffer,
+                 const ArenaTable::Location& location) const noexcept {
     Operation operation;
     operation.sequence = collectives + 1;
     operation.kind = kind;
     operation.count = buffer.count;
     operation.dtype = buffer.dtype;
-    operation.allocation = place.allocation;
-    operation.offset = place.offset;
+    operation.allocation = location.allocation;
+    operation.offset = location.offset;
     return operation;
   }
 
@@ -94,7 +95,7 @@ struct Communicator::End {
   void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
     channel->retain();
     try {
-      stream.enqueue(ChannelWork<Algorithm>{channel, enqueued + 1, operation, algorithm});
+      stream.enqueue(EnqueuedOperation<Algorithm>{channel, enqueued + 1, operation, algorithm});
     } catch (...) {
       channel->release();
       throw;
@@ -105,11 +106,11 @@ struct Communicator::End {
 
   /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
   /// timeout), JobFailed
-  void prove_one_memory(std::uint64_t nonce) {
+  void verify_shared_mapping(std::uint64_t nonce) {
     bool same = true;
     const auto work = [&]() noexcept {
       channel->control().slot(channel->rank()).nonce = nonce + static_cast<std::uint64_t>(channel->rank());
-      if (channel->meet_and_compare()) {
+      if (channel->arrive_and_compare()) {
         for (int peer = 0; peer < channel->size(); ++peer) {
           same = same && channel->control().slot(peer).nonce == nonce + static_cast<std::uint64_t>(peer);
         }
@@ -133,21 +134,22 @@ struct Communicator::End {
     operation.dtype = sends ? input.dtype : output.dtype;
     operation.root = sends ? to : from;
     enqueue(operation,
-            Transfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from}, stream);
+            MailboxTransfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from},
+            stream);
   }
 
   const ChannelContext context;
-  Links links;
+  SetupConnections connections;
   Channel* channel;
   ArenaTable arenas;
-  std::uint64_t enqueued = 0;     ///< operations of every kind
-  std::uint64_t collectives = 0;  ///< those that every rank takes part in
-  std::uint64_t exchanges = 1;    ///< the first was the control block's
+  std::uint64_t enqueued = 0;        ///< operations of every kind
+  std::uint64_t collectives = 0;     ///< those that every rank takes part in
+  std::uint64_t segment_setups = 1;  ///< the first was the control block's
   std::uint64_t splits = 0;
   FailureLatch::Subscription subscription;
 };
 
-DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<End> end) noexcept : end_(std::move(end)) {}
+DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<ChannelOwner> owner) noexcept : owner_(std::move(owner)) {}
 DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
@@ -155,105 +157,105 @@ DTRAIN_DEFINED Communicator::~Communicator() = default;
 DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline) {
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
-  Links links = Links::open(context, deadline);
-  const Shared shared = Sharing(links, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto end = make_process_owned<End>(context, std::move(links), shared.segment);
-  end->prove_one_memory(shared.nonce);
-  return Communicator(std::move(end));
+  SetupConnections connections = SetupConnections::open(context, deadline);
+  const MappedSegment shared = SegmentSetup(connections, 1, (bytes + ranks - 1) / ranks, deadline).run();
+  auto owner = make_process_owned<ChannelOwner>(context, std::move(connections), shared.segment);
+  owner->verify_shared_mapping(shared.nonce);
+  return Communicator(std::move(owner));
 }
 
 DTRAIN_DEFINED int Communicator::rank() const noexcept {
-  return end_->channel->rank();
+  return owner_->channel->rank();
 }
 
 DTRAIN_DEFINED const rendezvous::Membership& Communicator::members() const noexcept {
-  return end_->context.members;
+  return owner_->context.members;
 }
 
 DTRAIN_DEFINED int Communicator::size() const noexcept {
-  return end_->channel->size();
+  return owner_->channel->size();
 }
 
 DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
   detail::check_host(input, output);
   check_all_reduce(input, output);
   check_reduced_by_kernels("all_reduce", output);
-  const ArenaTable::Place place =
-      input.data == output.data ? end_->arenas.find(output.data, output.bytes()) : ArenaTable::Place{};
-  Operation operation = end_->next(OperationKind::all_reduce, output, place);
+  const ArenaTable::Location location =
+      input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
+  Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
-  end_->enqueue(operation, AllReduce{input.data, output.data, place.arena}, stream);
+  owner_->enqueue(operation, AllReduce{input.data, output.data, location.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
   detail::check_host(buffer, buffer);
   check_broadcast(buffer, root, size());
-  const ArenaTable::Place place = end_->arenas.find(buffer.data, buffer.bytes());
-  Operation operation = end_->next(OperationKind::broadcast, buffer, place);
+  const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
+  Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
   operation.root = root;
-  end_->enqueue(operation, Broadcast{buffer.data, place.arena}, stream);
+  owner_->enqueue(operation, Broadcast{buffer.data, location.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
   detail::check_host(input, output);
   check_reduce_scatter(input, output, rank(), size());
   check_reduced_by_kernels("reduce_scatter", output);
-  const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
-  Operation operation = end_->next(OperationKind::reduce_scatter, output, place);
+  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
+  Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
   operation.op = op;
-  end_->enqueue(operation, ReduceScatter{input.data, output.data, place.arena}, stream);
+  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
   detail::check_host(input, output);
   check_all_gather(input, output, rank(), size());
-  const ArenaTable::Place place = end_->arenas.find(input.data, input.bytes());
-  end_->enqueue(end_->next(OperationKind::all_gather, input, place), AllGather{input.data, output.data, place.arena},
-                stream);
+  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
+  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
+                  AllGather{input.data, output.data, location.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
   check_message("send", input, peer, rank(), size());
-  end_->transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  owner_->transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
 }
 
 DTRAIN_DEFINED void Communicator::recv(BufferView output, int peer, Stream stream) {
   check_message("recv", output, peer, rank(), size());
-  end_->transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  owner_->transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
 }
 
 DTRAIN_DEFINED void Communicator::send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
   check_send_recv(input, to, output, from, size());
-  end_->transfer(OperationKind::send_recv, input, to, output, from, stream);
+  owner_->transfer(OperationKind::send_recv, input, to, output, from, stream);
 }
 
 DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
-  end_->enqueue(end_->next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream);
+  owner_->enqueue(owner_->next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream);
 }
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
-  end_->check();
-  end_->help_others();
-  const ChannelContext part = split_context(end_->context, end_->splits + 1, color, key, deadline);
-  ++end_->splits;
+  owner_->check();
+  owner_->run_other_streams();
+  const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
+  ++owner_->splits;
   return open_blocking(part, deadline);
 }
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
-  end_->check();
-  const Shared shared = Sharing(end_->links, ++end_->exchanges, bytes, deadline).run();
-  end_->check();
+  owner_->check();
+  const MappedSegment shared = SegmentSetup(owner_->connections, ++owner_->segment_setups, bytes, deadline).run();
+  owner_->check();
   const Arena arena{shared.segment->base(), shared.stride};
-  end_->arenas.add(end_->exchanges, shared.segment, arena, arena.part(rank()), bytes);
-  return {shared.segment, arena.part(rank()), bytes};
+  owner_->arenas.add(owner_->segment_setups, shared.segment, arena, arena.memory_of(rank()), bytes);
+  return {shared.segment, arena.memory_of(rank()), bytes};
 }
 
 DTRAIN_DEFINED void Communicator::abort(const Cause& cause) noexcept {
-  end_->channel->abort(cause);
+  owner_->channel->abort(cause);
 }
 
 DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
-  return end_->channel->failure();
+  return owner_->channel->failure();
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its outbox.
+/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its mailbox.
 
 #include <algorithm>
 #include <array>
@@ -10,19 +10,19 @@
 #include <new>
 
 #include "dtrain/backend/operation.hpp"
-#include "dtrain/backend/shared_memory/doorbell.hpp"
-#include "dtrain/backend/shared_memory/outbox_part.hpp"
+#include "dtrain/backend/shared_memory/futex_counter.hpp"
+#include "dtrain/backend/shared_memory/mailbox_slot.hpp"
+#include "dtrain/backend/shared_memory/operations/reduce_slice.hpp"
 #include "dtrain/backend/shared_memory/shared_cause.hpp"
-#include "dtrain/backend/shared_memory/slice.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// The most that a rank shows in its slot.
+/// The largest input that a rank publishes in its slot.
 inline constexpr std::size_t slot_bytes = 8192;
 
-/// Up to this many bytes every rank of a reduction shows its input in its slot and reduces everything by itself: one
-/// meeting instead of two, but n times the reading. A second meeting costs each rank a look at n - 1 others, as reading
-/// some lines of each does; beyond, what all read together is the cost.
+/// Up to this many bytes every rank of a reduction publishes its input in its slot and reduces everything by itself:
+/// one barrier instead of two, but n times the reading. A second barrier costs each rank a look at n - 1 others, as
+/// reading some lines of each does; beyond, what all read together is the cost.
 constexpr std::size_t small_bytes(int ranks) noexcept {
   return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
 }
@@ -32,30 +32,33 @@ inline constexpr int max_ranks = 256;
 
 enum class SlotState : std::uint32_t { serving = 0, closed, failed };
 
-/// What a rank brings to the first meeting of a collective: who sees `meeting` has the rest, most of it in the same
-/// cache line.
-struct alignas(64) Opening {
-  std::atomic<std::uint32_t> meeting{0};  ///< written last
+/// What a rank publishes at the first barrier of a collective: a rank that sees `barrier` has the rest, most of it in
+/// the same cache line.
+struct alignas(64) OperationSlot {
+  std::atomic<std::uint32_t> barrier{0};  ///< written last
   Operation operation{};
-  std::array<std::byte, 16> few{};  ///< an input that fits
-  alignas(64) std::array<std::byte, slot_bytes> many{};
+  std::array<std::byte, 16> inline_input{};  ///< an input that fits
+  alignas(64) std::array<std::byte, slot_bytes> long_input{};
 
-  std::byte* input(std::size_t bytes) noexcept { return bytes <= few.size() ? few.data() : many.data(); }
+  std::byte* input(std::size_t bytes) noexcept {
+    return bytes <= inline_input.size() ? inline_input.data() : long_input.data();
+  }
 };
-static_assert(offsetof(Opening, many) == 64, "dtrain: an operation and a few bytes are one cache line");
+static_assert(offsetof(OperationSlot, long_input) == 64, "dtrain: an operation and a few bytes are one cache line");
 
-/// What one rank shows the others. Only that rank writes it; all ring its bells. Zeroed memory is a valid slot.
-struct alignas(64) Slot {
-  Doorbell arrived{};  ///< meetings this rank has come to
+/// What one rank publishes for the others. Only that rank writes it; all increment its counters. Zeroed memory is a
+/// valid slot.
+struct alignas(64) RankSlot {
+  FutexCounter arrived{};  ///< barriers this rank has arrived at
   std::atomic<SlotState> state{SlotState::serving};
-  std::atomic<std::uint32_t> core{0};      ///< 1 + the core this rank last waited on; 0: unknown
-  alignas(64) Doorbell mail{};             ///< rung by whoever sends to this rank, or takes what it sent
-  alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
-  std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for sentences; 0: not yet there
+  std::atomic<std::uint32_t> core{0};         ///< 1 + the core this rank last waited on; 0: unknown
+  alignas(64) FutexCounter mailbox_events{};  ///< counts messages for this rank, and its own that were received
+  alignas(64) std::uint64_t nonce = 0;        ///< proves that all ranks map the same memory
+  std::atomic<std::uint32_t> job_rank{0};     ///< 1 + this rank's number in the job, for sentences; 0: not yet there
   /// Two, by parity: one is written while a slow peer still reads the other.
-  std::array<Opening, 2> openings{};
+  std::array<OperationSlot, 2> operation_slots{};
   alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
-  std::array<OutboxPart, outbox_parts> outbox{};
+  std::array<MailboxSlot, mailbox_slots> mailbox{};
 };
 
 /// Where everything is, as a function of the number of ranks alone.
@@ -66,16 +69,16 @@ class ControlBlock {
     return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
   }
   static constexpr std::size_t bytes_for(int ranks) noexcept {
-    return static_cast<std::size_t>(ranks) * (sizeof(Slot) + area_bytes(ranks));
+    return static_cast<std::size_t>(ranks) * (sizeof(RankSlot) + area_bytes(ranks));
   }
 
   ControlBlock(std::byte* base, int ranks) noexcept : base_(base), ranks_(ranks) {}
 
-  Slot& slot(int rank) const noexcept {
-    return *std::launder(reinterpret_cast<Slot*>(base_ + static_cast<std::size_t>(rank) * sizeof(Slot)));
+  RankSlot& slot(int rank) const noexcept {
+    return *std::launder(reinterpret_cast<RankSlot*>(base_ + static_cast<std::size_t>(rank) * sizeof(RankSlot)));
   }
 
-  /// A rank's number in the job; its number in the channel before it has come.
+  /// A rank's number in the job; its number in the channel before it has arrived.
   int job_rank(int rank) const noexcept {
     const std::uint32_t stated = slot(rank).job_rank.load();
     return stated != 0 ? static_cast<int>(stated - 1) : rank;
@@ -93,9 +96,9 @@ class ControlBlock {
     return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
-  /// What a part of a rank's outbox holds.
-  std::byte* outbox(int rank, std::size_t part) const noexcept {
-    return staging(rank) + staging_bytes(ranks_) + part * outbox_part_bytes;
+  /// The chunk that a slot of a rank's mailbox holds.
+  std::byte* mailbox(int rank, std::size_t index) const noexcept {
+    return staging(rank) + staging_bytes(ranks_) + index * mailbox_slot_bytes;
   }
 
  private:
@@ -107,10 +110,10 @@ class ControlBlock {
     return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
   }
   static constexpr std::size_t area_bytes(int ranks) noexcept {
-    return staging_bytes(ranks) + outbox_parts * outbox_part_bytes;
+    return staging_bytes(ranks) + mailbox_slots * mailbox_slot_bytes;
   }
   std::byte* staging(int rank) const noexcept {
-    return base_ + static_cast<std::size_t>(ranks_) * sizeof(Slot) +
+    return base_ + static_cast<std::size_t>(ranks_) * sizeof(RankSlot) +
            static_cast<std::size_t>(rank) * area_bytes(ranks_);
   }
 

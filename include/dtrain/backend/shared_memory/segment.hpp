@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "dtrain/backend/shared_memory/available_memory.hpp"
-#include "dtrain/core/blocked_write_signals.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/blocked_write_signals.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/net/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -29,7 +29,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 
 /// A mapped memfd: no file anywhere, gone with the last process that maps it. A process that this one forks does not
 /// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a page that cannot be had
-/// is then an error code; touching it unreserved would be a SIGBUS). Shared by those who use it.
+/// is then an error code; touching it unreserved would be a SIGBUS). All users own it together.
 class Segment {
  public:
   /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.

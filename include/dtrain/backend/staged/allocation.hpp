@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Device memory with a twin on the host that its operations go through.
+/// Allocation: device memory with host memory that its operations go through.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Owns both. The twin is the inner backend's own allocation, pinned: it reduces there without another copy.
+/// Owns both. The host shadow is the inner backend's own allocation, pinned: it reduces there without another copy.
 /// Lifetime: outlives all work on it; may outlive the communicator.
 template <class Inner>
 class Allocation {
  public:
   Allocation() noexcept = default;
-  Allocation(stream::cuda::DeviceBuffer device, Inner twin)
-      : memory_(std::make_shared<Memory>(std::move(device), std::move(twin))) {}
+  Allocation(stream::cuda::DeviceBuffer device, Inner host_shadow)
+      : memory_(std::make_shared<DeviceAndHostMemory>(std::move(device), std::move(host_shadow))) {}
   Allocation(Allocation&&) noexcept = default;
   Allocation& operator=(Allocation&&) noexcept = default;
 
@@ -31,53 +31,55 @@ class Allocation {
   std::byte* data() const noexcept { return memory_ ? memory_->device.data() : nullptr; }
   std::size_t bytes() const noexcept { return memory_ ? memory_->device.bytes() : 0; }
 
-  std::byte* twin() const noexcept { return memory_ ? memory_->twin.data() : nullptr; }
-  std::weak_ptr<const void> life() const noexcept { return memory_; }
+  std::byte* host_shadow() const noexcept { return memory_ ? memory_->host_shadow.data() : nullptr; }
+  std::weak_ptr<const void> lifetime() const noexcept { return memory_; }
 
  private:
   /// Members go in the reverse order: freeing device memory waits for the work on it.
-  struct Memory {
-    Memory(stream::cuda::DeviceBuffer on_device, Inner on_host)
-        : twin(std::move(on_host)), pinned(twin.data(), twin.bytes()), device(std::move(on_device)) {}
-    Inner twin;
+  struct DeviceAndHostMemory {
+    DeviceAndHostMemory(stream::cuda::DeviceBuffer on_device, Inner on_host)
+        : host_shadow(std::move(on_host)),
+          pinned(host_shadow.data(), host_shadow.bytes()),
+          device(std::move(on_device)) {}
+    Inner host_shadow;
     stream::cuda::HostRegistration pinned;
     stream::cuda::DeviceBuffer device;
   };
 
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<DeviceAndHostMemory> memory_;
 };
 
-/// What a communicator remembers of its allocations, to find the twins of buffers in them.
-class TwinTable {
+/// A communicator's allocations, to find the host shadows of buffers in them.
+class HostShadowTable {
  public:
   template <class Inner>
   void add(const Allocation<Inner>& memory) {
-    std::erase_if(entries_, [](const Entry& entry) { return entry.life.expired(); });
-    entries_.push_back({memory.life(), memory.data(), memory.twin(), memory.bytes()});
+    std::erase_if(shadows_, [](const HostShadow& shadow) { return shadow.lifetime.expired(); });
+    shadows_.push_back({memory.lifetime(), memory.data(), memory.host_shadow(), memory.bytes()});
   }
 
   /// The host memory of `count` bytes at `device`; null where these are in no allocation. Allocates nothing.
   std::byte* find(const std::byte* device, std::size_t count) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(device);
-    for (const Entry& entry : entries_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(entry.device);
-      if (address >= begin && address - begin <= entry.bytes && count <= entry.bytes - (address - begin) &&
-          !entry.life.expired()) {  // else the addresses may be somebody else's by now
-        return entry.twin + (address - begin);
+    for (const HostShadow& shadow : shadows_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(shadow.device);
+      if (address >= begin && address - begin <= shadow.bytes && count <= shadow.bytes - (address - begin) &&
+          !shadow.lifetime.expired()) {  // else the addresses may be somebody else's by now
+        return shadow.host_shadow + (address - begin);
       }
     }
     return nullptr;
   }
 
  private:
-  struct Entry {
-    std::weak_ptr<const void> life;
+  struct HostShadow {
+    std::weak_ptr<const void> lifetime;
     const std::byte* device;
-    std::byte* twin;
+    std::byte* host_shadow;
     std::size_t bytes;
   };
 
-  std::vector<Entry> entries_;
+  std::vector<HostShadow> shadows_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged

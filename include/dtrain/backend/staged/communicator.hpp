@@ -10,18 +10,18 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/backend/arguments.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/open_and_tell.hpp"
+#include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/staged/allocation.hpp"
-#include "dtrain/backend/staged/conveyor.hpp"
-#include "dtrain/backend/staged/leg.hpp"
-#include "dtrain/backend/staged/order.hpp"
-#include "dtrain/backend/staged/pieces.hpp"
+#include "dtrain/backend/staged/chunk_copies.hpp"
+#include "dtrain/backend/staged/chunk_plan.hpp"
+#include "dtrain/backend/staged/staged_operation.hpp"
+#include "dtrain/backend/staged/staging_pipeline.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/owning_process.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -30,8 +30,8 @@
 namespace DTRAIN_NAMESPACE::backend::staged {
 
 /// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: how they are
-/// cut into pieces depends on counts and types alone. Threads: one at a time, abort() and failure() from any.
-/// Destruction skips work that has not run. Blocking: nothing but what says so, unless hundreds of pieces are under
+/// cut into chunks depends on counts and types alone. Threads: one at a time, abort() and failure() from any.
+/// Destruction skips work that has not run. Blocking: nothing but what says so, unless hundreds of chunks are under
 /// way.
 template <backend::Communicator Inner>
 class Communicator {
@@ -42,11 +42,11 @@ class Communicator {
   /// Collective, blocking: takes over a channel of host memory. The device is the thread's current one.
   /// @throws Error (cuda), and as the inner allocate_blocking
   Communicator(const ChannelContext& context, Inner inner, Deadline deadline)
-      : conveyor_(make_process_owned<Conveyor<Inner>>(context, std::move(inner), deadline)) {}
+      : pipeline_(make_process_owned<StagingPipeline<Inner>>(context, std::move(inner), deadline)) {}
 
   int rank() const noexcept { return inner().rank(); }
   int size() const noexcept { return inner().size(); }
-  const rendezvous::Membership& members() const noexcept { return conveyor_->context().members; }
+  const rendezvous::Membership& members() const noexcept { return pipeline_->context().members; }
 
   /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
   /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
@@ -54,40 +54,45 @@ class Communicator {
     check_device(input, output, stream);
     check_all_reduce(input, output);
     check_reduced_by_kernels("all_reduce", output);
-    std::byte* const twin = twins_.find(output.data, output.bytes());
+    std::byte* const host_shadow = shadows_.find(output.data, output.bytes());
     const std::size_t element = size_bytes(output.dtype);
-    const Pieces pieces(output.count, element, slot_bytes);
+    const ChunkPlan chunks(output.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
-      const Piece piece = pieces[index];
-      std::byte* const host = slot != nullptr ? slot : twin + piece.begin * element;
-      return Leg{rows_of(input.data, host, piece, element),
-                 rows_of(output.data, host, piece, element),
-                 host,
-                 host,
-                 piece.count,
-                 piece.count};
+      const ElementRange chunk = chunks[index];
+      std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
+      return ChunkCopies{copy_of(input.data, host, chunk, element),
+                         copy_of(output.data, host, chunk, element),
+                         host,
+                         host,
+                         chunk.count,
+                         chunk.count};
     };
-    Order order = of(Kind::all_reduce, output.dtype);
-    order.op = op;
-    conveyor_->submit(order, pieces.size(), twin == nullptr, describe, stream);
+    StagedOperation operation = of(StagedKind::all_reduce, output.dtype);
+    operation.op = op;
+    pipeline_->submit(operation, chunks.size(), host_shadow == nullptr, describe, stream);
   }
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
     check_device(buffer, buffer, stream);
     check_broadcast(buffer, root, size());
-    std::byte* const twin = twins_.find(buffer.data, buffer.bytes());
+    std::byte* const host_shadow = shadows_.find(buffer.data, buffer.bytes());
     const std::size_t element = size_bytes(buffer.dtype);
-    const Pieces pieces(buffer.count, element, slot_bytes);
+    const ChunkPlan chunks(buffer.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
-      const Piece piece = pieces[index];
-      std::byte* const host = slot != nullptr ? slot : twin + piece.begin * element;
-      const Rows copy = rows_of(buffer.data, host, piece, element);
-      return Leg{rank() == root ? copy : Rows{}, rank() == root ? Rows{} : copy, host, host, piece.count, piece.count};
+      const ElementRange chunk = chunks[index];
+      std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
+      const StridedCopy copy = copy_of(buffer.data, host, chunk, element);
+      return ChunkCopies{rank() == root ? copy : StridedCopy{},
+                         rank() == root ? StridedCopy{} : copy,
+                         host,
+                         host,
+                         chunk.count,
+                         chunk.count};
     };
-    Order order = of(Kind::broadcast, buffer.dtype);
-    order.root = root;
-    conveyor_->submit(order, pieces.size(), twin == nullptr, describe, stream);
+    StagedOperation operation = of(StagedKind::broadcast, buffer.dtype);
+    operation.root = root;
+    pipeline_->submit(operation, chunks.size(), host_shadow == nullptr, describe, stream);
   }
 
   /// See CanReduceScatter.
@@ -97,20 +102,20 @@ class Communicator {
     check_reduce_scatter(input, output, rank(), size());
     check_reduced_by_kernels("reduce_scatter", output);
     const std::size_t element = size_bytes(output.dtype);
-    const Pieces pieces(output.count, element, conveyor_->room(), ranks());
+    const ChunkPlan chunks(output.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
-      const Piece piece = pieces[index];
-      std::byte* const own = slot + own_index() * piece.count * element;
-      return Leg{rows_of_blocks(input.data, slot, piece, element, ranks(), output.count),
-                 rows_of(output.data, own, piece, element),
-                 slot,
-                 own,
-                 ranks() * piece.count,
-                 piece.count};
+      const ElementRange chunk = chunks[index];
+      std::byte* const own = slot + own_index() * chunk.count * element;
+      return ChunkCopies{copy_of_blocks(input.data, slot, chunk, element, ranks(), output.count),
+                         copy_of(output.data, own, chunk, element),
+                         slot,
+                         own,
+                         ranks() * chunk.count,
+                         chunk.count};
     };
-    Order order = of(Kind::reduce_scatter, output.dtype);
-    order.op = op;
-    conveyor_->submit(order, pieces.size(), true, describe, stream);
+    StagedOperation operation = of(StagedKind::reduce_scatter, output.dtype);
+    operation.op = op;
+    pipeline_->submit(operation, chunks.size(), true, describe, stream);
   }
 
   /// See CanAllGather.
@@ -118,18 +123,18 @@ class Communicator {
     check_device(input, output, stream);
     check_all_gather(input, output, rank(), size());
     const std::size_t element = size_bytes(input.dtype);
-    const Pieces pieces(input.count, element, conveyor_->room(), ranks());
+    const ChunkPlan chunks(input.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
-      const Piece piece = pieces[index];
-      std::byte* const own = slot + own_index() * piece.count * element;
-      return Leg{rows_of(input.data, own, piece, element),
-                 rows_of_blocks(output.data, slot, piece, element, ranks(), input.count),
-                 own,
-                 slot,
-                 piece.count,
-                 ranks() * piece.count};
+      const ElementRange chunk = chunks[index];
+      std::byte* const own = slot + own_index() * chunk.count * element;
+      return ChunkCopies{copy_of(input.data, own, chunk, element),
+                         copy_of_blocks(output.data, slot, chunk, element, ranks(), input.count),
+                         own,
+                         slot,
+                         chunk.count,
+                         ranks() * chunk.count};
     };
-    conveyor_->submit(of(Kind::all_gather, input.dtype), pieces.size(), true, describe, stream);
+    pipeline_->submit(of(StagedKind::all_gather, input.dtype), chunks.size(), true, describe, stream);
   }
 
   /// See CanSendRecv.
@@ -157,84 +162,84 @@ class Communicator {
 
   /// See CanBarrier.
   void barrier(Stream stream) {
-    conveyor_->submit(
-        of(Kind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return Leg{}; }, stream);
+    pipeline_->submit(
+        of(StagedKind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return ChunkCopies{}; }, stream);
   }
 
   /// See CanSplit. What was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
-    const stream::cuda::DeviceGuard guard(conveyor_->device());
-    settle("a channel was split", deadline);
-    Inner part = inner().split_blocking(color, key, deadline);
-    ChannelContext context = conveyor_->context();
-    context.members = part.members();
+    const stream::cuda::DeviceGuard guard(pipeline_->device());
+    drain("a channel was split", deadline);
+    Inner inner_channel = inner().split_blocking(color, key, deadline);
+    ChannelContext context = pipeline_->context();
+    context.members = inner_channel.members();
     context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
-    return telling_failure(context, [&] { return Communicator(context, std::move(part), deadline); });
+    return reporting_failure(context, [&] { return Communicator(context, std::move(inner_channel), deadline); });
   }
 
   /// See CanAllocate: device memory. What was enqueued runs first. Where a rank cannot have it, the job fails.
   /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
-    const stream::cuda::DeviceGuard guard(conveyor_->device());
-    settle("memory was allocated", deadline);
-    return telling_failure(conveyor_->context(), [&] {
-      stream::cuda::DeviceBuffer device(bytes, conveyor_->device());
+    const stream::cuda::DeviceGuard guard(pipeline_->device());
+    drain("memory was allocated", deadline);
+    return reporting_failure(pipeline_->context(), [&] {
+      stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
       zero_blocking(device, deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
-      twins_.add(memory);
+      shadows_.add(memory);
       return memory;
     });
   }
 
   /// See CanAbort.
-  void abort(const Cause& cause) noexcept { conveyor_->abort(cause); }
-  std::optional<Cause> failure() const { return conveyor_->failure(); }
+  void abort(const Cause& cause) noexcept { pipeline_->abort(cause); }
+  std::optional<Cause> failure() const { return pipeline_->failure(); }
 
   /// A number that grows while operations go on. Threads: any.
-  std::uint64_t progress() const noexcept { return conveyor_->progress(); }
+  std::uint64_t progress() const noexcept { return pipeline_->progress(); }
 
  private:
-  Inner& inner() noexcept { return conveyor_->inner(); }
-  const Inner& inner() const noexcept { return std::as_const(*conveyor_).inner(); }
+  Inner& inner() noexcept { return pipeline_->inner(); }
+  const Inner& inner() const noexcept { return std::as_const(*pipeline_).inner(); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
   std::size_t own_index() const noexcept { return static_cast<std::size_t>(rank()); }
 
-  static Order of(Kind kind, DType dtype) noexcept {
-    Order order;
-    order.kind = kind;
-    order.dtype = dtype;
-    return order;
+  static StagedOperation of(StagedKind kind, DType dtype) noexcept {
+    StagedOperation operation;
+    operation.kind = kind;
+    operation.dtype = dtype;
+    return operation;
   }
 
   /// Both directions are cut alike whoever calls send, recv or send_recv: half a slot for each.
   void exchange(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
     const std::size_t element = size_bytes(input.dtype);
-    const Pieces sent(input.count, element, slot_bytes / 2);
-    const Pieces received(output.count, element, slot_bytes / 2);
+    const ChunkPlan sent(input.count, element, slot_bytes / 2);
+    const ChunkPlan received(output.count, element, slot_bytes / 2);
     const std::size_t sends = to >= 0 ? sent.size() : 0;
     const std::size_t receives = from >= 0 ? received.size() : 0;
     const auto describe = [&](std::size_t index, std::byte* slot) {
-      Leg leg;
+      ChunkCopies copies;
       if (index < sends) {
-        leg.input = slot;
-        leg.input_count = sent[index].count;
-        leg.to_host = rows_of(input.data, leg.input, sent[index], element);
+        copies.input = slot;
+        copies.input_count = sent[index].count;
+        copies.to_host = copy_of(input.data, copies.input, sent[index], element);
       }
       if (index < receives) {
-        leg.output = slot + slot_bytes / 2;
-        leg.output_count = received[index].count;
-        leg.to_device = rows_of(output.data, leg.output, received[index], element);
+        copies.output = slot + slot_bytes / 2;
+        copies.output_count = received[index].count;
+        copies.to_device = copy_of(output.data, copies.output, received[index], element);
       }
-      return leg;
+      return copies;
     };
-    Order order = of(Kind::exchange, input.dtype);
-    order.to = to;
-    order.from = from;
-    conveyor_->submit(order, std::max(sends, receives), true, describe, stream);
+    StagedOperation operation = of(StagedKind::exchange, input.dtype);
+    operation.to = to;
+    operation.from = from;
+    pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
   }
 
   void check_device(const ConstBufferView& input, const ConstBufferView& output, Stream stream) const {
-    const Device own{DeviceKind::cuda, conveyor_->device()};
+    const Device own{DeviceKind::cuda, pipeline_->device()};
     if (stream.device() != own) {
       throw Error(Errc::invalid_argument,
                   "this channel takes streams of " + to_string(own) + ", not one of " + to_string(stream.device()));
@@ -249,14 +254,14 @@ class Communicator {
   }
 
   /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
-  void settle(const char* what_was_done, Deadline deadline) {
-    const bool settled = conveyor_->settle(deadline);
-    const ChannelContext& context = conveyor_->context();
+  void drain(const char* what_was_done, Deadline deadline) {
+    const bool drained = pipeline_->drain(deadline);
+    const ChannelContext& context = pipeline_->context();
     context.failure->throw_if_failed(context.reporting_rank());
     if (const std::optional<Cause> cause = failure()) {
       throw_cause(*cause);
     }
-    if (!settled) {
+    if (!drained) {
       throw Error(Errc::timeout, std::string(what_was_done) + " while operations on channel '" + context.name +
                                      "' had not run by the deadline; wait for them first");
     }
@@ -266,18 +271,18 @@ class Communicator {
     if (device.bytes() == 0) {
       return;
     }
-    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), conveyor_->upload().native()),
+    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), pipeline_->upload().native()),
                         "cudaMemsetAsync");
     stream::cuda::Event zeroed;
-    conveyor_->upload().record(zeroed);
+    pipeline_->upload().record(zeroed);
     if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
       throw Error(Errc::timeout, "the device did not clear memory of " + std::to_string(device.bytes()) +
                                      " bytes by the deadline; does a kernel hang?");
     }
   }
 
-  ProcessOwned<Conveyor<Inner>> conveyor_;
-  TwinTable twins_;
+  ProcessOwned<StagingPipeline<Inner>> pipeline_;
+  HostShadowTable shadows_;
   std::uint64_t splits_ = 0;
 };
 

@@ -2,9 +2,9 @@
 /// @file
 /// Source [flux]: a task of a Flux job.
 
-#include "dtrain/identity/launcher_variables.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
-#include "dtrain/identity/master.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/master_address.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -17,18 +17,18 @@ struct FluxSource {
   }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("FLUX_TASK_RANK");
-    who.world_size = *variables.integer("FLUX_JOB_SIZE");
-    who.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
-    who.node_count = variables.count("FLUX_JOB_NNODES");
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = *variables.integer("FLUX_TASK_RANK");
+    identity.world_size = *variables.integer("FLUX_JOB_SIZE");
+    identity.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
+    identity.node_count = variables.count("FLUX_JOB_NNODES");
     const std::string stated =
         variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
-    complete_one_node(who);
-    check_ranges(who, stated);
-    find_master(variables, MasterHints{}, stated, who);
-    return who;
+    complete_one_node(identity);
+    check_ranges(identity, stated);
+    find_master_address(variables, MasterHints{}, stated, identity);
+    return identity;
   }
 };
 

@@ -2,9 +2,9 @@
 /// @file
 /// Source [horovod]: horovodrun with its own (Gloo) start of processes.
 
-#include "dtrain/identity/launcher_variables.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
-#include "dtrain/identity/master.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/master_address.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -16,11 +16,11 @@ struct HorovodSource {
   static bool present(const Variables& variables) { return names.give_both(variables); }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who = names.read(variables, name);
-    complete_one_node(who);
-    check_ranges(who, names.stated(variables));
-    find_master(variables, MasterHints{}, names.stated(variables), who);
-    return who;
+    ProcessIdentity identity = names.read(variables, name);
+    complete_one_node(identity);
+    check_ranges(identity, names.stated(variables));
+    find_master_address(variables, MasterHints{}, names.stated(variables), identity);
+    return identity;
   }
 };
 

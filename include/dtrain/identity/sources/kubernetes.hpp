@@ -2,8 +2,8 @@
 /// @file
 /// Source [k8s]: a pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
 
-#include "dtrain/identity/completion.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -17,15 +17,15 @@ struct KubernetesSource {
   }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("JOB_COMPLETION_INDEX");
-    who.world_size = *variables.integer("WORLD_SIZE");
-    complete_one_node(who);
-    check_ranges(who, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
-    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
-    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    return who;
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = *variables.integer("JOB_COMPLETION_INDEX");
+    identity.world_size = *variables.integer("WORLD_SIZE");
+    complete_one_node(identity);
+    check_ranges(identity, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
+    identity.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", identity);
+    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    return identity;
   }
 };
 

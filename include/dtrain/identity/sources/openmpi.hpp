@@ -2,9 +2,9 @@
 /// @file
 /// Source [openmpi]: a process that Open MPI's mpirun started.
 
-#include "dtrain/identity/launcher_variables.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
-#include "dtrain/identity/master.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/master_address.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -18,29 +18,30 @@ struct OpenMpiSource {
   static bool present(const Variables& variables) { return names.give_both(variables); }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who = names.read(variables, name);
-    who.node_count = variables.count("OMPI_MCA_orte_num_nodes");
-    who.node_count = who.node_count ? who.node_count : variables.count("AZUREML_NODE_COUNT");
+    ProcessIdentity identity = names.read(variables, name);
+    identity.node_count = variables.count("OMPI_MCA_orte_num_nodes");
+    identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
     const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
                                                  "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
-    complete_one_node(who);
-    check_ranges(who, stated);
-    find_master(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"}, stated,
-                who);
-    guess_node_rank(who);
-    return who;
+    complete_one_node(identity);
+    check_ranges(identity, stated);
+    find_master_address(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
+                        stated, identity);
+    guess_node_rank(identity);
+    return identity;
   }
 
  private:
   /// Right where mpirun filled node after node with equally many; nothing says that it did.
-  static void guess_node_rank(ProcessIdentity& who) {
-    const long long local_size = who.local_world_size.value_or(0);
-    if (who.node_rank || !who.node_count || local_size == 0 || local_size * *who.node_count != who.world_size ||
-        who.local_rank != static_cast<int>(who.rank % local_size)) {
+  static void guess_node_rank(ProcessIdentity& identity) {
+    const long long local_size = identity.local_world_size.value_or(0);
+    if (identity.node_rank || !identity.node_count || local_size == 0 ||
+        local_size * *identity.node_count != identity.world_size ||
+        identity.local_rank != static_cast<int>(identity.rank % local_size)) {
       return;
     }
-    who.node_rank = static_cast<int>(who.rank / local_size);
-    who.provisional.emplace_back("node_rank");
+    identity.node_rank = static_cast<int>(identity.rank / local_size);
+    identity.provisional.emplace_back("node_rank");
   }
 };
 

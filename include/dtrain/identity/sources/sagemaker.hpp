@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/cluster_identity.hpp"
-#include "dtrain/identity/json.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/environment/cluster_identity.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -21,7 +21,7 @@ struct SageMakerSource {
     return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
   }
 
-  /// The rank is the place in the list, which is sorted as text: algo-10 comes before algo-2.
+  /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
   static ProcessIdentity read(const Variables& variables, Arguments) {
     constexpr int sagemaker_port = 7777;
     const std::string list = *variables.text("SM_HOSTS");
@@ -33,18 +33,18 @@ struct SageMakerSource {
                                                      quoted("SM_HOSTS", list) +
                                                      "; set SM_CURRENT_HOST to one of the list");
     }
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = static_cast<int>(found - hosts.begin());
-    who.world_size = static_cast<int>(hosts.size());
-    who.local_rank = 0;
-    who.local_world_size = 1;
-    who.node_rank = who.rank;
-    who.node_count = who.world_size;
-    who.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
-    who.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
-    ignore_master_addr(variables, who);
-    return who;
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = static_cast<int>(found - hosts.begin());
+    identity.world_size = static_cast<int>(hosts.size());
+    identity.local_rank = 0;
+    identity.local_world_size = 1;
+    identity.node_rank = identity.rank;
+    identity.node_count = identity.world_size;
+    identity.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
+    identity.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
+    ignore_master_addr(variables, identity);
+    return identity;
   }
 
  private:
@@ -52,10 +52,10 @@ struct SageMakerSource {
   static std::vector<std::string> parse_hosts(const std::string& list) {
     const std::optional<Json> parsed = parse_json(list);
     std::vector<std::string> hosts;
-    if (parsed && parsed->is(Json::Kind::array)) {
+    if (parsed && parsed->is(Json::Type::array)) {
       for (const Json& host : parsed->items) {
         const bool is_name =
-            host.is(Json::Kind::string) && !host.text.empty() &&
+            host.is(Json::Type::string) && !host.text.empty() &&
             std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
         if (!is_name) {
           fail(list, "is not a JSON list of host names");

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/identity/completion.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -17,41 +17,43 @@ struct SingleSource {
   static bool present(const Variables&) { return true; }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    complete_one_node(who);
-    who.master_addr = loopback_address;
-    who.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    ProcessIdentity identity;
+    identity.launcher = name;
+    complete_one_node(identity);
+    identity.master_addr = loopback_address;
+    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
     if (!variables.has("DTRAIN_LAUNCHER")) {
-      warn(variables, who);
+      warn(variables, identity);
     }
-    return who;
+    return identity;
   }
 
  private:
   /// What may mean that there are others, and often does not.
-  static void warn(const Variables& variables, ProcessIdentity& who) {
+  static void warn(const Variables& variables, ProcessIdentity& identity) {
     // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
     for (const auto& [variable, what] :
          {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
       const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
       if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
-        who.warnings.push_back("Slurm job of " + std::to_string(*count) + " " + what +
-                               ", not started with srun: this is one process; start the program with srun for all");
+        identity.warnings.push_back(
+            "Slurm job of " + std::to_string(*count) + " " + what +
+            ", not started with srun: this is one process; start the program with srun for all");
         break;
       }
     }
     if (variables.has("SM_HOSTS") &&
         !variables.has("SM_CURRENT_HOST")) {  // of one host: more would be half an identity
-      who.warnings.push_back(
+      identity.warnings.push_back(
           quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
           " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
     // A sweep is an Indexed Job of processes that are each alone.
     if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
-      who.warnings.push_back(variables.stated({"JOB_COMPLETION_INDEX"}) +
-                             " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
-                             "manifest to make the pods one job");
+      identity.warnings.push_back(
+          variables.stated({"JOB_COMPLETION_INDEX"}) +
+          " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
+          "manifest to make the pods one job");
     }
   }
 };

@@ -4,11 +4,11 @@
 
 #include <string>
 
-#include "dtrain/identity/completion.hpp"
+#include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
+#include "dtrain/identity/formats/slurm_hostlist.hpp"
 #include "dtrain/identity/job_port.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
-#include "dtrain/identity/slurm_hostlist.hpp"
-#include "dtrain/identity/slurm_step.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -18,21 +18,21 @@ struct SlurmSource {
   static bool present(const Variables& variables) { return in_slurm_step(variables); }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("SLURM_PROCID");
-    who.world_size = *variables.integer(slurm_size_variable(variables));
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = *variables.integer("SLURM_PROCID");
+    identity.world_size = *variables.integer(slurm_size_variable(variables));
     variables.wide_integer("SLURM_STEP_ID");
-    who.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
-    fill_from_slurm_step(variables, who);
-    complete_one_node(who);
-    check_ranges(who, stated(variables));
-    who.master_addr = variables.text("MASTER_ADDR");
-    if (!who.master_addr) {
-      who.master_addr = on_one_node(who) ? loopback_address : first_host(variables);
+    identity.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
+    fill_from_slurm_step(variables, identity);
+    complete_one_node(identity);
+    check_ranges(identity, stated(variables));
+    identity.master_addr = variables.text("MASTER_ADDR");
+    if (!identity.master_addr) {
+      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables);
     }
-    who.master_port = job_port(variables, SlurmNumbers::step);
-    return who;
+    identity.master_port = job_port(variables, SlurmNumbers::step);
+    return identity;
   }
 
   static std::string stated(const Variables& variables) {

@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "dtrain/identity/completion.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
-#include "dtrain/identity/slurm_step.hpp"
+#include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/sources/openmpi.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -20,28 +20,28 @@ struct TorchSource {
   static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
 
   static ProcessIdentity read(const Variables& variables, Arguments arguments) {
-    ProcessIdentity who;
-    who.launcher = name;
-    who.rank = *variables.integer("RANK");
-    who.world_size = *variables.integer("WORLD_SIZE");
-    who.job = variables.text("TORCHELASTIC_RUN_ID");
-    const bool elastic = who.elastic = who.job.has_value();
-    who.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = *variables.integer("RANK");
+    identity.world_size = *variables.integer("WORLD_SIZE");
+    identity.job = variables.text("TORCHELASTIC_RUN_ID");
+    const bool elastic = identity.elastic = identity.job.has_value();
+    identity.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
     if (!elastic) {
-      check_conflicts(variables, who);
+      check_conflicts(variables, identity);
     }
     const std::optional<int> argument = local_rank_argument(arguments);
-    read_local(variables, argument, elastic, who);
-    read_node(variables, elastic, who);
+    read_local(variables, argument, elastic, identity);
+    read_node(variables, elastic, identity);
     if (!elastic) {
-      fill_gaps(variables, who);
+      fill_gaps(variables, identity);
     }
-    complete_one_node(who);
-    guess_local_size(variables, who);
-    check_ranges(who, stated(variables, argument));
-    who.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", who);
-    who.master_port = read_port(variables);
-    return who;
+    complete_one_node(identity);
+    guess_local_size(variables, identity);
+    check_ranges(identity, stated(variables, argument));
+    identity.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", identity);
+    identity.master_port = read_port(variables);
+    return identity;
   }
 
   /// torchrun listens on MASTER_PORT itself (bind gives EADDRINUSE) when its agent store is in use: the next one, then.
@@ -57,98 +57,100 @@ struct TorchSource {
 
  private:
   /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0: all would be rank 0.
-  static void check_conflicts(const Variables& variables, const ProcessIdentity& who) {
-    check_conflict(variables, who, "SLURM_PROCID", slurm_step_place(variables));
+  static void check_conflicts(const Variables& variables, const ProcessIdentity& identity) {
+    check_conflict(variables, identity, "SLURM_PROCID", slurm_step_rank_and_size(variables));
     const LauncherVariables& mpi = OpenMpiSource::names;
-    check_conflict(variables, who, mpi.rank, stated_place(variables, mpi.rank, mpi.world_size));
-    check_conflict(variables, who, "PMI_RANK", stated_place(variables, "PMI_RANK", "PMI_SIZE"));
+    check_conflict(variables, identity, mpi.rank, stated_rank_and_size(variables, mpi.rank, mpi.world_size));
+    check_conflict(variables, identity, "PMI_RANK", stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE"));
   }
 
-  static void check_conflict(const Variables& variables, const ProcessIdentity& who, const char* variable,
-                             const std::optional<Place>& other) {
-    if (other && conflict(*other, Place{who.rank, who.world_size})) {
+  static void check_conflict(const Variables& variables, const ProcessIdentity& identity, const char* variable,
+                             const std::optional<RankAndSize>& other) {
+    if (other && conflict(*other, RankAndSize{identity.rank, identity.world_size})) {
       throw IdentityError(IdentityErrc::conflict_rank,
                           variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
-                              std::to_string(who.world_size) +
+                              std::to_string(identity.world_size) +
                               " processes; was RANK exported before the processes were started? Unset RANK, or set "
                               "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
     }
   }
 
   static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
-                         ProcessIdentity& who) {
+                         ProcessIdentity& identity) {
     const std::optional<int> variable = variables.integer("LOCAL_RANK");
     if (variable && argument && *variable != *argument) {
       throw IdentityError(IdentityErrc::conflict_local_rank,
                           "LOCAL_RANK=" + std::to_string(*variable) +
                               " but the argument --local_rank=" + std::to_string(*argument) + "; unset one of them");
     }
-    who.local_rank = variable ? variable : argument;
-    who.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
-    if (!who.local_world_size && variables.has("CROSS_SIZE")) {
-      who.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
+    identity.local_rank = variable ? variable : argument;
+    identity.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
+    if (!identity.local_world_size && variables.has("CROSS_SIZE")) {
+      identity.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
     }
-    if (!who.local_rank && !elastic) {
-      read_pod(variables, who);
+    if (!identity.local_rank && !elastic) {
+      read_pod(variables, identity);
     }
   }
 
   /// Kubeflow's RANK is the pod's while its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
-  static void read_pod(const Variables& variables, ProcessIdentity& who) {
+  static void read_pod(const Variables& variables, ProcessIdentity& identity) {
     const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
     if (!processes) {
       return;
     }
     if (*processes != "1") {
       throw IdentityError(IdentityErrc::node_level_env,
-                          "RANK=" + std::to_string(who.rank) + " of WORLD_SIZE=" + std::to_string(who.world_size) +
-                              " with " + quoted("PET_NPROC_PER_NODE", *processes) +
+                          "RANK=" + std::to_string(identity.rank) +
+                              " of WORLD_SIZE=" + std::to_string(identity.world_size) + " with " +
+                              quoted("PET_NPROC_PER_NODE", *processes) +
                               " describes a node, not a process; start the program through the per-node launcher "
                               "(dtrain::launch::PerNode), or set LOCAL_RANK for every process");
     }
-    who.local_rank = 0;
-    who.local_world_size = 1;
-    who.node_rank = who.rank;
-    who.node_count = who.world_size;
+    identity.local_rank = 0;
+    identity.local_world_size = 1;
+    identity.node_rank = identity.rank;
+    identity.node_count = identity.world_size;
   }
 
-  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& who) {
+  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& identity) {
     const auto fill = [&variables](std::optional<int>& field, const char* variable) {
       if (!field) {
         field = variables.integer(variable);
       }
     };
     if (elastic) {
-      fill(who.node_rank, "GROUP_RANK");
-      fill(who.node_count, "GROUP_WORLD_SIZE");
+      fill(identity.node_rank, "GROUP_RANK");
+      fill(identity.node_count, "GROUP_WORLD_SIZE");
     }
-    fill(who.node_rank, "NODE_RANK");
+    fill(identity.node_rank, "NODE_RANK");
     if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
-      fill(who.node_rank, "CROSS_RANK");
-      fill(who.node_count, "CROSS_SIZE");
+      fill(identity.node_rank, "CROSS_RANK");
+      fill(identity.node_count, "CROSS_SIZE");
     }
-    fill(who.node_count, "AZUREML_NODE_COUNT");
+    fill(identity.node_count, "AZUREML_NODE_COUNT");
   }
 
   /// From a launcher that says the same rank and world size.
-  static void fill_gaps(const Variables& variables, ProcessIdentity& who) {
-    const Place own{who.rank, who.world_size};
+  static void fill_gaps(const Variables& variables, ProcessIdentity& identity) {
+    const RankAndSize own{identity.rank, identity.world_size};
     const LauncherVariables& mpi = OpenMpiSource::names;
-    if (slurm_step_place(variables) == own) {
-      fill_from_slurm_step(variables, who);
+    if (slurm_step_rank_and_size(variables) == own) {
+      fill_from_slurm_step(variables, identity);
     }
-    if (stated_place(variables, mpi.rank, mpi.world_size) == own) {
-      who.local_rank = who.local_rank ? who.local_rank : variables.integer(mpi.local_rank);
-      who.local_world_size = who.local_world_size ? who.local_world_size : variables.integer(mpi.local_world_size);
+    if (stated_rank_and_size(variables, mpi.rank, mpi.world_size) == own) {
+      identity.local_rank = identity.local_rank ? identity.local_rank : variables.integer(mpi.local_rank);
+      identity.local_world_size =
+          identity.local_world_size ? identity.local_world_size : variables.integer(mpi.local_world_size);
     }
   }
 
   /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
-  static void guess_local_size(const Variables& variables, ProcessIdentity& who) {
+  static void guess_local_size(const Variables& variables, ProcessIdentity& identity) {
     const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
-    if (!who.local_world_size && nodes && who.world_size % *nodes == 0) {
-      who.local_world_size = who.world_size / *nodes;
-      who.provisional.emplace_back("local_world_size");
+    if (!identity.local_world_size && nodes && identity.world_size % *nodes == 0) {
+      identity.local_world_size = identity.world_size / *nodes;
+      identity.provisional.emplace_back("local_world_size");
     }
   }
 

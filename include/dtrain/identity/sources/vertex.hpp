@@ -5,8 +5,8 @@
 #include <array>
 #include <string_view>
 
-#include "dtrain/identity/cluster_identity.hpp"
-#include "dtrain/identity/local_rank_argument.hpp"
+#include "dtrain/identity/environment/cluster_identity.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

@@ -6,9 +6,9 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/device.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/stream_handle.hpp"
+#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/external_event.hpp"

@@ -8,7 +8,7 @@
 
 #include "dtrain/stream/host/helper_thread.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
-#include "dtrain/stream/host/stream_set.hpp"
+#include "dtrain/stream/host/stream_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -17,33 +17,35 @@ namespace DTRAIN_NAMESPACE::stream::host {
 /// Lifetime: outlives its references; work not yet run is dropped at the end.
 class CommunicationStream {
  public:
-  CommunicationStream() : state_(std::make_unique<State>()) {}
+  CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
 
-  StreamRef ref() const noexcept { return state_->queue.ref(); }
+  StreamRef ref() const noexcept { return owned_->queue.ref(); }
 
   /// From now on a thread runs the work; a second call does nothing. @throws Error where no thread can be had.
   void start_helper() {
-    if (!state_->helper) {
-      state_->helper.emplace(state_->queue);
+    if (!owned_->helper) {
+      owned_->helper.emplace(owned_->queue);
     }
   }
 
   /// Blocking: until the work that runs has ended. Whoever waits runs the rest.
-  void stop_helper() noexcept { state_->helper.reset(); }
+  void stop_helper() noexcept { owned_->helper.reset(); }
 
-  /// One of the rank's streams from now on: its work is run in the background where the rank is stalled elsewhere.
-  void enter(std::shared_ptr<StreamSet> set) { state_->place.emplace(std::move(set), state_->queue); }
+  /// Registers it as one of the rank's streams: its work runs in the background where the rank is blocked elsewhere.
+  void register_with(std::shared_ptr<StreamRegistry> registry) {
+    owned_->registration.emplace(std::move(registry), owned_->queue);
+  }
 
-  bool has_helper() const noexcept { return state_->helper.has_value(); }
+  bool has_helper() const noexcept { return owned_->helper.has_value(); }
 
  private:
-  struct State {
+  struct QueueAndHelper {
     Queue queue;
-    std::optional<StreamSet::Place> place;
+    std::optional<StreamRegistry::Registration> registration;
     std::optional<HelperThread> helper;
   };
 
-  std::unique_ptr<State> state_;
+  std::unique_ptr<QueueAndHelper> owned_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

@@ -21,7 +21,7 @@ class ExternalEvent {
 
   bool is_complete() const noexcept { return state_.load(std::memory_order_acquire) >= signalled; }
 
-  /// Whether a stream's wait gave up at its deadline before anybody signalled.
+  /// Whether a stream's wait reached its deadline before the signal.
   bool timed_out() const noexcept { return state_.load(std::memory_order_acquire) == expired; }
 
   void signal() noexcept { complete_as(signalled); }
@@ -46,9 +46,9 @@ class ExternalEvent {
 
  private:
   friend class StreamRef;
-  enum State : std::uint32_t { idle, awaited, signalled, expired };
+  enum SignalState : std::uint32_t { idle, awaited, signalled, expired };
 
-  void complete_as(State final_state) noexcept {
+  void complete_as(SignalState final_state) noexcept {
     std::uint32_t state = state_.load(std::memory_order_relaxed);
     while (state < signalled && !state_.compare_exchange_weak(state, final_state, std::memory_order_acq_rel)) {
     }

@@ -22,7 +22,7 @@ class HelperThread {
       thread_ = async::start_thread("the communication helper thread", [this] { main(); });
     } catch (const Error& failure) {
       queue_.has_helper_.store(false);
-      throw Error(failure.code(), std::string(failure.what()) + "; progress = inline needs no thread");
+      throw Error(failure.code(), std::string(failure.what()) + "; progress = caller needs no thread");
     }
   }
   HelperThread(const HelperThread&) = delete;
@@ -36,7 +36,7 @@ class HelperThread {
   void main() noexcept {
     const auto goes_on = [this] { return queue_.has_helper_.load(); };
     while (goes_on()) {
-      queue_.run_up_to(Queue::nobody_waits, goes_on);
+      queue_.run_up_to(Queue::no_waiter, goes_on);
       queue_.park_helper();
     }
   }

@@ -12,34 +12,34 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// `thread` overlaps communication with computing; `inline_` runs it in the thread that waits for it. Waking a thread
+/// `thread` overlaps communication with computing; `caller` runs it in the thread that waits for it. Waking a thread
 /// for little, or where no core is free, costs more than it hides: `automatic` asks for a free core.
-enum class Progress { automatic, thread, inline_ };
+enum class Progress { automatic, thread, caller };
 
-/// "automatic", "thread" or "inline". @throws Error (usage) for anything else.
+/// "automatic", "thread" or "caller". @throws Error (usage) for anything else.
 inline Progress progress_from(std::string_view text) {
   if (text == "automatic") return Progress::automatic;
   if (text == "thread") return Progress::thread;
-  if (text == "inline") return Progress::inline_;
+  if (text == "caller") return Progress::caller;
   throw Error(Errc::usage, "progress \"" + std::string(text.substr(0, 64)) +
-                               "\" is not known; possible are automatic, thread and inline");
+                               "\" is not known; possible are automatic, thread and caller");
 }
 
 constexpr const char* name(Progress progress) noexcept {
   switch (progress) {
     case Progress::automatic: return "automatic";
     case Progress::thread: return "thread";
-    case Progress::inline_: return "inline";
+    case Progress::caller: return "caller";
   }
   return "unknown progress";
 }
 
-/// What `wanted` means for this many ranks on this host and cores that a rank may run on: `thread` or `inline_`.
+/// What `wanted` means for this many ranks on this host and cores that a rank may run on: `thread` or `caller`.
 constexpr Progress decide(Progress wanted, int cores, int local_world_size) noexcept {
   if (wanted != Progress::automatic) {
     return wanted;
   }
-  return cores > local_world_size ? Progress::thread : Progress::inline_;
+  return cores > local_world_size ? Progress::thread : Progress::caller;
 }
 
 /// The cores that the calling thread may run on; where the system does not say, those that there are.

@@ -50,7 +50,7 @@ class Queue {
   template <Work F>
   void enqueue(const F& work) {
     while (!try_enqueue(work)) {
-      block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_patience));
+      block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_timeout));
     }
     wake_helper();
   }
@@ -64,8 +64,8 @@ class Queue {
   bool is_complete(std::uint64_t ticket) const noexcept { return completed() >= ticket; }
 
   /// Whether there is work that no thread runs and no HelperThread will.
-  bool is_left_alone() const noexcept {
-    return completed_.load() < published_.load() && role_.load() == free_role && !has_helper_.load();
+  bool has_unattended_work() const noexcept {
+    return completed_.load() < published_.load() && runner_state_.load() == no_runner && !has_helper_.load();
   }
 
   /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
@@ -91,11 +91,11 @@ class Queue {
 
  private:
   friend class HelperThread;
-  friend class RescueThread;
+  friend class OnDemandRunner;
 
-  static constexpr std::uint64_t nobody_waits = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::chrono::minutes full_ring_patience{1};  // then it tries again: work ends by its own deadline
-  enum Role : std::uint32_t { free_role, taken_role };
+  static constexpr std::uint64_t no_waiter = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::chrono::minutes full_ring_timeout{1};  // then it tries again: work ends by its own deadline
+  enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 
   WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
@@ -115,8 +115,8 @@ class Queue {
   /// Runs work while there is some up to `ticket` and `may_continue()` says so. @returns false if another thread runs.
   template <class F>
   bool run_up_to(std::uint64_t ticket, F may_continue) noexcept {
-    std::uint32_t expected = free_role;
-    if (!role_.compare_exchange_strong(expected, taken_role)) {
+    std::uint32_t expected = no_runner;
+    if (!runner_state_.compare_exchange_strong(expected, has_runner)) {
       return false;
     }
     runner_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -129,8 +129,8 @@ class Queue {
       }
     }
     runner_thread_.store(std::thread::id(), std::memory_order_relaxed);
-    role_.store(free_role);
-    if (wanted_.load() != nobody_waits) {
+    runner_state_.store(no_runner);
+    if (wanted_.load() != no_waiter) {
       wake_waiters();  // one of them takes over
     }
     if (done < published_.load()) {
@@ -143,7 +143,7 @@ class Queue {
   /// the words again and sleeps; the runner changes them and reads the announcement: in one total order one sees the
   /// other.
   FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
-    const auto progressed = [&] { return completed_.load() >= ticket || role_.load() == free_role; };
+    const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
     for (int spins = 0; spins < 200; ++spins) {
       if (progressed()) {
         return FutexResult::awake;
@@ -158,7 +158,7 @@ class Queue {
   }
 
   void wake_waiters() noexcept {
-    wanted_.store(nobody_waits);
+    wanted_.store(no_waiter);
     signal_.fetch_add(1);
     futex_wake_all(signal_, FutexScope::process);
   }
@@ -174,7 +174,7 @@ class Queue {
   /// The helper's sleep: until there is work that nobody runs, or it is to stop.
   void park_helper() noexcept {
     helper_.store(helper_parked);
-    const bool has_work = completed_.load() < published_.load() && role_.load() == free_role;
+    const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
     if (!has_work && has_helper_.load()) {
       futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
     }
@@ -184,9 +184,9 @@ class Queue {
   alignas(64) std::mutex producers_;
   std::atomic<std::uint64_t> published_{0};
   alignas(64) std::atomic<std::uint64_t> completed_{0};
-  std::atomic<std::uint32_t> role_{free_role};
+  std::atomic<std::uint32_t> runner_state_{no_runner};
   std::atomic<std::thread::id> runner_thread_{};
-  alignas(64) std::atomic<std::uint64_t> wanted_{nobody_waits};  ///< the lowest ticket that somebody sleeps for
+  alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< the lowest ticket that somebody sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
   std::atomic<bool> has_helper_{false};  ///< false again where it is to stop

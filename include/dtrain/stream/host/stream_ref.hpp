@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "dtrain/core/device.hpp"
+#include "dtrain/core/types/device.hpp"
 #include "dtrain/stream/host/event.hpp"
 #include "dtrain/stream/host/external_event.hpp"
 #include "dtrain/stream/host/queue.hpp"

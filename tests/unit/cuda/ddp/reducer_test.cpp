@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reducer.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
 
 #include "dtrain/core/config.hpp"
 
@@ -322,14 +322,14 @@ TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce
   run_thread_ranks(2, [&](RankThread& self) {
     std::vector<dtrain::Parameter>* parameters = nullptr;
     CudaTrainingRank::Wanted wanted{.bound = true};
-    wanted.options.replanning = {{0, 0},
-                                 [](const std::vector<std::size_t>&) {
-                                   return std::vector<std::size_t>{2, 0, 3, 1};
-                                 },
-                                 [&](std::size_t i, const dtrain::TensorView& view) {
-                                   moved += (*parameters)[i].gradient.data != view.data ? 1 : 0;
-                                   (*parameters)[i].gradient = view;
-                                 }};
+    wanted.options.rebuild = {{0, 0},
+                              [](const std::vector<std::size_t>&) {
+                                return std::vector<std::size_t>{2, 0, 3, 1};
+                              },
+                              [&](std::size_t i, const dtrain::TensorView& view) {
+                                moved += (*parameters)[i].gradient.data != view.data ? 1 : 0;
+                                (*parameters)[i].gradient = view;
+                              }};
     CudaTrainingRank rank(job, self.rank(), 2, wanted);
     parameters = &rank.parameters;
     for (int repeat = 0; repeat < 3; ++repeat) {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/core/bfloat16.hpp"
-#include "dtrain/core/float16.hpp"
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
 #include "support/emulated_ranks.hpp"
 
 namespace {

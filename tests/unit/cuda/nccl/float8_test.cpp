@@ -1,6 +1,6 @@
 // Floats of 8 bits: NCCL reduces them on devices that can, and moves them on any.
 
-#include "dtrain/core/float8.hpp"
+#include "dtrain/core/types/float8.hpp"
 
 #include <doctest/doctest.h>
 
@@ -280,7 +280,7 @@ TEST_CASE("what NCCL says where only a peer's device does not reduce 8 bits is i
     const DeviceBuffer memory = on_device(values_of<float8_e4m3>(3, 0));
     const auto view = self.view(memory, 3, DType::f8e4m3);
     CHECK_THROWS_WITH_AS(self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()),
-                         doctest::Contains("its last words: FP8 reduction support begins with sm90 capable devices."),
+                         doctest::Contains("last error: FP8 reduction support begins with sm90 capable devices."),
                          Error);
   });
   emulation::set_compute_capability(9);

@@ -49,14 +49,14 @@ TEST_CASE("without flags the training is the demo's") {
 TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   const fashion_mnist::Options options =
       parse({"--epochs=7", "--global-batch", "64", "--seed=18446744073709551615", "--data=/a=b", "--bucket-mib=0.25",
-             "--progress", "inline", "--save-parameters=p", "--summary", "s", "--shuffle-test-labels",
+             "--progress", "caller", "--save-parameters=p", "--summary", "s", "--shuffle-test-labels",
              "--perturb-rank=3", "--checkpoint=c", "--timeline=t", "--checkpoint-steps=9", "--help"});
   CHECK(options.epochs == 7);
   CHECK(options.global_batch == 64);
   CHECK(options.seed == 18446744073709551615U);
   CHECK(options.data == "/a=b");
   CHECK(options.bucket_bytes == 262144);
-  CHECK(options.progress == Progress::inline_);
+  CHECK(options.progress == Progress::caller);
   CHECK(options.save_parameters == "p");
   CHECK(options.summary == "s");
   CHECK(options.checkpoint == "c");
@@ -83,7 +83,7 @@ TEST_CASE("a value that cannot be meant is refused with what is possible") {
     CAPTURE(flag);
     CHECK(sentence({flag}).find("instead of") != std::string::npos);
   }
-  CHECK(sentence({"--progress=fast"}).find("automatic, thread and inline") != std::string::npos);
+  CHECK(sentence({"--progress=fast"}).find("automatic, thread and caller") != std::string::npos);
 }
 
 TEST_CASE("a missing or superfluous value is refused") {

@@ -1,0 +1,44 @@
+#pragma once
+/// @file
+/// What a coroutine suspends in while it sleeps or waits for a descriptor.
+
+#include <coroutine>
+
+#include "dtrain/async/loop/scheduler.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Ends at its deadline.
+class [[nodiscard]] SleepAwaiter : public Waiter {
+ public:
+  SleepAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
+  ~SleepAwaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_); }
+  void await_resume() const noexcept {}
+
+ private:
+  Scheduler& scheduler_;
+  Deadline deadline_;
+};
+
+/// Ends when its descriptor is ready or at its deadline.
+class [[nodiscard]] DescriptorAwaiter : public Waiter {
+ public:
+  DescriptorAwaiter(Scheduler& scheduler, int fd, Interest interest, Deadline deadline) noexcept
+      : scheduler_(scheduler), fd_(fd), interest_(interest), deadline_(deadline) {}
+  ~DescriptorAwaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_, fd_, interest_); }
+  WakeReason await_resume() const noexcept { return outcome; }
+
+ private:
+  Scheduler& scheduler_;
+  int fd_;
+  Interest interest_;
+  Deadline deadline_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

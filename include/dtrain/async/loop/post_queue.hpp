@@ -1,0 +1,116 @@
+#pragma once
+/// @file
+/// Functions that other threads hand to an EventLoop, and the eventfd that wakes it.
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// A function without parameters or result, move-only ones included.
+class PostedFunction {
+ public:
+  PostedFunction() = default;
+  PostedFunction(const PostedFunction&) = delete;
+  PostedFunction& operator=(const PostedFunction&) = delete;
+  virtual ~PostedFunction() = default;
+  virtual void run() = 0;
+};
+
+/// Threads: push, wake and close from any thread; the rest from the loop's.
+class PostQueue {
+ public:
+  PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wakeup_) {
+      throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
+    }
+  }
+
+  int descriptor() const noexcept { return wakeup_.get(); }
+
+  /// Appends a function; false (and the function destroyed, in this thread) once the queue is closed.
+  template <class F>
+  bool push(F function) {
+    struct Holder final : PostedFunction {
+      explicit Holder(F&& given) : held(std::move(given)) {}
+      void run() override { held(); }
+      F held;
+    };
+    std::unique_ptr<PostedFunction> item(
+        new Holder(std::move(function)));  // a unique_ptr<Holder> would be compiled for each F
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) {
+        return false;
+      }
+      items_.push_back(std::move(item));
+      if (items_.size() > 1) {
+        return true;  // whoever pushed the first one has woken the loop
+      }
+    }
+    wake();
+    return true;
+  }
+
+  /// Makes the eventfd readable.
+  void wake() noexcept {
+    const std::uint64_t one = 1;
+    while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+
+  /// Makes the eventfd unreadable and runs what was pushed by now. What a function throws leaves at once; the rest
+  /// stays for the next call.
+  void run_all() {
+    std::uint64_t count = 0;
+    while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      while (!items_.empty()) {
+        taken_.push_back(std::move(items_.front()));
+        items_.pop_front();
+      }
+    }
+    for (std::size_t left = taken_.size(); left > 0; --left) {
+      const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
+      taken_.pop_front();
+      item->run();
+    }
+  }
+
+  /// Whether an exception left functions behind.
+  bool unfinished() const noexcept { return !taken_.empty(); }
+
+  /// Refuses functions from now on and destroys those not yet run.
+  void close() noexcept {
+    std::deque<std::unique_ptr<PostedFunction>> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      dropped.swap(items_);
+    }
+    dropped.clear();
+    taken_.clear();
+  }
+
+ private:
+  Descriptor wakeup_;
+  std::mutex mutex_;
+  std::deque<std::unique_ptr<PostedFunction>> items_;
+  std::deque<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop, and not yet run
+  bool closed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,147 @@
+#pragma once
+/// @file
+/// Which coroutines of an EventLoop wait for what, and which runs next.
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/async/loop/poller.hpp"
+#include "dtrain/async/task/task_handle.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// The part of an EventLoop that awaiters talk to. Threads: the loop's.
+class Scheduler {
+ public:
+  /// `wakeup` is readable when poll() is to return at once.
+  explicit Scheduler(int wakeup) : poller_(wakeup) {}
+
+  /// @name For awaiters
+  /// @{
+
+  /// Suspends `coroutine` at `waiter` until wake() or the deadline.
+  void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
+    waiter.coroutine = coroutine;
+    waiter.record = current_;
+    timers_.insert(waiter, deadline);
+  }
+
+  /// add(), and also until the descriptor is ready. @throws Error (posix) where epoll refuses it.
+  void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline, int descriptor, Interest interest) {
+    add(waiter, coroutine, deadline);
+    poller_.add(waiter, descriptor, interest);
+  }
+
+  /// Lets a waiter run in the next turn, or in this one where it has not come to its coroutines.
+  void wake(Waiter& waiter, WakeReason outcome = WakeReason::ready) noexcept {
+    remove(waiter);
+    waiter.outcome = outcome;
+    ready_.push_back(waiter);
+  }
+
+  /// Takes a waiter out of whatever it waits in.
+  void remove(Waiter& waiter) noexcept {
+    timers_.remove(waiter);
+    poller_.remove(waiter);
+    waiter.unlink();
+  }
+  /// @}
+
+  /// Adds a record, which starts in the next turn.
+  void start(TaskRecord& record) noexcept {
+    record.start.coroutine = record.task.handle();
+    record.start.record = &record;
+    records_.push_back(record);
+    ready_.push_back(record.start);
+  }
+
+  /// Waits for something to do, at most until the next timer or not at all if `return_at_once`. Descriptors come before
+  /// timers, so that what is ready wins over a deadline that has passed. Returns whether the wake-up descriptor is
+  /// readable.
+  bool poll(bool return_at_once) {
+    const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
+    const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+      wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
+    }
+    return woken;
+  }
+
+  /// Runs those that are ready. Those woken meanwhile wait for the next call, so that no chain starves the others.
+  /// @throws what a task without a handler threw; the rest runs in the next call
+  void resume_ready() {
+    batch_.splice_back(ready_);
+    while (Waiter* waiter = batch_.pop_front()) {
+      resume(*waiter);
+    }
+  }
+
+  /// Destroys all tasks.
+  void destroy_all() noexcept {
+    while (TaskRecord* record = records_.front()) {
+      record->end();
+    }
+  }
+
+  std::size_t registered_descriptors() const noexcept { return poller_.registered_count(); }
+  std::size_t pending_timers() const noexcept { return timers_.size(); }
+
+ private:
+  int poll_timeout_ms() const {
+    if (timers_.empty()) {
+      return -1;
+    }
+    const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+    const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+    return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+  }
+
+  void resume(Waiter& waiter) {
+    TaskRecord* record = waiter.record;
+    if (record == nullptr) {
+      waiter.coroutine.resume();
+      return;
+    }
+    current_ = record;
+    record->running = true;
+    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: it may be gone from here on
+    record->running = false;
+    current_ = nullptr;
+    if (record->task.done() || record->abandoned) {
+      retire(*record);
+    }
+  }
+
+  static void retire(TaskRecord& record) {
+    std::exception_ptr exception;
+    record.ending = true;  // the frame's parameters may own the TaskHandle
+    if (record.task.done()) {
+      try {
+        record.task.take();
+      } catch (...) {
+        exception = std::current_exception();
+      }
+    }
+    const ExceptionHandler handler = std::move(record.on_exception);
+    record.end();
+    if (exception && !handler) {
+      std::rethrow_exception(exception);
+    }
+    if (exception) {
+      handler(exception);
+    }
+  }
+
+  Poller poller_;
+  TimerHeap timers_;
+  IntrusiveList<TaskRecord> records_;
+  IntrusiveList<Waiter> ready_;
+  IntrusiveList<Waiter> batch_;
+  TaskRecord* current_ = nullptr;  ///< whose coroutine runs now
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,26 @@
+#pragma once
+/// @file
+/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers.
+
+#include <coroutine>
+#include <cstdint>
+
+#include "dtrain/async/loop/intrusive_list.hpp"
+#include "dtrain/async/loop/timer_heap.hpp"
+#include "dtrain/async/loop/wake_reason.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+class TaskRecord;
+
+/// The base of the awaiters. It lives in the coroutine's frame, so suspending allocates nothing (the timers' array may
+/// grow). An awaiter calls Scheduler::remove in its destructor.
+class Waiter : public ListNode, public TimerNode {
+ public:
+  std::coroutine_handle<> coroutine;
+  TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
+  int descriptor = -1;           ///< the descriptor that it waits for, if any
+  WakeReason outcome = WakeReason::ready;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,175 @@
+#pragma once
+/// @file
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it.
+
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+template <class T>
+class Task;
+
+namespace detail {
+
+/// What every Task's coroutine has: nothing runs before the first await, and completion resumes who awaits.
+class TaskPromiseBase {
+ public:
+  struct FinalAwaiter {
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> finished) const noexcept {
+      const std::coroutine_handle<> parent = finished.promise().continuation;
+      return parent ? parent : std::noop_coroutine();
+    }
+    void await_resume() const noexcept {}
+  };
+
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+  FinalAwaiter final_suspend() const noexcept { return {}; }
+  void unhandled_exception() noexcept { exception = std::current_exception(); }
+
+  std::coroutine_handle<> continuation;
+  std::exception_ptr exception;
+};
+
+template <class T>
+class TaskPromise : public TaskPromiseBase {
+ public:
+  Task<T> get_return_object() noexcept;
+  void return_value(T&& result) { value_.emplace(std::move(result)); }
+  void return_value(const T& result) { value_.emplace(result); }
+  T take() {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+};
+
+template <>
+class TaskPromise<void> : public TaskPromiseBase {
+ public:
+  Task<void> get_return_object() noexcept;
+  void return_void() const noexcept {}
+  void take() const {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+  }
+};
+
+}  // namespace detail
+
+/// The result of a coroutine that has not started: `const T value = co_await std::move(task);`. T is void, a value, or
+/// move-only. An exception that leaves the coroutine is thrown where it is awaited.
+///
+/// Cancellation is destruction. Destroying a Task that is suspended destroys its frame with all locals, hence the tasks
+/// it awaits; every awaiter of this library takes itself out of the loop in its destructor. A coroutine therefore
+/// cleans up with destructors and never learns that it was cancelled. A Task must not be destroyed by code that it
+/// itself runs (TaskHandle allows it, by destroying a moment later).
+///
+/// A child that completes without suspending returns to its parent like a function: a loop of a million such awaits
+/// uses no stack, with any compiler and flags. Tasks that await each other in depth n use n frames of the stack.
+///
+/// A local that cannot be copied is returned as `co_return std::move(local);`: nvcc does not move by itself.
+///
+/// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task.
+/// Threads: a Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
+template <class T = void>
+class [[nodiscard]] Task {
+  static_assert(!std::is_reference_v<T>, "dtrain: a Task returns a value; return a pointer instead of a reference");
+
+ public:
+  using promise_type = detail::TaskPromise<T>;
+  using value_type = T;
+
+  Task() noexcept = default;
+  Task(Task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      destroy();
+      frame_ = std::exchange(other.frame_, nullptr);
+    }
+    return *this;
+  }
+  ~Task() { destroy(); }
+
+  /// Cancels and frees the coroutine now.
+  void destroy() noexcept {
+    if (frame_) {
+      std::exchange(frame_, nullptr).destroy();
+    }
+  }
+
+  explicit operator bool() const noexcept { return frame_ != nullptr; }
+
+  /// Whether the coroutine has returned or thrown.
+  bool done() const noexcept { return frame_ && frame_.done(); }
+
+  /// For those who drive a task without awaiting it: the coroutine, to resume.
+  std::coroutine_handle<> handle() const noexcept { return frame_; }
+
+  /// The result of a task that is done, and frees the coroutine. @throws what the coroutine threw.
+  T take() {
+    const Task finished(std::move(*this));
+    return finished.frame_.promise().take();
+  }
+
+  class Awaiter;
+  Awaiter operator co_await() && noexcept { return Awaiter(*this); }
+
+ private:
+  friend promise_type;
+  explicit Task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+
+  std::coroutine_handle<promise_type> frame_;
+};
+
+/// Runs the child inside await_suspend and suspends the parent only if the child did not finish at once.
+template <class T>
+class Task<T>::Awaiter {
+ public:
+  explicit Awaiter(Task& task) noexcept : task_(task) {}
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> parent) {
+    const std::coroutine_handle<promise_type> child = task_.frame_;
+    if (!child) {
+      throw Error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+    }
+    child.resume();
+    if (child.done()) {
+      return false;
+    }
+    child.promise().continuation = parent;
+    return true;
+  }
+  T await_resume() { return task_.take(); }
+
+ private:
+  Task& task_;
+};
+
+namespace detail {
+
+template <class T>
+Task<T> TaskPromise<T>::get_return_object() noexcept {
+  return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
+}
+
+inline Task<void> TaskPromise<void>::get_return_object() noexcept {
+  return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
+}
+
+}  // namespace detail
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,108 @@
+#pragma once
+/// @file
+/// TaskHandle: the owner of a task that an EventLoop runs.
+
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "dtrain/async/loop/waiter.hpp"
+#include "dtrain/async/task/task.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Called on the loop's thread with what left a spawned task.
+using ExceptionHandler = std::function<void(std::exception_ptr)>;
+
+/// Called on the loop's thread once a spawned task's frame is destroyed, however it ended. It must not throw.
+using DestroyedHandler = std::function<void()>;
+
+/// The loop's record of a spawned task.
+class TaskRecord : public ListNode {
+ public:
+  TaskRecord(Task<void> coroutine, ExceptionHandler handler, DestroyedHandler destroyed_handler)
+      : task(std::move(coroutine)), on_exception(std::move(handler)), on_destroyed(std::move(destroyed_handler)) {}
+
+  /// Destroys the coroutine, then the record if nobody owns it, then calls on_destroyed.
+  void end() noexcept {
+    unlink();
+    start.unlink();
+    ending = true;
+    task.destroy();
+    ending = false;
+    destroyed = true;
+    const DestroyedHandler handler = std::move(on_destroyed);
+    if (!owned) {
+      delete this;
+    }
+    if (handler) {
+      handler();
+    }
+  }
+
+  Task<void> task;
+  ExceptionHandler on_exception;
+  DestroyedHandler on_destroyed;
+  Waiter start;
+  bool destroyed = false;  ///< its frame has been destroyed
+  bool running = false;    ///< its own code is what runs now
+  bool owned = true;       ///< by a TaskHandle; otherwise by the loop
+  bool ending = false;     ///< its frame is being destroyed
+  bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
+};
+
+/// Owns a spawned task: destroying it cancels the task, which is then destroyed with all its locals. Where the task
+/// itself destroys its owner (a session that takes itself out of the map of sessions), it runs on to its next
+/// suspension and is destroyed there. Lifetime: may outlive the loop; the loop's end has cancelled the task. Threads:
+/// the loop's thread, or any while no thread runs the loop.
+class TaskHandle {
+ public:
+  TaskHandle() noexcept = default;
+  explicit TaskHandle(TaskRecord* record) noexcept : record_(record) {}
+  TaskHandle(TaskHandle&& other) noexcept : record_(std::exchange(other.record_, nullptr)) {}
+  TaskHandle& operator=(TaskHandle&& other) noexcept {
+    if (this != &other) {
+      cancel();
+      record_ = std::exchange(other.record_, nullptr);
+    }
+    return *this;
+  }
+  ~TaskHandle() { cancel(); }
+
+  /// Whether the task has ended; also true where nothing is owned.
+  bool done() const noexcept { return record_ == nullptr || record_->destroyed; }
+
+  /// Destroys the task now; no effect on one that is done.
+  void cancel() noexcept {
+    TaskRecord* record = std::exchange(record_, nullptr);
+    if (record == nullptr) {
+      return;
+    }
+    if (record->destroyed) {
+      delete record;
+      return;
+    }
+    record->owned = false;
+    if (record->ending || record->running) {
+      record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+    } else {
+      record->end();
+    }
+  }
+
+  /// Gives the task to the loop, which runs it to its end or to the loop's.
+  void detach() noexcept {
+    if (TaskRecord* record = std::exchange(record_, nullptr)) {
+      if (record->destroyed) {
+        delete record;
+      } else {
+        record->owned = false;
+      }
+    }
+  }
+
+ private:
+  TaskRecord* record_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

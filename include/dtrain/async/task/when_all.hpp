@@ -1,0 +1,79 @@
+#pragma once
+/// @file
+/// Several tasks at once.
+
+#include <cstddef>
+#include <deque>
+#include <type_traits>
+#include <vector>
+
+#include "dtrain/async/manual_reset_event.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+namespace detail {
+
+/// What the children of one when_all share.
+struct WhenAllState {
+  explicit WhenAllState(EventLoop& loop) : done(loop) {}
+  std::size_t pending = 0;
+  std::exception_ptr first_exception;
+  ManualResetEvent done;  ///< all are done, or one has failed
+};
+
+template <class T>
+Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
+  Task<void> stored = store_outcome(std::move(task), outcome);
+  co_await std::move(stored);
+  --state.pending;
+  if (outcome.failed() || state.pending == 0) {
+    state.done.set();
+  }
+}
+
+template <class T>
+void rethrow_failed(std::deque<Outcome<T>>& outcomes) {
+  for (Outcome<T>& outcome : outcomes) {
+    if (outcome.failed()) {
+      outcome.take();
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Runs the tasks interleaved on one loop and returns their values in the order given (Task<void> for void ones). The
+/// first exception cancels the others, which are destroyed before it is rethrown; of several in one turn of the loop,
+/// that of the first task in order. A task that fails at its start keeps the later ones from starting.
+/// @param deadline when it passes, the tasks are destroyed
+/// @throws what a task threw; Error (timeout)
+template <class T>
+Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
+    EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
+  detail::WhenAllState state(loop);
+  std::deque<Outcome<T>> outcomes(tasks.size());
+  {
+    state.pending = tasks.size();
+    std::vector<Task<void>> children;
+    children.reserve(tasks.size());
+    for (std::size_t i = 0; i < tasks.size() && !state.done.is_set(); ++i) {
+      children.push_back(detail::run_one(std::move(tasks[i]), outcomes[i], state));
+      children.back().handle().resume();
+    }
+    if (!tasks.empty() && co_await state.done.wait(deadline) == WakeReason::timed_out) {
+      throw Error(Errc::timeout, "waiting for " + std::to_string(state.pending) + " of " +
+                                     std::to_string(tasks.size()) + " tasks: the deadline passed");
+    }
+  }  // destroys the children that still wait
+  detail::rethrow_failed(outcomes);
+  if constexpr (!std::is_void_v<T>) {
+    std::vector<T> values;
+    values.reserve(outcomes.size());
+    for (Outcome<T>& outcome : outcomes) {
+      values.push_back(outcome.take());
+    }
+    co_return std::move(values);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,48 @@
+#pragma once
+/// @file
+/// A task that is cancelled at a deadline.
+
+#include <optional>
+#include <type_traits>
+
+#include "dtrain/async/manual_reset_event.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+namespace detail {
+
+template <class T>
+Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, ManualResetEvent& done) {
+  Task<void> stored = store_outcome(std::move(task), outcome);
+  co_await std::move(stored);
+  done.set();
+}
+
+}  // namespace detail
+
+/// The task's value, or nothing when the deadline came first: the task is then destroyed. For Task<void>: whether it
+/// ended in time. A task that ends in the same turn as the deadline has ended in time.
+/// @throws what the task throws
+template <class T>
+Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_t<std::is_void_v<T>, bool, T>>>>
+with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
+  Outcome<T> outcome;
+  ManualResetEvent done(loop);
+  {
+    const Task<void> child = detail::store_and_set(std::move(task), outcome, done);
+    child.handle().resume();
+    co_await done.wait(deadline);
+  }  // destroys the child where it still waits
+  if constexpr (std::is_void_v<T>) {
+    const bool in_time = outcome.done();
+    outcome.take();
+    co_return in_time;
+  } else {
+    if (!outcome.done()) {
+      co_return std::nullopt;
+    }
+    co_return std::optional<T>(outcome.take());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -1,0 +1,79 @@
+#pragma once
+/// @file
+/// async::WorkerThread: a thread of one's own, for work that blocks.
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/futex.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
+/// library may raise. Threads: start, wait and destruction one at a time.
+/// Lifetime: destruction is blocking until the work that runs has ended; whoever owns it makes it end.
+class WorkerThread {
+ public:
+  /// @throws Error where the system gives no more threads
+  WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
+  ~WorkerThread() {
+    work_ = nullptr;
+    post();
+  }
+
+  /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
+  template <class Work>
+  void start(Work& work) noexcept {
+    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
+    object_ = &work;
+    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
+    post();
+  }
+
+  /// Blocking: until what was started is done, or the deadline passes. @returns whether it is done
+  bool wait(Deadline deadline) const noexcept {
+    const std::uint32_t started = started_.load(std::memory_order_relaxed);
+    for (;;) {
+      const std::uint32_t done = done_.load(std::memory_order_acquire);
+      if (done == started) {
+        return true;
+      }
+      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+        return done_.load(std::memory_order_acquire) == started;
+      }
+    }
+  }
+
+ private:
+  void post() noexcept {
+    started_.fetch_add(1, std::memory_order_release);
+    futex_wake(started_, 1, FutexScope::process);
+  }
+
+  void main() noexcept {
+    for (std::uint32_t next = 1;; ++next) {
+      while (started_.load(std::memory_order_acquire) != next) {
+        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
+      }
+      if (work_ == nullptr) {
+        return;
+      }
+      work_(object_);
+      done_.store(next, std::memory_order_release);
+      futex_wake(done_, 1, FutexScope::process);
+    }
+  }
+
+  void (*work_)(void*) noexcept = nullptr;
+  void* object_ = nullptr;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<std::uint32_t> done_{0};
+  std::jthread thread_;  ///< last: joined before what it uses goes
+};
+
+}  // namespace DTRAIN_NAMESPACE::async

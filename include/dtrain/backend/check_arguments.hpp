@@ -1,0 +1,132 @@
+#pragma once
+/// @file
+/// The preconditions of collectives, checked at the call, in one sentence each, for every backend.
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+inline std::string amount(const ConstBufferView& view) {
+  return std::to_string(view.count) + " " + name(view.dtype);
+}
+
+[[noreturn]] inline void refuse(const std::string& sentence) {
+  throw Error(Errc::invalid_argument, sentence);
+}
+
+inline void check_memory(const char* operation, const ConstBufferView& view) {
+  const std::size_t element = size_bytes(view.dtype);
+  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
+    refuse(std::string(operation) + " of " + amount(view) + ": no memory is that long, or holds that type");
+  }
+  if (view.count != 0 && view.data == nullptr) {
+    refuse(std::string(operation) + " of " + amount(view) + " was given a null address");
+  }
+}
+
+inline bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
+  const std::less<const std::byte*> before;
+  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
+}
+
+/// `whole` has one block of the size of `part` for each rank; in place `part` is the rank's own.
+inline void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
+                         const ConstBufferView& part, int rank, int size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
+    refuse(std::string(operation) + " on " + std::to_string(size) + " ranks with " + whole_is + " of " + amount(whole) +
+           " and " + part_is + " of " + amount(part) + "; the first has a block like the second for each rank");
+  }
+  check_memory(operation, whole);
+  check_memory(operation, part);
+  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
+    refuse("the input and output of " + std::string(operation) +
+           " overlap; give disjoint memory, or this rank's block of the longer one as the shorter");
+  }
+}
+
+}  // namespace detail
+
+/// @param backend for the sentence: "backend::Gloo"
+/// @throws Error (unsupported) for memory of a device.
+inline void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output) {
+  for (const Device device : {input.device, output.device}) {
+    if (device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, std::string(backend) + " takes host memory, not memory of " + to_string(device) +
+                                         "; use backend::Nccl or backend::Staged for it");
+    }
+  }
+}
+
+/// @throws Error (invalid_argument) unless both are alike, and the same memory or disjoint.
+inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
+  if (input.count != output.count || input.dtype != output.dtype) {
+    detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
+                   "; both buffers have the same length and type");
+  }
+  detail::check_memory("all_reduce", input);
+  detail::check_memory("all_reduce", output);
+  if (input.data != output.data && detail::overlap(input, output)) {
+    detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+  }
+}
+
+/// For backends that reduce with dtrain's kernels. @throws Error (unsupported) for floats of 8 bits
+inline void check_reduced_by_kernels(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    throw Error(Errc::unsupported, std::string(operation) + " of " + detail::amount(view) +
+                                       ": only NCCL reduces floats of 8 bits (backend::Nccl, on GPUs since Hopper); "
+                                       "reduce them as f16, bf16 or f32");
+  }
+}
+
+/// @throws Error (invalid_argument) unless `input` is `size` blocks as long as `output`.
+inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
+}
+
+/// @throws Error (invalid_argument) unless `output` is `size` blocks as long as `input`.
+inline void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
+}
+
+/// @throws Error (invalid_argument) for a root that is no rank of the channel, and memory that is not there.
+inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
+  if (root < 0 || root >= size) {
+    detail::refuse("broadcast from rank " + std::to_string(root) + " of " + std::to_string(size) +
+                   "; ranks are counted from 0");
+  }
+  detail::check_memory("broadcast", buffer);
+}
+
+/// @throws Error (invalid_argument) for a peer that is no other rank of the channel, and memory that is not there.
+inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
+  if (peer < 0 || peer >= size || peer == rank) {
+    detail::refuse(std::string(operation) + " between rank " + std::to_string(rank) + " and rank " +
+                   std::to_string(peer) + " of " + std::to_string(size) + "; a peer is another rank, counted from 0");
+  }
+  detail::check_memory(operation, buffer);
+}
+
+/// @throws Error (invalid_argument) for ranks that are not of the channel, and memory that is not there or overlaps.
+inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
+  if (to < 0 || to >= size || from < 0 || from >= size) {
+    detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +
+                   std::to_string(size) + "; ranks are counted from 0");
+  }
+  detail::check_memory("send_recv", input);
+  detail::check_memory("send_recv", output);
+  if (detail::overlap(input, output)) {
+    detail::refuse("the input and output of send_recv overlap; give it disjoint memory");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,267 @@
+#pragma once
+/// @file
+/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
+
+#include <array>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/gloo/mesh.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
+#include "dtrain/backend/message_passing/frame_pool.hpp"
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+using message_passing::FramePool;
+using message_passing::TagClass;
+
+/// A message_passing::Endpoint whose `done` blocks. Every message has a number among those of its tag class between its
+/// two ranks, by which Gloo matches the two ends. Gloo never says how long a received message was, and ends the process
+/// where it is longer than its memory; hence a short one travels in a frame with its length, and a long one is also
+/// matched by its length: those beyond 16 KiB have memory of exactly their length, and one of another length is not
+/// received.
+///
+/// Gloo allocates for every message; what dtrain needs is kept for the next one.
+/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
+class Endpoint {
+ public:
+  struct MessageHandle {
+    std::uint32_t index = 0;
+  };
+
+  explicit Endpoint(Mesh& mesh)
+      : mesh_(mesh),
+        rank_(mesh.gloo_context().rank),
+        size_(mesh.gloo_context().size),
+        numbers_(static_cast<std::size_t>(size_)) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// @throws Error (closed) where the peer is gone
+  MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
+    PendingMessage& message = start(peer, false);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
+    message.bytes = input.size();
+    if (input.size() <= longest_framed) {
+      const std::uint64_t length = input.size();
+      std::memcpy(message.frame(), &length, sizeof length);
+      if (!input.empty()) {
+        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
+      }
+      input = {message.frame(), sizeof length + input.size()};
+    }
+    const auto call = [&] { message.buffer->send(peer, slot, offset_of(input.data()), input.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  /// As send.
+  MessageHandle recv(std::span<std::byte> output, int peer, TagClass tag_class) {
+    PendingMessage& message = start(peer, true);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, tag_class, output.size());
+    message.bytes = output.size();
+    message.target = nullptr;
+    if (output.size() <= longest_framed) {
+      message.target = output.data();
+      message.framed = true;
+      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
+    }
+    const auto call = [&] { message.buffer->recv(peer, slot, offset_of(output.data()), output.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  struct Awaiter {
+    Endpoint& endpoint;
+    MessageHandle handle;
+
+    bool await_ready() const { return endpoint.block_until_done(handle); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return endpoint.take(handle); }
+  };
+
+  /// Blocking, in await_ready, whose routine is suspended only where the wait was interrupted, and then for good.
+  /// @throws Error (closed) where the peer is gone; (disagreement) where a message was longer than its memory
+  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+
+  /// The wait under way ends, and later ones do not begin. Threads: any.
+  void interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (awaited_ != nullptr) {
+      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
+    }
+  }
+
+  /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
+  void abandon() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+      awaited_ = nullptr;
+    }
+    messages_.clear();
+    free_.clear();
+  }
+
+  /// Whether every message that was started is complete.
+  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
+
+  /// After a wait that was interrupted: whose message it waited for, and whether it was to send.
+  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
+
+ private:
+  static constexpr std::size_t longest_framed = 16 * 1024;
+  static constexpr unsigned length_bits = 40;
+  static constexpr unsigned number_bits = 23;
+
+  /// A message in flight, or a free entry for one. It stays at its address.
+  struct PendingMessage {
+    std::uint32_t index = 0;
+    int peer = -1;
+    bool receives = false;
+    bool framed = false;
+    std::size_t bytes = 0;
+    std::byte* target = nullptr;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< goes first: then nobody touches the memory
+
+    std::byte* frame() {
+      if (!memory) {
+        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
+      }
+      return memory.get();
+    }
+  };
+
+  struct SequenceNumbers {
+    std::array<std::uint32_t, message_passing::tag_class_count> sent{};
+    std::array<std::uint32_t, message_passing::tag_class_count> received{};
+  };
+
+  /// One buffer is all of memory, so that it serves for messages anywhere: an offset in it is an address.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
+    return mesh_.gloo_context().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
+  }
+  static std::size_t offset_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
+
+  PendingMessage& start(int peer, bool receives) {
+    if (free_.empty()) {
+      free_.reserve(messages_.size() + 1);  // for take(), which does not throw
+      auto made = std::make_unique<PendingMessage>();
+      made->index = static_cast<std::uint32_t>(messages_.size());
+      made->buffer = all_of_memory();
+      messages_.push_back(std::move(made));
+      free_.push_back(messages_.back()->index);
+    }
+    PendingMessage& message = *messages_[free_.back()];
+    free_.pop_back();
+    message.peer = peer;
+    message.receives = receives;
+    message.framed = false;
+    return message;
+  }
+
+  std::string doing(const PendingMessage& message) const {
+    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
+           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
+  }
+
+  /// Tag class, number and, where the message is long, its length.
+  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
+                                 TagClass tag_class, std::size_t bytes) {
+    if (bytes >> length_bits != 0) {
+      throw Error(Errc::limit,
+                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+    }
+    const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
+    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
+    return static_cast<std::uint64_t>(tag_class) << (length_bits + number_bits) | number << length_bits | length;
+  }
+
+  /// @returns false where it was interrupted
+  bool block_until_done(MessageHandle handle) {
+    PendingMessage& message = *messages_[handle.index];
+    awaited_end_ = {message.peer, message.receives};
+    if (!announce(&message)) {
+      return false;
+    }
+    struct AnnouncementGuard {
+      Endpoint& endpoint;
+      ~AnnouncementGuard() { endpoint.announce(nullptr); }
+    };
+    const auto wait = [&] {
+      const AnnouncementGuard guard{*this};
+      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
+                              : message.buffer->waitSend(nullptr, longest_wait);
+    };
+    return calling_gloo([&] { return doing(message); }, wait);
+  }
+
+  /// Whom interrupt() is to interrupt. @returns false where it was called before
+  bool announce(PendingMessage* message) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_ && message != nullptr) {
+      return false;
+    }
+    awaited_ = message;
+    return true;
+  }
+
+  std::size_t take(MessageHandle handle) {
+    PendingMessage& message = *messages_[handle.index];
+    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
+    free_.push_back(message.index);
+    return bytes;
+  }
+
+  std::size_t unpack(PendingMessage& message) const {
+    std::uint64_t length = 0;
+    std::memcpy(&length, message.frame(), sizeof length);
+    if (length > message.bytes) {
+      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
+                                          " bytes where " + std::to_string(message.bytes) + " are received");
+    }
+    if (length > 0) {
+      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
+    }
+    return static_cast<std::size_t>(length);
+  }
+
+  /// The caller interrupts at its deadline: where Gloo's own passes, it closes all connections.
+  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
+
+  Mesh& mesh_;
+  const int rank_;
+  const int size_;
+  FramePool frames_;
+  std::vector<SequenceNumbers> numbers_;  ///< by peer
+  std::vector<std::unique_ptr<PendingMessage>> messages_;
+  std::vector<std::uint32_t> free_;
+  std::pair<int, bool> awaited_end_{-1, true};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  PendingMessage* awaited_ = nullptr;
+};
+
+static_assert(message_passing::Endpoint<Endpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO

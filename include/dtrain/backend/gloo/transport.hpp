@@ -1,0 +1,164 @@
+#pragma once
+/// @file
+/// gloo::Transport: runs a channel's routines on a thread that may block in Gloo.
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/worker_thread.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/gloo/endpoint.hpp"
+#include "dtrain/backend/gloo/mesh.hpp"
+#include "dtrain/backend/message_passing/transport.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/failure_latch.hpp"
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// See message_passing::Transport. Gloo's waits block: the channel's own thread runs the routine straight through, and
+/// the thread that runs the stream waits for that one, keeps the deadline, and notices when the operation is cancelled.
+class Transport {
+ public:
+  using Endpoint = gloo::Endpoint;
+
+  static constexpr const char* backend_name() noexcept { return "backend::Gloo"; }
+
+  /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
+  Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
+      : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
+    mesh_->exchange_addresses(context.store, deadline);
+    connect(context, deadline);
+    mesh_->await_all(context.store, deadline);
+    endpoint_.emplace(*mesh_);
+  }
+  ~Transport() { close(true); }
+
+  Endpoint& endpoint() noexcept { return *endpoint_; }
+
+  /// Within a host blocks go straight to the rank that reduces them, in chunks as long as Gloo's own: what counts is
+  /// how often threads are woken. Between hosts in shorter ones, of which more are on their way.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    if (context.members.node_count == 1) {
+      tuning.all_to_all = true;
+      tuning.chunk_bytes = 1024 * 1024;
+      tuning.chunks_in_flight = 2;
+    }
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
+  template <class Token>
+  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
+    auto work = [&]() noexcept { routine.resume(); };
+    worker_.start(work);
+    std::chrono::milliseconds slice(1);
+    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
+      if (token.cancelled()) {
+        endpoint_->interrupt();
+      } else {
+        token.stalled();
+      }
+    }
+    if (!endpoint_->is_idle()) {
+      cancel(routine);
+    }
+    return true;
+  }
+
+  /// See Endpoint::waits_for.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// From any thread: the operation under way ends, and there is no later one.
+  void interrupt() noexcept { endpoint_->interrupt(); }
+
+  /// The connections end; peers that wait for this rank find them closed.
+  void close(bool /*clean*/) noexcept {
+    while (!worker_.wait(Deadline::after(std::chrono::hours(1)))) {
+    }
+    if (endpoint_) {
+      endpoint_->abandon();
+    }
+    mesh_.reset();
+  }
+
+ private:
+  /// How long the job's first cause is waited for where a peer has closed its connection: longer than the store waits
+  /// for a lost rank to come back.
+  static constexpr std::chrono::milliseconds grace{1200};
+
+  /// In the channel's thread; a failure of the job interrupts it.
+  void connect(const ChannelContext& context, Deadline deadline) {
+    std::exception_ptr failed;
+    auto work = [&]() noexcept {
+      try {
+        mesh_->connect();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    };
+    worker_.start(work);
+    while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
+      if (deadline.passed() || context.failure->failed()) {
+        mesh_->interrupt();
+      }
+      if (context.on_stall) {
+        context.on_stall();
+      }
+    }
+    if (failed && !deadline.passed()) {  // a peer that is gone, whose loss may be the job's first cause
+      context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
+    }
+    context.failure->throw_if_failed(context.reporting_rank());
+    if (deadline.passed()) {
+      throw Error(Errc::timeout, "connecting channel '" + context.name + "' over Gloo took too long");
+    }
+    if (failed) {
+      std::rethrow_exception(failed);
+    }
+  }
+
+  /// Nobody touches the operation's memory any more; then the connections, on which a message may be half received, are
+  /// closed.
+  void cancel(const message_passing::Routine& routine) noexcept {
+    endpoint_->interrupt();
+    endpoint_->abandon();
+    try {
+      if (routine.done()) {
+        routine.check();
+      }
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::closed)) {
+        failure_->block_until_failed(Deadline::after(grace));
+      }
+    } catch (...) {  // Channel reports it
+    }
+    worker_.start(close_connections_);
+  }
+
+  struct CloseConnections {
+    Transport& transport;
+    void operator()() const noexcept { transport.mesh_->interrupt(); }
+  };
+
+  const std::shared_ptr<FailureLatch> failure_;
+  std::unique_ptr<Mesh> mesh_;
+  std::optional<Endpoint> endpoint_;
+  CloseConnections close_connections_{*this};
+  async::WorkerThread worker_;  ///< goes first
+};
+
+static_assert(message_passing::Transport<Transport>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO

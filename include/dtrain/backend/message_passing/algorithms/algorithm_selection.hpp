@@ -1,0 +1,164 @@
+#pragma once
+/// @file
+/// Selects the algorithm of an operation by its size and the number of ranks, alike on every rank.
+
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "dtrain/backend/message_passing/algorithms/all_to_all.hpp"
+#include "dtrain/backend/message_passing/algorithms/barrier.hpp"
+#include "dtrain/backend/message_passing/algorithms/blocks.hpp"
+#include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
+#include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
+#include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"
+#include "dtrain/backend/message_passing/algorithms/recursive_doubling.hpp"
+#include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// The buffers of a collective on this rank; a broadcast's is the output, a barrier has none.
+struct Buffers {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+};
+
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// An Endpoint that carries some collectives itself, alike on every rank.
+template <class E>
+concept CarriesCollectives = Endpoint<E> && requires(E& endpoint, OperationContext<E>& context, const Buffers& buffers) {
+  { endpoint.carries(context.operation) } noexcept -> std::same_as<bool>;
+  { endpoint.collective(context, buffers) } -> std::same_as<Routine>;
+};
+// clang-format on
+
+namespace detail {
+
+/// Whether every rank sends to every other.
+template <Endpoint E>
+bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes) noexcept {
+  return context.size() <= context.channel.tuning.direct_exchange_ranks && bytes <= context.channel.tuning.small_bytes;
+}
+
+/// Reduces long buffers: every block goes straight to its rank, or round the ring as partial results. Of `count`
+/// elements in all blocks.
+template <Endpoint E>
+Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
+  const Tuning& tuning = context.channel.tuning;
+  const DType dtype = context.operation.dtype;
+  const bool direct = tuning.all_to_all && context.size() <= tuning.direct_exchange_ranks;
+  const DType carried = direct ? dtype : context.partial_reduction().type();
+  const BlockCollective work{buffers.input, buffers.output, Blocks(count, dtype, context.size(), tuning, carried), true,
+                             gathers};
+  Routine routine = direct ? all_to_all(context, work) : ring(context, work);
+  co_await routine;
+}
+
+template <Endpoint E>
+Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+  const Operation& operation = context.operation;
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  if (uses_direct_exchange(context, bytes)) {
+    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, false, true};
+    Routine routine = direct_exchange(context, work);
+    co_await routine;
+  } else if (operation.count * size_bytes(context.partial_reduction().type()) <= context.channel.tuning.small_bytes) {
+    const RecursiveDoubling work{buffers.input, buffers.output, bytes, operation.count};
+    Routine routine = recursive_doubling(context, work);
+    co_await routine;
+  } else {
+    Routine routine = reduce_blocks(context, buffers, operation.count, true);
+    co_await routine;
+  }
+}
+
+template <Endpoint E>
+Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
+  const Operation& operation = context.operation;
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  if (uses_direct_exchange(context, bytes)) {
+    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, true, true};
+    Routine routine = direct_exchange(context, work);
+    co_await routine;
+  } else {
+    Routine routine =
+        reduce_blocks(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
+    co_await routine;
+  }
+}
+
+template <Endpoint E>
+Routine all_gather(OperationContext<E>& context, const Buffers& buffers) {
+  const Operation& operation = context.operation;
+  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
+  if (uses_direct_exchange(context, bytes)) {
+    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, false, false};
+    Routine routine = direct_exchange(context, work);
+    co_await routine;
+  } else {
+    std::byte* const own = buffers.output + static_cast<std::size_t>(context.rank()) * bytes;
+    if (own != buffers.input) {
+      kernels::copy_bytes(own, buffers.input, bytes);
+    }
+    const Blocks blocks(operation.count * static_cast<std::size_t>(context.size()), operation.dtype, context.size(),
+                        context.channel.tuning);
+    const BlockCollective work{nullptr, buffers.output, blocks, false, true};
+    Routine routine = ring(context, work);
+    co_await routine;
+  }
+}
+
+template <Endpoint E>
+Routine broadcast(OperationContext<E>& context, const Buffers& buffers) {
+  const std::size_t bytes = context.operation.count * size_bytes(context.operation.dtype);
+  const std::span buffer(buffers.output, bytes);
+  Routine routine =
+      bytes <= context.channel.tuning.small_bytes ? broadcast_small(context, buffer) : broadcast_large(context, buffer);
+  co_await routine;
+}
+
+/// A channel of one rank: what is reduced, gathered or scattered is its own.
+inline void copy_own(const Operation& operation, const Buffers& buffers) noexcept {
+  const bool moves = operation.kind != OperationKind::barrier && operation.kind != OperationKind::broadcast;
+  if (moves && buffers.input != buffers.output) {
+    kernels::copy_bytes(buffers.output, buffers.input, operation.count * size_bytes(operation.dtype));
+  }
+}
+
+}  // namespace detail
+
+/// Runs the context's collective. Its bits depend on the operation, the number of ranks and Tuning
+/// alone, and are the same on every rank, unless the endpoint carries it. Lifetime: `context` and `buffers` as the
+/// routine.
+template <Endpoint E>
+Routine collective(OperationContext<E>& context, const Buffers& buffers) {
+  if (context.size() == 1) {
+    detail::copy_own(context.operation, buffers);
+    co_return;
+  }
+  Routine routine;
+  if constexpr (CarriesCollectives<E>) {
+    if (context.endpoint.carries(context.operation)) {
+      routine = context.endpoint.collective(context, buffers);
+      co_await routine;
+      co_return;
+    }
+  }
+  switch (context.operation.kind) {
+    case OperationKind::all_reduce: routine = detail::all_reduce(context, buffers); break;
+    case OperationKind::reduce_scatter: routine = detail::reduce_scatter(context, buffers); break;
+    case OperationKind::all_gather: routine = detail::all_gather(context, buffers); break;
+    case OperationKind::broadcast: routine = detail::broadcast(context, buffers); break;
+    default: routine = barrier(context); break;
+  }
+  co_await routine;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -1,0 +1,139 @@
+#pragma once
+/// @file
+/// Broadcast: small buffers down a tree, large ones along a chain of ranks in chunks.
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "dtrain/backend/message_passing/algorithms/blocks.hpp"
+#include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+namespace detail {
+
+/// The root decides which rank sends to which, and ranks that differ on it would wait for each other, or for nobody.
+/// So every rank sends its header to the next one, modulo size, whatever the root: where two differ, so do two
+/// neighbours.
+template <Endpoint E>
+class HeaderExchange {
+ public:
+  static std::size_t bytes(const OperationContext<E>& context) noexcept { return 2 * header_bytes(context); }
+
+  /// @param memory of bytes(context), which stays
+  HeaderExchange(OperationContext<E>& context, std::byte* memory)
+      : received_header_(memory + header_bytes(context)),
+        header_received_(
+            context.endpoint.recv(header_memory(context, received_header_), context.before(1), TagClass::collective)),
+        header_sent_(context.endpoint.send(write_header(context, memory, {}), context.after(1), TagClass::collective)) {
+  }
+
+  typename E::MessageHandle header_received() const noexcept { return header_received_; }
+  typename E::MessageHandle header_sent() const noexcept { return header_sent_; }
+
+  /// `length` is the length of the received header. @throws Error (disagreement)
+  void check(OperationContext<E>& context, std::size_t length) const {
+    check_header(context, context.before(1), received_header_, length, 0);
+  }
+
+ private:
+  std::byte* received_header_;
+  typename E::MessageHandle header_received_;
+  typename E::MessageHandle header_sent_;
+};
+
+}  // namespace detail
+
+/// Binomial tree: in each step those that have it send it on, so that twice as many have it. Source: Thakur,
+/// Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most Tuning::small_bytes
+template <Endpoint E>
+Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {
+  using MessageHandle = typename E::MessageHandle;
+  const int size = context.size();
+  const int root = context.operation.root;
+  const int relative_rank = (context.rank() - root + size) % size;  // the root's is 0
+  std::byte* const memory = context.scratch.at_least(header_bytes(context) + detail::HeaderExchange<E>::bytes(context));
+  const detail::HeaderExchange<E> headers(context, memory + header_bytes(context));
+  const auto rank_at = [&](int at) { return (at + root) % size; };
+  int reach = 1;  // ranks in the subtree of this one
+  while (reach < size && (relative_rank & reach) == 0) {
+    reach *= 2;
+  }
+  const std::size_t length = co_await context.endpoint.done(headers.header_received());
+  headers.check(context, length);
+  if (relative_rank != 0) {
+    const int parent = rank_at(relative_rank - reach);
+    const MessageHandle received = context.endpoint.recv(header_memory(context, memory), parent, TagClass::collective);
+    const std::size_t bytes = co_await context.endpoint.done(received);
+    check_header(context, parent, memory, bytes, buffer.size());
+    kernels::copy_bytes(buffer.data(), inline_payload(memory), buffer.size());
+  }
+  const std::span<const std::byte> message = write_header(context, memory, buffer);
+  std::array<MessageHandle, 32> sent;
+  std::size_t children = 0;
+  for (int distance = reach / 2; distance > 0; distance /= 2) {
+    if (relative_rank + distance < size) {
+      sent[children++] = context.endpoint.send(message, rank_at(relative_rank + distance), TagClass::collective);
+    }
+  }
+  for (std::size_t child = 0; child < children; ++child) {
+    co_await context.endpoint.done(sent[child]);
+  }
+  co_await context.endpoint.done(headers.header_sent());
+}
+
+/// Chain: each rank sends a chunk on while the next one arrives. Takes the time of the buffer, and of a chunk for
+/// each rank but two. Source: J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster
+/// Computing 10 (2007), "pipeline".
+template <Endpoint E>
+Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffer) {
+  using MessageHandle = typename E::MessageHandle;
+  const int root = context.operation.root;
+  const bool receives = context.rank() != root;
+  const bool sends = context.after(1) != root;
+  const int previous = context.before(1);
+  const int next = context.after(1);
+  const Blocks blocks(buffer.size(), DType::u8, 1, context.channel.tuning);
+  const std::size_t in_flight = blocks.chunks_in_flight();
+  const std::size_t messages = blocks.rounds() * in_flight;
+  const auto chunk = [&](std::size_t m) {
+    const Extent extent = blocks.chunk(0, m / in_flight, m % in_flight);
+    return buffer.subspan(extent.offset, extent.bytes);
+  };
+  const detail::HeaderExchange<E> headers(context, context.scratch.at_least(detail::HeaderExchange<E>::bytes(context)));
+  std::array<MessageHandle, max_chunks_in_flight> received;
+  std::array<MessageHandle, max_chunks_in_flight> sent;
+  for (std::size_t m = 0; receives && m < in_flight; ++m) {
+    received[m] = context.endpoint.recv(chunk(m), previous, TagClass::collective);
+  }
+  const std::size_t bytes = co_await context.endpoint.done(headers.header_received());
+  headers.check(context, bytes);
+  for (std::size_t m = 0; m < messages; ++m) {
+    const std::size_t index = m % in_flight;
+    if (receives) {
+      const std::size_t length = co_await context.endpoint.done(received[index]);
+      check_length(context, previous, length, chunk(m).size());
+      if (m + in_flight < messages) {
+        received[index] = context.endpoint.recv(chunk(m + in_flight), previous, TagClass::collective);
+      }
+    }
+    if (sends) {
+      if (m >= in_flight) {
+        co_await context.endpoint.done(sent[index]);
+      }
+      sent[index] = context.endpoint.send(chunk(m), next, TagClass::collective);
+    }
+  }
+  if (sends) {
+    for (std::size_t index = 0; index < in_flight; ++index) {
+      co_await context.endpoint.done(sent[index]);
+    }
+  }
+  co_await context.endpoint.done(headers.header_sent());
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -1,0 +1,157 @@
+#pragma once
+/// @file
+/// Reduce-scatter and all-gather round a ring, in chunks that follow each other: large all_reduce, and both alone.
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "dtrain/backend/message_passing/algorithms/blocks.hpp"
+#include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A collective over blocks, one for each rank. Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
+/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009); cut into chunks as NCCL's ring
+/// does.
+struct BlockCollective {
+  const std::byte* input;  ///< of the reduction: all blocks; unused where nothing is reduced
+  std::byte* output;       ///< of an all-gather: all blocks, this rank's in its place; else this rank's block alone
+  Blocks blocks;
+  bool reduces;
+  bool gathers;
+};
+
+namespace detail {
+
+/// Numbers the messages of a ring: by round, then by step, then by chunk in flight.
+template <Endpoint E>
+class RingSchedule {
+ public:
+  RingSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+      : context_(context),
+        work_(work),
+        slots_(slots),
+        combine_(context.partial_reduction()),
+        in_flight_(work.blocks.chunks_in_flight()),
+        reductions_(work.reduces ? static_cast<std::size_t>(context.size()) - 1 : 0),
+        steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(context.size()) - 1 : 0)) {}
+
+  std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * in_flight_; }
+
+  /// What message `m` to the next rank consists of.
+  std::span<const std::byte> outgoing(std::size_t m) const noexcept {
+    const std::size_t step = step_of(m);
+    if (step < reductions_) {
+      const Extent extent = extent_of(m, context_.before(static_cast<int>(step) + 1));
+      return step == 0 ? std::span(work_.input + extent.offset, extent.bytes)
+                       : std::span<const std::byte>(slot(m - in_flight_), partial_bytes(extent));
+    }
+    const Extent extent = extent_of(m, context_.before(static_cast<int>(step - reductions_)));
+    return {gathered(extent), extent.bytes};
+  }
+
+  /// Where message `m` from the rank before goes: first its contribution, then partial results, then results.
+  std::span<std::byte> incoming(std::size_t m) const noexcept {
+    const Extent extent = received(m);
+    const std::size_t step = step_of(m);
+    if (step >= reductions_) {
+      return {gathered(extent), extent.bytes};
+    }
+    return step == 0 ? std::span(combine_.contributions_in(slot(m), extent.count), extent.bytes)
+                     : std::span(slot(m), partial_bytes(extent));
+  }
+
+  /// Message `m` is here: this rank's contribution is combined with it.
+  void arrived(std::size_t m) const noexcept {
+    const std::size_t step = step_of(m);
+    if (step >= reductions_) {
+      return;
+    }
+    const Extent extent = received(m);
+    const bool last = step + 1 == reductions_;
+    const std::array<kernels::PartialReduction::Operand, 2> sources{
+        {{incoming(m).data(), step > 0}, {work_.input + extent.offset, false}}};
+    combine_(sources, last ? reduced(extent) : slot(m), extent.count, last);
+  }
+
+ private:
+  std::size_t step_of(std::size_t m) const noexcept { return m / in_flight_ % steps_; }
+  Extent extent_of(std::size_t m, int block) const noexcept {
+    return work_.blocks.chunk(block, m / in_flight_ / steps_, m % in_flight_);
+  }
+
+  /// A block's way through the reduction begins behind its owner and ends with it; then it goes on from there.
+  Extent received(std::size_t m) const noexcept {
+    const std::size_t step = step_of(m);
+    const std::size_t distance = step < reductions_ ? step + 2 : step - reductions_ + 1;
+    return extent_of(m, context_.before(static_cast<int>(distance) % context_.size()));
+  }
+
+  std::size_t partial_bytes(const Extent& extent) const noexcept { return extent.count * size_bytes(combine_.type()); }
+
+  std::byte* gathered(const Extent& extent) const noexcept { return work_.output + extent.offset; }
+  std::byte* reduced(const Extent& extent) const noexcept {
+    const std::size_t own = static_cast<std::size_t>(context_.rank()) * work_.blocks.block_bytes();
+    return work_.output + extent.offset - (work_.gathers ? 0 : own);
+  }
+
+  /// Two for each chunk in flight: one is sent while the next message arrives in the other.
+  std::byte* slot(std::size_t m) const noexcept { return slots_ + m % (2 * in_flight_) * work_.blocks.chunk_bytes(); }
+
+  OperationContext<E>& context_;
+  const BlockCollective& work_;
+  std::byte* slots_;
+  kernels::PartialReduction combine_;
+  std::size_t in_flight_;
+  std::size_t reductions_;  ///< steps in which something is reduced
+  std::size_t steps_;
+};
+
+}  // namespace detail
+
+/// Message m + in_flight can be sent once message m is here. Message m + in_flight is received once message m has been
+/// sent: then the memory is free, and as every rank receives before it waits, no ring of waiting ranks closes.
+template <Endpoint E>
+Routine ring(OperationContext<E>& context, const BlockCollective& work) {
+  using MessageHandle = typename E::MessageHandle;
+  const std::size_t in_flight = work.blocks.chunks_in_flight();
+  const std::size_t header = header_bytes(context);
+  std::byte* const memory = context.scratch.at_least(2 * header + 2 * in_flight * work.blocks.chunk_bytes());
+  std::byte* const received_header = memory + header;
+  const detail::RingSchedule<E> schedule(context, work, received_header + header);
+  const std::size_t messages = schedule.messages();
+  const int next = context.after(1);
+  const int previous = context.before(1);
+
+  const MessageHandle header_sent =
+      context.endpoint.send(write_header(context, memory, {}), next, TagClass::collective);
+  const MessageHandle header_received =
+      context.endpoint.recv(header_memory(context, received_header), previous, TagClass::collective);
+  std::array<MessageHandle, max_chunks_in_flight> sent;
+  std::array<MessageHandle, max_chunks_in_flight> received;
+  for (std::size_t m = 0; m < in_flight; ++m) {
+    received[m] = context.endpoint.recv(schedule.incoming(m), previous, TagClass::collective);
+    sent[m] = context.endpoint.send(schedule.outgoing(m), next, TagClass::collective);
+  }
+  const std::size_t bytes = co_await context.endpoint.done(header_received);
+  check_header(context, previous, received_header, bytes, 0);
+  for (std::size_t m = 0; m < messages; ++m) {
+    const std::size_t index = m % in_flight;
+    const std::size_t length = co_await context.endpoint.done(received[index]);
+    check_length(context, previous, length, schedule.incoming(m).size());
+    schedule.arrived(m);
+    co_await context.endpoint.done(sent[index]);
+    if (m + in_flight < messages) {
+      received[index] = context.endpoint.recv(schedule.incoming(m + in_flight), previous, TagClass::collective);
+      sent[index] = context.endpoint.send(schedule.outgoing(m + in_flight), next, TagClass::collective);
+    }
+  }
+  co_await context.endpoint.done(header_sent);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

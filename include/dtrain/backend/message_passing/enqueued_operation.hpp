@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// Operations of a message-passing channel as a stream's work items.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
+#include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"
+#include "dtrain/backend/message_passing/channel.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A collective: holds the channel until it has run or was dropped.
+template <Transport T>
+struct EnqueuedCollective {
+  Channel<T>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Buffers buffers;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+/// Buffers of a message and the ranks at its other ends; -1: none.
+struct PointToPointBuffers {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::int32_t to;
+  std::int32_t from;
+};
+
+namespace detail {
+
+/// A message to oneself is stored until it is received.
+template <Transport T>
+Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
+                               const PointToPointBuffers& buffers, DType input_dtype) {
+  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation};
+  work.sent.count = buffers.input_count;
+  work.sent.dtype = input_dtype;
+  if (buffers.to >= 0) {
+    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
+  }
+  if (buffers.from >= 0) {
+    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
+  }
+  if (buffers.to == context.rank()) {
+    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
+    work.to = -1;
+  }
+  if (buffers.from == context.rank()) {
+    if (channel.self_messages().empty()) {
+      throw Error(Errc::disagreement, "on channel '" + context.channel.name + "', rank " +
+                                          std::to_string(channel.job_rank()) +
+                                          " receives from itself what it has not sent before");
+    }
+    const auto message = std::move(channel.self_messages().front());
+    channel.self_messages().pop_front();
+    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
+      disagree_on_message(context, context.rank(), message.operation);
+    }
+    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
+    work.from = -1;
+  }
+  Routine routine = point_to_point(context, work);
+  co_await routine;
+}
+
+}  // namespace detail
+
+/// A send, a receive or both. The operation is of what is received, where something is.
+template <Transport T>
+struct EnqueuedPointToPoint {
+  Channel<T>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  PointToPointBuffers buffers;
+  DType input_dtype;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& context) {
+      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
+    });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -1,0 +1,116 @@
+#pragma once
+/// @file
+/// MpiRuntime: MPI's initialisation and finalisation in this process.
+
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/mpi/library.hpp"
+#include "dtrain/core/error.hpp"
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// A communicator of dtrain's own with all processes of MPI_COMM_WORLD, and what MPI says of them. It is made before
+/// any message, and nothing else that is collective inside MPI follows: what comes later can be cancelled at any
+/// moment. Threads: the one that owns MPI.
+class MpiRuntime {
+ public:
+  /// Collective over MPI_COMM_WORLD, blocking, for as long as MPI likes. Initialises MPI unless the program did.
+  /// @throws Error (unsupported, mpi)
+  MpiRuntime() {
+    int initialized = 0;
+    int finalized = 0;
+    check(MPI_Initialized(&initialized), "asking whether MPI runs");
+    check(MPI_Finalized(&finalized), "asking whether MPI has ended");
+    if (finalized != 0) {
+      throw Error(Errc::unsupported,
+                  "MPI has ended in this process and cannot be started again; keep one process group until the end, "
+                  "or initialise and finalize MPI in main, around all of them");
+    }
+    if (initialized == 0) {
+      start();
+    } else {
+      check_thread_level();
+    }
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator_), "duplicating MPI_COMM_WORLD");
+    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "having errors returned");
+    check(MPI_Comm_rank(communicator_, &rank_), "asking for the rank");
+    check(MPI_Comm_size(communicator_, &size_), "asking for the number of ranks");
+    int* bound = nullptr;
+    int has_bound = 0;
+    check(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &has_bound), "asking for the largest tag");
+    highest_tag_ = has_bound != 0 ? *bound : 32767;  // what the standard guarantees
+    library_ = library_name();
+  }
+  MpiRuntime(const MpiRuntime&) = delete;
+  MpiRuntime& operator=(const MpiRuntime&) = delete;
+
+  MPI_Comm communicator() const noexcept { return communicator_; }
+  /// Whether this began MPI, and so is to end it.
+  bool is_own() const noexcept { return started_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  int highest_tag() const noexcept { return highest_tag_; }
+  const std::string& version_text() const noexcept { return library_; }
+
+  /// Collective where this began MPI; blocking, until every rank has come here.
+  void end() noexcept {
+    if (has_ended()) {
+      return;  // the program ended it before its process group
+    }
+    if (started_) {
+      flush();
+    }
+    static_cast<void>(MPI_Comm_free(&communicator_));
+    if (started_) {
+      static_cast<void>(MPI_Finalize());
+    }
+  }
+
+ private:
+  /// Open MPI aborts a process whose peer closes a connection before all is written, and MPI_Finalize does not wait for
+  /// what nobody had to receive: a channel's close message. A message that follows it to each peer that may have got
+  /// one is received here; of more than `most_notified` ranks from those that channels of all ranks notify.
+  void flush() const noexcept {
+    constexpr int most_notified = 64;  // as in mpi/transport.hpp
+    for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {
+      char sent = 0;
+      char received = 0;
+      static_cast<void>(MPI_Sendrecv(&sent, 1, MPI_CHAR, (rank_ + distance) % size_, highest_tag_, &received, 1,
+                                     MPI_CHAR, (rank_ + size_ - distance) % size_, highest_tag_, communicator_,
+                                     MPI_STATUS_IGNORE));
+    }
+  }
+
+  void start() {
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
+    started_ = true;
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
+  }
+
+  /// This thread calls MPI whenever the program's may.
+  static void check_thread_level() {
+    int provided = 0;
+    check(MPI_Query_thread(&provided), "asking for the level of threads");
+    if (provided < MPI_THREAD_MULTIPLE) {
+      throw Error(Errc::unsupported,
+                  "this program initialised MPI for one thread at a time, but backend::Mpi calls it from a thread of "
+                  "its own; initialise it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), or not "
+                  "at all");
+    }
+  }
+
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  int highest_tag_ = 0;
+  bool started_ = false;
+  std::string library_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI

@@ -1,0 +1,199 @@
+#pragma once
+/// @file
+/// The transport of a channel whose messages go over MPI.
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/mpi/endpoint.hpp"
+#include "dtrain/backend/mpi/engine.hpp"
+#include "dtrain/backend/mpi/running_routine.hpp"
+#include "dtrain/backend/setup/gather.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// See message_passing::Transport. `E` is an Endpoint, or a CollectiveEndpoint.
+template <std::derived_from<Endpoint> E>
+class BasicTransport {
+  static constexpr bool has_communicator = requires(E & endpoint) { endpoint.free_communicator(); };
+
+ public:
+  using Endpoint = E;
+
+  static constexpr const char* backend_name() noexcept {
+    return has_communicator ? "backend::MpiCollectives" : "backend::Mpi";
+  }
+
+  /// Collective, blocking: the channel's tags are agreed on, and its communicator made where it has one.
+  /// @throws Error (timeout, limit, mpi), JobFailed
+  BasicTransport(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
+      : engine_(Engine::shared_blocking(deadline)) {
+    engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
+    const int first_tag = agree_on_tags(context, deadline);
+    endpoint_ =
+        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
+    if constexpr (has_communicator) {
+      wait_for_ranks(context, deadline);  // the engine serves no other channel while it waits for them inside MPI
+      const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
+        endpoint->make_communicator(state.runtime->communicator(), first_tag);
+      };
+      engine_->run_blocking(make, deadline, "making a channel's communicator");
+    }
+    engine_->expect_finalize();
+  }
+
+  Endpoint& endpoint() noexcept { return *endpoint_; }
+
+  /// Where all ranks share a host blocks go straight. Between hosts more is on its way: a long message waits for the
+  /// receiver's answer, behind the bytes that fill the link.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    tuning.all_to_all = context.members.node_count == 1;
+    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `token` cancels it. @returns whether the operation's memory is free again
+  template <class Token>
+  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
+    RunningRoutine running{*endpoint_, routine, wakeup_};
+    engine_->commands().push({&running, nullptr, {}});
+    for (int yield = 0; yield < yields && !running.ended.load(); ++yield) {
+      static_cast<void>(::sched_yield());
+    }
+    std::chrono::milliseconds sleep_time(1);
+    bool cancelled = false;
+    std::optional<HangDetector> hang_detector;
+    while (!running.ended.load()) {
+      if (!cancelled && token.cancelled()) {
+        cancelled = true;
+        hang_detector.emplace(engine_->requests().call_monitor(), mpi_hang_timeout);
+        engine_->commands().push({nullptr, &running, {}});
+      }
+      wakeup_.sleep(Deadline::after(std::exchange(sleep_time, std::chrono::milliseconds(20))),
+                    [&] { return running.ended.load() || (!cancelled && token.aborted()); });
+      if (!running.ended.load() && !cancelled) {
+        token.stalled();
+      }
+      if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
+        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+        log(LogLevel::error, token.reason() + " (and a call to MPI does not come back: this process ends here)");
+        ::_exit(exit_code_job_failed);
+      }
+    }
+    return !running.memory_is_lost;
+  }
+
+  /// From any thread: run_blocking asks its token.
+  void interrupt() noexcept { wakeup_.notify(); }
+
+  /// "rank 2 had not sent all of it", of ranks of the channel; after an operation that was cancelled.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// Ends the channel: tells the other ranks that this one calls nothing any more. After a failure they know.
+  void close(bool clean) noexcept {
+    if (!clean) {
+      engine_->skip_finalize();
+    }
+    try {  // also where no message is to be sent: what the engine still does with this channel's wakeup is then over
+      const auto send_close = [endpoint = endpoint_, clean](Engine::EngineState& state) {
+        if (clean && !state.loop.out_of_service() && !has_ended()) {
+          send_close_messages(*endpoint);
+          if constexpr (has_communicator) {
+            endpoint->free_communicator();
+          }
+        }
+      };
+      engine_->run_blocking(send_close, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
+    } catch (...) {
+      // They wait until their deadline.
+    }
+  }
+
+ private:
+  static constexpr int yields = 20;
+  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< with one call that does not come back
+  static constexpr int most_notified = 64;  ///< of more ranks those that an algorithm may have behind this one
+
+  /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's
+  /// rank 0, which counts its own. @throws Error (limit)
+  int agree_on_tags(const ChannelContext& context, Deadline deadline) {
+    const std::string key = context.name + "/mpi";
+    if (context.members.rank == 0) {
+      const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
+      const auto chosen = std::make_shared<int>();  // a call that comes too late may still write there
+      engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
+                            "choosing a channel's tags");
+      const int number = *chosen;
+      if (number >= own) {
+        throw Error(Errc::limit, engine_->version_text() + " has tags up to " + std::to_string(engine_->highest_tag()) +
+                                     " only: this rank has opened " + std::to_string(number) +
+                                     " channels, and cannot open more; keep groups instead of splitting anew");
+      }
+      const int tag = (engine_->rank() * own + number) * message_passing::tag_class_count;
+      if (context.members.world_size > 1) {
+        context.store.set_blocking(key, std::to_string(tag), deadline);
+      }
+      return tag;
+    }
+    const std::string text = context.store.take_blocking(key, context.members.world_size - 1, deadline);
+    int tag = -1;
+    const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
+    if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
+      throw Error(Errc::protocol,
+                  "opening channel '" + context.name + "': rank 0 gave no tag; do all ranks run one program?");
+    }
+    return tag;
+  }
+
+  /// Every rank is about to make the channel's communicator.
+  static void wait_for_ranks(const ChannelContext& context, Deadline deadline) {
+    const auto all = [](const std::vector<std::string>&) { return std::string("all here"); };
+    gather_blocking(context.store, context.name + "/mpi-ranks", context.members.rank, context.members.world_size,
+                    "here", all, deadline);
+  }
+
+  /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
+  static void send_close_messages(Endpoint& endpoint) {
+    static constexpr Operation close_message{};
+    const int size = endpoint.size();
+    for (int distance = 1; distance < size; distance = size <= most_notified ? distance + 1 : 2 * distance) {
+      for (const TagClass tag_class : {TagClass::collective, TagClass::direct}) {
+        endpoint.send_detached(std::as_bytes(std::span(&close_message, 1)), (endpoint.rank() + distance) % size,
+                               tag_class);
+      }
+    }
+  }
+
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<E> endpoint_;  ///< shared with a close message that is sent late
+  Wakeup wakeup_;
+};
+
+using Transport = BasicTransport<Endpoint>;
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI

@@ -1,0 +1,132 @@
+#pragma once
+/// @file
+/// ChannelStatus: whether a channel is in service, its first cause, and waking its watchdog.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/first_cause.hpp"
+#include "dtrain/backend/nccl/watchdog/abandoned_threads.hpp"
+#include "dtrain/core/block_until.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/failure_latch.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The first cause stays. Threads: any.
+class ChannelStatus {
+ public:
+  explicit ChannelStatus(const ChannelContext& context)
+      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
+  ChannelStatus(const ChannelStatus&) = delete;
+  ChannelStatus& operator=(const ChannelStatus&) = delete;
+
+  bool aborted() const noexcept { return cause_.is_set(); }
+
+  std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// The channel is out of service; whoever watches it is woken. Blocking: no.
+  void abort(const Cause& cause) noexcept {
+    if (cause_.set(cause)) {
+      const std::lock_guard lock(mutex_);  // else it could fall between the watchdog's check and its sleep
+      begin_ending();
+    }
+  }
+
+  /// Aborts, and reports to the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    report_quietly(*job_, cause);
+  }
+
+  /// fail() with a cause that this rank is the origin of.
+  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
+
+  /// Where another rank may have failed the job's first cause is the better one: waits half a second for it. Blocking.
+  bool wait_for_first_cause() const {
+    return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+  }
+
+  /// @throws the job's first cause, or this channel's; Error where it is this rank's own
+  void check() const {
+    if (!aborted() && !job_->failed()) {
+      return;
+    }
+    wait_for_first_cause();
+    job_->throw_if_failed(job_rank_);
+    throw_cause(*failure());
+  }
+
+  /// @name The watching thread
+  /// @{
+  void stop_watching() noexcept {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    begin_ending();
+  }
+  void set_ended() noexcept {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (abandoned_) {
+      AbandonedThreads::remove();
+    }
+    changed_.notify_all();  // with the lock: nothing of this is touched afterwards
+  }
+  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
+  bool block_while_watching(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
+  }
+  /// Blocking: ten seconds at most since the abort or stop_watching(), and one where the process has left threads
+  /// behind already. @returns whether the thread has ended
+  bool block_until_ended() {
+    std::unique_lock lock(mutex_);
+    const auto timeout = AbandonedThreads::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
+    const auto since = ending_since_.value_or(Deadline::Clock::now());
+    return block_until(changed_, lock, Deadline::at(since + timeout), [this] { return ended_; });
+  }
+  /// Nobody waits for the thread any longer. @returns false where it has ended meanwhile
+  bool abandon_thread() noexcept {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = !ended_;
+    if (abandoned_) {
+      AbandonedThreads::add();
+    }
+    return abandoned_;
+  }
+  /// @}
+
+  int job_rank() const noexcept { return job_rank_; }
+
+ private:
+  /// With the mutex.
+  void begin_ending() noexcept {
+    ending_since_ = ending_since_.value_or(Deadline::Clock::now());
+    changed_.notify_all();
+  }
+
+  const int job_rank_;
+  const std::string host_;
+  const std::shared_ptr<FailureLatch> job_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  FirstCause cause_;
+  bool stopping_ = false;
+  bool ended_ = false;
+  bool abandoned_ = false;
+  std::optional<Deadline::Clock::time_point> ending_since_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,62 @@
+#pragma once
+/// @file
+/// CommLock: the lock of one ncclComm_t, under which every call to NCCL on it runs.
+
+#include <mutex>
+#include <utility>
+
+#include "dtrain/backend/nccl/library.hpp"
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Holds a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
+/// Its end leaves a communicator that nobody took to the end of the process.
+class CommLock {
+ public:
+  /// Holds the lock.
+  class Guard {
+   public:
+    /// Null before there is one, and once it was taken.
+    ncclComm_t communicator() const noexcept { return lock_owner_->communicator_; }
+    bool is_granted() const noexcept { return lock_.owns_lock(); }
+
+    /// Between unlock() and lock() others may call; what they do to the communicator is seen afterwards.
+    void unlock() { lock_.unlock(); }
+    void lock() { lock_.lock(); }
+
+   private:
+    friend class CommLock;
+    Guard(CommLock& owner, std::unique_lock<std::mutex> lock) noexcept : lock_owner_(&owner), lock_(std::move(lock)) {}
+
+    CommLock* lock_owner_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  CommLock() = default;
+  CommLock(const CommLock&) = delete;
+  CommLock& operator=(const CommLock&) = delete;
+
+  /// Blocking: while another thread holds it.
+  [[nodiscard]] Guard lock() { return {*this, std::unique_lock(mutex_)}; }
+
+  /// It may not be granted.
+  [[nodiscard]] Guard try_lock() { return {*this, std::unique_lock(mutex_, std::try_to_lock)}; }
+
+  void adopt(const Guard& /*guard*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
+
+  /// For whoever ends it, which may wait for other ranks and so is done without the lock: nobody else finds it any
+  /// more.
+  /// @returns null where there is none
+  [[nodiscard]] ncclComm_t take(const Guard& /*guard*/) noexcept { return std::exchange(communicator_, nullptr); }
+
+ private:
+  std::mutex mutex_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

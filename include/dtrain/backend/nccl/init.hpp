@@ -1,0 +1,148 @@
+#pragma once
+/// @file
+/// Initialising communicators: of all ranks of a channel, and by a split.
+
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/nccl/async_result.hpp"
+#include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/error.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+inline std::string to_hexadecimal(const ncclUniqueId& id) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const char character : id.internal) {
+    const auto byte = static_cast<unsigned char>(character);
+    text += {digits[byte >> 4], digits[byte & 0xf]};
+  }
+  return text;
+}
+
+/// @throws Error (protocol) for what to_hexadecimal does not give
+inline ncclUniqueId unique_id_from(const std::string& text) {
+  ncclUniqueId id{};
+  bool good = text.size() == 2 * sizeof id.internal;
+  for (std::size_t i = 0; good && i < sizeof id.internal; ++i) {
+    unsigned byte = 0;
+    const char* const end = text.data() + 2 * i + 2;
+    const auto [after, error] = std::from_chars(end - 2, end, byte, 16);
+    good = after == end && error == std::errc();
+    id.internal[i] = static_cast<char>(byte);
+  }
+  if (!good) {
+    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(text.size()) +
+                                    " characters that are none; do all ranks run the same program?");
+  }
+  return id;
+}
+
+/// Rank 0's, through the store. Blocking. @throws Error (timeout, nccl), JobFailed
+inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const std::string key = context.name + "/nccl-id";
+  if (context.members.rank != 0) {
+    return unique_id_from(context.store.take_blocking(key, context.members.world_size - 1, deadline));
+  }
+  ncclUniqueId id{};
+  const ncclResult_t code = ncclGetUniqueId(&id);
+  if (code != ncclSuccess) {
+    throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
+                     "NCCL_SOCKET_IFNAME names the network interface to use");
+  }
+  if (context.members.world_size > 1) {
+    context.store.set_blocking(key, to_hexadecimal(id), deadline);
+  }
+  return id;
+}
+
+/// What to do about ranks that do not find each other.
+inline std::string hint(const Channel& channel) {
+  const int ranks = channel.context.members.world_size;
+  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
+                    : "do all " + std::to_string(ranks) +
+                          " ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names the interface "
+                          "that the ranks reach each other by, whose ports no firewall may close; NCCL_DEBUG=INFO "
+                          "makes NCCL say what it waits for";
+}
+
+/// Waits for the communicator under the channel's lock. Where that fails it stays there: an abort may wait for other
+/// ranks, which are notified first.
+/// @throws the job's first cause; Error (timeout, nccl)
+inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
+                          Deadline deadline) {
+  const auto began = Deadline::Clock::now();
+  const auto& job = channel.context.failure;
+  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result.code == ncclSuccess && held.communicator() != nullptr) {
+    return;
+  }
+  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
+  held.unlock();
+  job->throw_if_failed(channel.context.reporting_rank());
+  const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
+  if (result.code == ncclInProgress) {
+    throw Error(Errc::timeout, doing + " had not connected rank " + std::to_string(channel.context.members.rank) +
+                                   " of " + std::to_string(channel.context.members.world_size) + " after " +
+                                   duration_text(Deadline::Clock::now() - began) + "; " + hint(channel))
+        .with_rank(channel.context.reporting_rank());
+  }
+  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
+}
+
+/// Collective, blocking: gives the channel its communicator. @throws the job's first cause; Error (timeout, nccl,
+/// protocol), once it is reported to the job
+inline void connect_blocking(Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
+  const stream::cuda::DeviceGuard guard(channel.device());
+  ncclConfig_t config = config_of(channel.options);
+  ncclComm_t made = nullptr;
+  CommLock::Guard held = channel.comm_lock.lock();
+  const ncclResult_t code =
+      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
+  channel.comm_lock.adopt(held, made);
+  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
+}
+
+/// Collective, blocking: gives `child` a communicator of those ranks of `parent` that give the same color.
+/// @throws the job's first cause; Error (timeout, nccl), once it is reported to the job
+inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+  ncclConfig_t config = config_of(child.options);
+  ncclComm_t& made = parent.split_result();
+  parent.manage("splitting", deadline,
+                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: a moment behind the parent's state
+  }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    parent.status.check();
+    throw Error(Errc::timeout, "ncclCommSplit for channel '" + child.context.name +
+                                   "' had not given a communicator by the deadline; " + hint(child))
+        .with_rank(child.context.reporting_rank());
+  }
+  CommLock::Guard held = child.comm_lock.lock();
+  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
+  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,128 @@
+#pragma once
+/// @file
+/// What differs between the versions of NCCL, 2.18 to 2.30.
+
+#include <cstddef>
+#include <string>
+
+#include "dtrain/backend/nccl/nccl_options.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+#include <nccl.h>
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
+              "dtrain: backend::Nccl needs NCCL 2.18 or newer (ncclCommSplit)");
+
+/// "2.28.9".
+inline std::string version_text(int code) {
+  return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
+}
+
+/// A header that is older than the library does no harm; a newer one names what the library has not.
+/// @throws Error (unsupported)
+inline void require_library() {
+  int library = 0;
+  const int header = NCCL_VERSION_CODE;
+  if (ncclGetVersion(&library) != ncclSuccess || library / 100 < header / 100) {
+    throw Error(Errc::unsupported, "the program was compiled with NCCL " + version_text(header) +
+                                       " and runs with NCCL " + version_text(library) +
+                                       "; put a libnccl.so.2 at least as new first on the library path");
+  }
+}
+
+/// Of a communicator none of whose calls waits for another rank.
+inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = options.share_splits ? 1 : 0;
+  const auto choose = [](int& field, int value, int none) {
+    if (value != none) {
+      field = value;
+    }
+  };
+  choose(config.minCTAs, options.min_ctas, 0);
+  choose(config.maxCTAs, options.max_ctas, 0);
+  choose(config.cgaClusterSize, options.cga_cluster_size, -1);
+#if NCCL_VERSION_CODE >= 22602
+  choose(config.trafficClass, options.traffic_class, -1);
+#endif
+  return config;
+}
+
+/// Device memory of the kind that NCCL registers best, from 2.19 on; the caller says which device is current.
+inline ncclResult_t allocate(void** memory, std::size_t bytes) {
+#if NCCL_VERSION_CODE >= 21901
+  return ncclMemAlloc(memory, bytes);
+#else
+  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+#endif
+}
+
+inline ncclResult_t release(void* memory) {
+#if NCCL_VERSION_CODE >= 21901
+  return ncclMemFree(memory);
+#else
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+#endif
+}
+
+/// As NCCL reduces floats of 8 bits, from 2.24 on.
+#if NCCL_VERSION_CODE >= 22400
+inline constexpr bool reduces_float8 = true;
+inline constexpr ncclDataType_t float8_e4m3_type = ncclFloat8e4m3;
+inline constexpr ncclDataType_t float8_e5m2_type = ncclFloat8e5m2;
+#else
+inline constexpr bool reduces_float8 = false;
+inline constexpr ncclDataType_t float8_e4m3_type = ncclUint8;
+inline constexpr ncclDataType_t float8_e5m2_type = ncclUint8;
+#endif
+
+/// What a communicator knows of a piece of memory. Pinned: NCCL may fill it in later.
+struct MemoryRegistration {
+  void* handle = nullptr;
+#if NCCL_VERSION_CODE >= 22703
+  ncclWindow_t window = nullptr;
+#endif
+};
+
+/// May be in progress when it returns. A window is collective, a handle is not.
+inline ncclResult_t register_memory(ncclComm_t communicator, void* memory, std::size_t bytes, bool symmetric,
+                                    MemoryRegistration& registration) {
+#if NCCL_VERSION_CODE >= 22703
+  if (symmetric) {
+    return ncclCommWindowRegister(communicator, memory, bytes, &registration.window, NCCL_WIN_COLL_SYMMETRIC);
+  }
+#endif
+#if NCCL_VERSION_CODE >= 21901
+  static_cast<void>(symmetric);
+  return ncclCommRegister(communicator, memory, bytes, &registration.handle);
+#else
+  static_cast<void>(communicator), static_cast<void>(memory), static_cast<void>(bytes);
+  static_cast<void>(symmetric), static_cast<void>(registration);
+  return ncclSuccess;
+#endif
+}
+
+/// Local to the rank, for both kinds.
+inline ncclResult_t deregister_memory(ncclComm_t communicator, const MemoryRegistration& registration) {
+#if NCCL_VERSION_CODE >= 22703
+  if (registration.window != nullptr) {
+    return ncclCommWindowDeregister(communicator, registration.window);
+  }
+#endif
+#if NCCL_VERSION_CODE >= 21901
+  return registration.handle != nullptr ? ncclCommDeregister(communicator, registration.handle) : ncclSuccess;
+#else
+  static_cast<void>(communicator), static_cast<void>(registration);
+  return ncclSuccess;
+#endif
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,114 @@
+#pragma once
+/// @file
+/// Finding out, once an operation has timed out, whether the ranks called different operations.
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/operation.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sanitize.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+/// NCCL itself compares nothing: ranks that call different things wait for each other. Each rank that has waited too
+/// long writes what it is in under its number, and reads what the next rank is in. Where all ranks are not in the same
+/// operation some rank differs from the next.
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// What stands under the number of a rank that has closed its end.
+inline constexpr const char* has_left = "has left the channel";
+
+inline std::string timeout_key(const ChannelContext& context, int rank) {
+  return context.name + "/timeout/" + std::to_string(rank);
+}
+
+/// How long the ranks may be apart in giving up. Who waits for the stream is patient for twice the timeout.
+inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
+  return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
+}
+
+/// Blocking: grace_period(timeout) twice at most. @returns why `operation` has not ended; nothing where the job has
+/// failed meanwhile
+inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
+  const auto own_rank = std::to_string(context.reporting_rank());
+  const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
+  const std::string called = " called " + to_string(operation) + ordinal;
+  const int size = context.members.world_size;
+  std::string detail =
+      "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
+      "long it may take";
+  try {
+    const Deadline deadline = Deadline::after(grace_period(context.timeout));
+    context.store.set_blocking(timeout_key(context, context.members.rank), "rank " + own_rank + called, deadline);
+    const int next = (context.members.rank + 1) % size;
+    const std::string other = sanitize(context.store.get_blocking(timeout_key(context, next), deadline).substr(0, 300));
+    if (operation.sequence != 0 && other.ends_with(ordinal) && !other.ends_with(called)) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   "on channel '" + context.name + "', rank " + own_rank + called + " and " + other +
+                       "; every rank calls the same collectives in the same order"};
+    }
+    if (!other.ends_with(
+            called)) {  // it has left, or is in another operation, which it may have come to before this one
+      detail = other + "; every rank calls the same collectives in the same order";
+    } else if (context.failure->block_until_failed(Deadline::after(grace_period(context.timeout)))) {
+      return std::nullopt;  // other ranks differ
+    }
+  } catch (const JobFailed&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
+  }
+  return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
+               to_string(operation) + ", " + position_of(operation, context.name) + ": it had not ended after " +
+                   duration_text(context.timeout) + "; " + detail};
+}
+
+/// The operation has ended after all: what this rank wrote of it would be read by the rank before, were that late in
+/// another one. Blocking: a second at most.
+inline void retract_timeout(const ChannelContext& context) noexcept {
+  try {
+    context.store.erase_blocking(timeout_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
+  } catch (...) {
+    // The job has failed, or a message will name an earlier operation.
+  }
+}
+
+/// The last one to leave erases what all have written: nobody will read it.
+inline void erase_after_last_departure(const ChannelContext& context, Deadline deadline) {
+  const std::string left = context.name + "/timeout/left";
+  if (context.store.add_blocking(left, 1, deadline) == context.members.world_size) {
+    for (int rank = 0; rank < context.members.world_size; ++rank) {
+      context.store.erase_blocking(timeout_key(context, rank), deadline);
+    }
+    context.store.erase_blocking(left, deadline);
+  }
+}
+
+/// Published for a rank that waits for this one. @param last whether this rank publishes nothing more.
+/// Blocking: a second at most.
+inline void publish_departure(const ChannelContext& context, bool last) noexcept {
+  try {
+    if (context.members.world_size > 1 && !context.failure->failed()) {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+      context.store.set_blocking(timeout_key(context, context.members.rank),
+                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
+      if (last) {
+        erase_after_last_departure(context, deadline);
+      }
+    }
+  } catch (...) {
+    // The others find out without it, later.
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

@@ -1,0 +1,142 @@
+#pragma once
+/// @file
+/// Watchdog: the thread that detects failures of a channel's running operations and then aborts the communicator.
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/finalize.hpp"
+#include "dtrain/backend/nccl/watchdog/timeout_diagnosis.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
+/// so that whoever aborts or closes does not block in NCCL. It shares the channel: one that hangs in NCCL is left
+/// behind.
+class Watchdog {
+ public:
+  /// @throws Error where the system gives no more threads
+  explicit Watchdog(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
+    // The user's signal handlers run in the user's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([shared = channel_] { main(*shared); });
+    } catch (const std::system_error& failure) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(failure.code(), std::string("starting the thread that watches NCCL: ") + failure.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// Blocking: until the thread has ended, and the communicator with it; ten seconds at most.
+  ~Watchdog() {
+    channel_->status.stop_watching();
+    if (channel_->status.block_until_ended() || !channel_->status.abandon_thread()) {
+      thread_.join();
+      return;
+    }
+    thread_.detach();
+    try {
+      log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
+                                 "' in time (10 s, 1 s after the first such) and is left behind with it, in a thread; "
+                                 "it waits until all ranks of a node close theirs: destroy wrappers and groups in one "
+                                 "order on all ranks, and CUDA graphs with their operations before them");
+    } catch (...) {
+      // No memory for the sentence.
+    }
+  }
+
+ private:
+  static void main(Channel& channel) noexcept {
+    // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    std::thread polling;
+    try {
+      polling = std::thread([&channel] { poll_events(channel); });
+      bool timeout_published = false;
+      while (channel.status.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
+        poll(channel, timeout_published);
+      }
+    } catch (...) {
+      channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
+    }
+    if (!channel.status.aborted()) {
+      publish_departure(channel.context, true);  // again: an operation that timed out meanwhile was written over it
+    }
+    end_blocking(channel);
+    if (polling.joinable()) {
+      polling.join();  // what it may stand in has drained
+    }
+    channel.status.set_ended();
+  }
+
+  /// Asks the events, in a thread of its own: a call of CUDA's may stand until NCCL is aborted, which main() does.
+  static void poll_events(Channel& channel) noexcept {
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    do {
+      channel.poll_events();
+    } while (channel.status.block_while_watching(Deadline::after(std::chrono::milliseconds(50))));
+  }
+
+  /// @param timeout_published whether the store holds the operation that this rank timed out in
+  static void poll(Channel& channel, bool& timeout_published) {
+    const Channel::PollResult polled = channel.poll();
+    const std::string on_channel = " on channel '" + channel.context.name + "'";
+    if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
+      channel.status.wait_for_first_cause();  // another rank may have gone
+      if (!channel.status.aborted()) {
+        channel.status.fail(CauseKind::exception, nccl_error(polled.state, "an operation" + on_channel + " that ran",
+                                                             channel.caller(), polled.error_text)
+                                                      .what());
+      }
+    } else if (polled.device != cudaSuccess) {
+      channel.status.fail(CauseKind::exception,
+                          stream::cuda::cuda_error(polled.device, "an operation" + on_channel + " that ran").what());
+    } else if (polled.overdue) {
+      timeout_published = true;
+      const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *polled.overdue);
+      if (cause && channel.poll().overdue) {  // else it has ended meanwhile, or the next poll decides
+        channel.status.fail(*cause);
+      }
+    } else if (polled.is_stuck) {
+      channel.status.fail(CauseKind::timeout,
+                          "CUDA has not answered for longer than the timeout of " +
+                              duration_text(channel.context.timeout) + " whether the operations" + on_channel +
+                              " have run; a stream may be full of work behind one that waits for another rank, or the "
+                              "device's driver hangs");
+    } else if (timeout_published && polled.was_polled) {
+      retract_timeout(channel.context);
+      timeout_published = false;
+    }
+  }
+
+  const std::shared_ptr<Channel> channel_;
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

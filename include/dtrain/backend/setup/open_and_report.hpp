@@ -1,0 +1,39 @@
+#pragma once
+/// @file
+/// Opens a channel, and reports to the job what fails meanwhile on this rank.
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The others would wait for this rank until their deadline.
+inline void report_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+}
+
+/// What `make()` gives. @throws what that throws, once it is reported
+template <class Make>
+auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    report_failed_opening(context, error);
+    throw;
+  }
+}
+
+/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
+/// reported
+template <class Communicator>
+Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,37 @@
+#pragma once
+/// @file
+/// What a backend starts before the ranks of a job join: the concept HasPreJoin.
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dtrain/core/deadline.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The identity of this process, as its launcher states it.
+struct ProcessInfo {
+  int rank = 0;
+  int world_size = 1;
+  std::string launcher;               ///< that stated it: "openmpi"
+  std::optional<std::string> secret;  ///< of the job, where it has one
+  /// Among the ranks of this node, where the launcher states it.
+  std::optional<int> local_rank{};
+  std::optional<int> local_world_size{};
+};
+
+/// Result of HasPreJoin.
+struct PreJoinResult {
+  std::shared_ptr<void> keep_alive;   ///< the job holds it until its end
+  std::optional<std::string> secret;  ///< the job's
+};
+
+/// Collective, blocking: it may compare the identity with what it knows itself, and bring the job's secret along.
+template <class B>
+concept HasPreJoin = requires(const ProcessInfo& process_info, Deadline deadline) {
+  { B::pre_join_blocking(process_info, deadline) } -> std::same_as<PreJoinResult>;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,104 @@
+#pragma once
+/// @file
+/// BarrierWait: the wait of one rank for its peers at a barrier, and its error where they do not arrive.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/shared_memory/control_block.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/rendezvous/membership/rank_list.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Whether a count of barriers has reached `barrier`; it may wrap.
+inline bool has_reached(const std::atomic<std::uint32_t>& count, std::uint32_t barrier) noexcept {
+  return static_cast<std::int32_t>(count.load() - barrier) >= 0;
+}
+
+inline bool has_arrived(const RankSlot& slot, std::uint32_t barrier) noexcept {
+  return has_reached(slot.arrived.count, barrier);
+}
+
+/// The word that shows that a peer has arrived, and what is read right after: fetched meanwhile, both take one way, not
+/// two.
+struct ArrivalFlag {
+  const std::atomic<std::uint32_t>* count;
+  const void* next_read;
+};
+
+inline ArrivalFlag arrival_flag_of(const RankSlot& slot) noexcept {
+  return {&slot.arrived.count, &slot.arrived.count};
+}
+inline ArrivalFlag arrival_flag_of(const OperationSlot& slot) noexcept {
+  return {&slot.barrier, slot.long_input.data()};
+}
+
+/// The wait for one peer at a barrier; see Channel::wait.
+struct BarrierWait {
+  ControlBlock control;
+  int ranks;
+  std::uint32_t number;
+  int awaited;       ///< the peer that is waited for now
+  ArrivalFlag flag;  ///< the peer's
+
+  bool done() const noexcept {
+    if (has_reached(*flag.count, number)) {
+      return true;
+    }
+    __builtin_prefetch(flag.next_read);
+    return false;
+  }
+  int peer() const noexcept { return awaited; }
+  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
+  FutexCounter& counter() const noexcept { return control.slot(awaited).arrived; }
+
+  /// Why this barrier cannot complete any more, if a peer failed or left. All are looked at: the one that is waited
+  /// for may itself wait for such a peer. A peer that arrived before it left does not fail it. @param present names the
+  /// operation, where that is wanted: a sentence costs memory
+  template <class Present>
+  std::optional<Cause> failure(const Present& present) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const RankSlot& slot = control.slot(rank);
+      const SlotState state = slot.state.load();
+      if (state == SlotState::failed && !all_have_arrived()) {
+        return slot.cause.load();
+      }
+      if (state == SlotState::closed && !has_arrived(slot, number)) {
+        return Cause{CauseKind::disagreement, -1, "",
+                     present() + " cannot be finished: rank " + std::to_string(control.job_rank(rank)) +
+                         " has left the channel without calling it; every rank takes as many steps and calls the same "
+                         "collectives"};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// The ranks that have arrived, those that have not, and how long that has been so.
+  std::string missing(std::chrono::milliseconds waited) const {
+    std::vector<int> here;
+    std::vector<int> not_here;
+    for (int rank = 0; rank < ranks; ++rank) {
+      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
+    }
+    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
+           rendezvous::rank_list(here) +
+           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+ private:
+  bool all_have_arrived() const noexcept {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!has_arrived(control.slot(rank), number)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

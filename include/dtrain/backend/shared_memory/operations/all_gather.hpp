@@ -1,0 +1,78 @@
+#pragma once
+/// @file
+/// The three ways of an all-gather in shared memory; bytes, whatever the element type.
+
+#include <cstddef>
+
+#include "dtrain/backend/shared_memory/arena.hpp"
+#include "dtrain/backend/shared_memory/channel.hpp"
+#include "dtrain/backend/shared_memory/operations/chunked_collective.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Every rank publishes its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n
+/// ranks (a block is S/n): in an arena 2nS, staged 2(n+1)S.
+struct AllGather {
+  const std::byte* input;  ///< may be this rank's block of the output
+  std::byte* output;
+  Arena arena;  ///< that the input lies in, if any
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t block = operation.count * size_bytes(operation.dtype);
+    std::byte* const own = output + static_cast<std::size_t>(channel.rank()) * block;
+    if (own != input) {
+      kernels::copy_bytes(own, input, block);
+    }
+    if (channel.size() > 1) {
+      block <= slot_bytes ? small(channel, block) : large(channel, operation, block);
+    }
+  }
+
+ private:
+  /// One barrier.
+  void small(Channel& channel, std::size_t block) const noexcept {
+    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    if (channel.arrive_and_compare()) {
+      for_each_peer(channel, [&](int peer) {
+        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_input_of(peer, block),
+                            block);
+      });
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
+    const ChunkRange chunks(block, channel.control().chunk_bytes());
+    run_chunked(
+        channel, operation, chunks.number(), block,
+        [&] {
+          for_each_peer(channel, [&](int peer) {
+            const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
+            std::byte* to = output + static_cast<std::size_t>(peer) * block;
+            in_abortable_steps(channel, 0, block, 1, [&](std::size_t begin, std::size_t length) {
+              kernels::copy_bytes(to + begin, from + begin, length);
+            });
+          });
+        },
+        [&](std::size_t chunk) {
+          channel.copy_path().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                   chunks.length(chunk));
+        },
+        [&](std::size_t chunk) {
+          for_each_peer(channel, [&](int peer) {
+            kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
+                                channel.control().staged_input(peer, chunk), chunks.length(chunk));
+          });
+        });
+  }
+
+  /// From the next rank on, so that not all read the same memory at once.
+  template <class F>
+  static void for_each_peer(const Channel& channel, F f) noexcept {
+    for (int step = 1; step < channel.size(); ++step) {
+      f((channel.rank() + step) % channel.size());
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

@@ -1,0 +1,138 @@
+#pragma once
+/// @file
+/// The three ways of an all-reduce in shared memory; all give the same bits.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "dtrain/backend/shared_memory/arena.hpp"
+#include "dtrain/backend/shared_memory/channel.hpp"
+#include "dtrain/backend/shared_memory/operations/chunked_collective.hpp"
+#include "dtrain/backend/shared_memory/operations/rank_addresses.hpp"
+#include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/reduction.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
+/// input is not copied.
+struct AllReduce {
+  const std::byte* input;
+  std::byte* output;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    AllReduceExecution(*this, channel, operation).all();
+  }
+
+ private:
+  /// One execution on one rank.
+  class AllReduceExecution {
+   public:
+    AllReduceExecution(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
+        : work_(work),
+          channel_(channel),
+          reduction_(kernels::Reduction::of(operation.dtype, operation.op, channel.isa())),
+          element_(size_bytes(operation.dtype)),
+          count_(operation.count),
+          chunks_(count_, channel.control().chunk_bytes() / element_),
+          operation_(operation) {}
+
+    void all() noexcept {
+      if (channel_.size() == 1) {
+        if (work_.input != work_.output) {
+          kernels::copy_bytes(work_.output, work_.input, count_ * element_);
+        }
+      } else if (count_ * element_ <= small_bytes(channel_.size())) {
+        small();
+      } else {
+        large();
+      }
+    }
+
+   private:
+    /// Every rank publishes its input and reduces everything: one barrier.
+    void small() noexcept {
+      kernels::copy_bytes(channel_.small_input_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
+      if (channel_.arrive_and_compare()) {
+        const Sources sources(channel_.size(),
+                              [&](int rank) { return channel_.small_input_of(rank, count_ * element_); });
+        reduction_(sources, std::span(&work_.output, 1), count_);
+      }
+    }
+
+    void large() noexcept {
+      const ChunkedResult ended = run_chunked(
+          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
+          [&](std::size_t chunk) { copy_in(chunk); },
+          [&](std::size_t chunk) {
+            if (chunk > 0) {
+              copy_out(chunk - 1);
+            }
+            reduce_slice(chunk);
+          });
+      if (ended == ChunkedResult::staged) {
+        copy_out(chunks_.number() - 1);
+      }
+    }
+
+    /// Rank r reduces slice r of every buffer and writes the result to all.
+    void in_place() noexcept {
+      const ReduceSlice own = slice_of(count_, channel_.size(), channel_.rank());
+      in_abortable_steps(channel_, own.begin, own.end, element_, [&](std::size_t begin, std::size_t length) {
+        const auto buffer = [&](int rank) {
+          return work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
+        };
+        reduction_(Sources(channel_.size(), buffer), Targets(channel_.size(), buffer), length);
+      });
+    }
+
+    void copy_in(std::size_t chunk) const noexcept {
+      const std::byte* from = work_.input + chunks_.begin(chunk) * element_;
+      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
+      const std::size_t length = chunks_.length(chunk);
+      const ReduceSlice own = slice_of(length, channel_.size(), channel_.rank());
+      channel_.copy_path().copy(to, from, own.begin * element_);
+      channel_.copy_path().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
+    }
+
+    /// Into the own output, and from there, while it is in the cache, to where the others take it.
+    void reduce_slice(std::size_t chunk) const noexcept {
+      const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
+      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
+      constexpr std::size_t cached_bytes = 8192;
+      for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
+        const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
+        const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
+        const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
+          return rank == channel_.rank() ? work_.input + offset
+                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
+        });
+        std::byte* const target = work_.output + offset;
+        reduction_(sources, std::span(&target, 1), length);
+        channel_.copy_path().copy(result + (begin - own.begin) * element_, target, length * element_);
+      }
+    }
+
+    void copy_out(std::size_t chunk) const noexcept {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        const ReduceSlice slice = slice_of(chunks_.length(chunk), channel_.size(), rank);
+        if (rank != channel_.rank() && slice.size() != 0) {
+          kernels::copy_bytes(work_.output + (chunks_.begin(chunk) + slice.begin) * element_,
+                              channel_.control().staged_result(rank, chunk), slice.size() * element_);
+        }
+      }
+    }
+
+    const AllReduce& work_;
+    Channel& channel_;
+    const kernels::Reduction reduction_;
+    const std::size_t element_;
+    const std::size_t count_;
+    const ChunkRange chunks_;
+    const Operation& operation_;
+  };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

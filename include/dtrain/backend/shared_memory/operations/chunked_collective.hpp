@@ -1,0 +1,121 @@
+#pragma once
+/// @file
+/// Collectives over long buffers: in place in an arena, or staged chunk by chunk.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "dtrain/backend/shared_memory/channel.hpp"
+#include "dtrain/backend/shared_memory/operations/reduce_slice.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between steps of this size long work looks whether it was aborted.
+inline constexpr std::size_t abort_check_bytes = std::size_t{256} << 10;
+
+/// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
+class ChunkRange {
+ public:
+  /// @param most elements that fit, a multiple of 64 or less than that
+  ChunkRange(std::size_t count, std::size_t most) noexcept : count_(count) {
+    const std::size_t needed = (count + most - 1) / most;
+    length_ = needed <= 1 ? count : std::min(most, slice_length(count, static_cast<int>(needed)));
+  }
+
+  std::size_t number() const noexcept { return length_ == 0 ? 0 : (count_ + length_ - 1) / length_; }
+  std::size_t begin(std::size_t chunk) const noexcept { return chunk * length_; }
+  std::size_t length(std::size_t chunk) const noexcept { return std::min(length_, count_ - begin(chunk)); }
+
+ private:
+  std::size_t count_;
+  std::size_t length_;
+};
+
+/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
+/// Called after the operation's first barrier.
+inline bool all_in_one_arena(const Channel& channel) noexcept {
+  const std::uint64_t allocation = channel.operation_of(0).allocation;
+  for (int rank = 1; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != allocation) {
+      return false;
+    }
+  }
+  return allocation != 0;
+}
+
+/// Whether any rank's does.
+inline bool any_in_arena(const Channel& channel) noexcept {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (channel.operation_of(rank).allocation != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// How a chunked collective ended on this rank.
+enum class ChunkedResult { in_place, staged, failed };
+
+/// In place: `direct()` between two barriers. Staged: one barrier for each chunk; between two of them a rank reads one
+/// chunk (`read(chunk)`) and publishes the next (`publish(chunk)`), which it may write where chunk - 2 was: every rank
+/// read that before the last barrier. Which of the two is known only after the first barrier; a rank whose buffer is in
+/// no arena knows before that it is staged, and saves the others a barrier.
+template <class Direct, class Publish, class Read>
+ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
+                          Direct direct, Publish publish, Read read) noexcept {
+  CopyPathTuner& tuner = channel.copy_path();
+  tuner.begin(staged_bytes);
+  const auto publish_first = [&]() noexcept {
+    publish(0);
+    return true;
+  };
+  const bool bound = operation.allocation != 0;
+  if (!bound) {
+    tuner.time(publish_first);
+  }
+  if (!channel.arrive_and_compare()) {
+    return ChunkedResult::failed;
+  }
+  if (all_in_one_arena(channel)) {
+    direct();
+    // After an abort it may be unfinished, and no rank may take it for complete.
+    return !channel.aborted() && channel.arrive_and_wait() ? ChunkedResult::in_place : ChunkedResult::failed;
+  }
+  if (any_in_arena(channel)) {
+    if (bound) {
+      tuner.time(publish_first);
+    }
+    if (!channel.arrive_and_wait()) {
+      return ChunkedResult::failed;
+    }
+  }
+  const bool all_read = tuner.time([&]() noexcept {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      read(chunk);
+      if (chunk + 1 < chunks) {
+        publish(chunk + 1);
+      }
+      if (!channel.arrive_and_wait()) {
+        return false;
+      }
+    }
+    return true;
+  });
+  if (all_read) {
+    tuner.end();
+  }
+  return all_read ? ChunkedResult::staged : ChunkedResult::failed;
+}
+
+/// Calls `work(begin, length)` for steps of a range of elements until it is done or the channel has failed.
+template <class Work>
+void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element,
+                        Work work) noexcept {
+  const std::size_t step = abort_check_bytes / element;
+  for (; begin < end && !channel.aborted(); begin += step) {
+    work(begin, std::min(step, end - begin));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

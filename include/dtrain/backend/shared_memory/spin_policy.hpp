@@ -1,0 +1,69 @@
+#pragma once
+/// @file
+/// SpinPolicy: how long a rank spins and yields for another before it sleeps.
+
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "dtrain/backend/shared_memory/control_block.hpp"
+#include "dtrain/core/futex.hpp"
+#include "dtrain/stream/host/progress.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// First it spins in the hope that the peer runs on another core, then it yields in case the peer waits for this one.
+///
+/// The scheduler may leave two ranks on one core while another is idle: each looks busy, so neither is moved, and every
+/// barrier costs a change of threads. A thread that sleeps is placed anew when it is woken, on an idle core if there is
+/// one; hence a rank that finds its peer on its own core sleeps at once, every two milliseconds at most: where no core
+/// is idle that moves nobody, and being woken costs more than a yield. Threads: the one that runs the channel's work.
+class SpinPolicy {
+ public:
+  explicit SpinPolicy(int ranks) noexcept
+      : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+
+  /// Spins or yields once. @param turn from 0, counted by the caller @returns false when it is time to sleep.
+  bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
+    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
+      if (may_sleep()) {
+        return false;
+      }
+      turn = spins_;
+    }
+    if (turn < spins_) {
+      spin_pause();
+    } else {
+      static_cast<void>(::sched_yield());
+    }
+    return ++turn < spins_ + yields;
+  }
+
+ private:
+  static constexpr int first_look = 20;
+  static constexpr int yields = 50;
+
+  /// Publishes the core that this rank waits on, and reads that of the peer.
+  static bool on_one_core(RankSlot& own, const RankSlot& peer) noexcept {
+    const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+    own.core.store(core, std::memory_order_relaxed);
+    return core != 0 && peer.core.load(std::memory_order_relaxed) == core;
+  }
+
+  bool may_sleep() noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_sleep_) {
+      return false;
+    }
+    next_sleep_ = now + std::chrono::milliseconds(2);
+    return true;
+  }
+
+  const bool cores_suffice_;
+  const int spins_;  ///< few where ranks outnumber cores: the awaited rank needs the core
+  std::chrono::steady_clock::time_point next_sleep_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory

@@ -1,0 +1,162 @@
+#pragma once
+/// @file
+/// The thread that runs the inner backend's operations on chunks that have come to the host.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/staged/staged_chunk.hpp"
+#include "dtrain/backend/staged/staged_operation.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
+#include "dtrain/stream/host/queue.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Owns the inner communicator. Every chunk is signalled in the end, whatever fails: no stream is left waiting.
+/// Pinned. Threads: one enqueues and drains; abort() and failure() from any.
+template <Communicator C>
+class HostWorker {
+ public:
+  /// Lifetime: `chunks` outlive it.
+  HostWorker(const ChannelContext& context, C& inner, ChunkPool& chunks, int device)
+      : context_(context), device_(device), inner_(inner), chunks_(chunks) {
+    thread_.emplace();
+    thread_->start_helper();
+  }
+  HostWorker(const HostWorker&) = delete;
+  HostWorker& operator=(const HostWorker&) = delete;
+
+  /// Ends what has not run. Blocking: until the operation under way has ended, which sees that.
+  ~HostWorker() {
+    if (completed_.load() != enqueued_) {
+      inner_.abort({CauseKind::exception, context_.reporting_rank(), context_.members.host,
+                    "its communicator was destroyed before all of its work had run"});
+    }
+    thread_->stop_helper();
+  }
+
+  /// The chain of `count` chunks is completed in turn. Blocking: while hundreds of chains are waiting.
+  void enqueue(const StagedOperation& operation, StagedChunk* first, std::size_t count) {
+    thread_->ref().enqueue(QueuedChunks{this, operation, first});
+    enqueued_ += count;
+  }
+
+  /// Blocking: until everything enqueued has run. @returns false at the deadline
+  bool drain(Deadline deadline) {
+    stream::host::Event all;
+    thread_->ref().record(all);
+    return all.block_until_complete(deadline) == stream::WaitResult::complete;
+  }
+
+  /// How many chunks have been completed. Threads: any.
+  std::uint64_t progress() const noexcept { return completed_.load(); }
+
+  /// Ends the channel and reports to the job.
+  void fail(StagedKind kind, CauseKind cause_kind, const char* text) noexcept {
+    try {
+      const Cause cause{cause_kind, context_.reporting_rank(), context_.members.host,
+                        std::string(name(kind)) + " on channel '" + context_.name + "': " + text};
+      inner_.abort(cause);
+      context_.failure->report(cause);
+    } catch (...) {
+      // Out of memory for the sentence: the peers' timeouts end the job.
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds failure_check_interval{5};
+
+  struct QueuedChunks {
+    HostWorker* worker;
+    StagedOperation operation;
+    StagedChunk* first;
+
+    void operator()() noexcept { worker->process(operation, first); }
+    void drop() noexcept { worker->chunks_.release_all(first); }
+  };
+
+  void process(const StagedOperation& operation, StagedChunk* chunk) noexcept {
+    for (StagedChunk* next = nullptr; chunk != nullptr; chunk = next) {
+      next = chunk->next;
+      try {
+        const stream::cuda::RelaxedCapture relaxed;
+        take_device();
+        if (!inner_.failure() && wait_until_on_host(operation, *chunk)) {
+          run(operation, *chunk);
+        }
+      } catch (const std::exception& error) {
+        fail(operation.kind, CauseKind::exception, error.what());
+      }
+      if (chunk->result_ready.timed_out()) {
+        fail(operation.kind, CauseKind::timeout, "its stream's wait for the host timed out");
+      }
+      completed_.fetch_add(1);  // first: who has seen the result may destroy the communicator
+      chunks_.release(*chunk);
+    }
+  }
+
+  /// A new thread's device is 0, and asking it for anything would take memory of that one.
+  void take_device() const {
+    if (stream::cuda::current_device() != device_) {
+      stream::cuda::check(cudaSetDevice(device_), "cudaSetDevice");
+    }
+  }
+
+  /// Blocking: until the chunk is in host memory, by the channel's timeout from when the program's stream has come to
+  /// it; until then by the peers' timeouts, which fail the channel. @returns false where the channel has failed
+  bool wait_until_on_host(const StagedOperation& operation, const StagedChunk& chunk) {
+    std::optional<Deadline> deadline;
+    while (chunk.copied_to_host.block_until_complete(Deadline::after(failure_check_interval)) !=
+           stream::WaitResult::complete) {
+      if (inner_.failure()) {
+        return false;
+      }
+      if (!deadline && chunk.started.is_complete()) {
+        deadline = Deadline::after(context_.timeout);
+      }
+      if (deadline && deadline->passed()) {
+        fail(operation.kind, CauseKind::timeout,
+             "copying a chunk to the host took longer than the timeout; is the device still there?");
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Blocking: the inner operation ends by a deadline of its own.
+  void run(const StagedOperation& operation, const StagedChunk& chunk) {
+    start(inner_, operation, chunk, steps_.ref());
+    while (steps_.block_until_complete(steps_.published(), Deadline::after(std::chrono::minutes(1))) !=
+           stream::WaitResult::complete) {
+    }
+  }
+
+  const ChannelContext& context_;
+  const int device_;
+  C& inner_;
+  ChunkPool& chunks_;
+  stream::host::Queue steps_;                                ///< the inner communicator's
+  std::uint64_t enqueued_ = 0;                               ///< chunks
+  std::atomic<std::uint64_t> completed_{0};                  ///< of them
+  std::optional<stream::host::CommunicationStream> thread_;  ///< its end drops what has not run, which signals it
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA

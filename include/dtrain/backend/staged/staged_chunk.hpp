@@ -1,0 +1,96 @@
+#pragma once
+/// @file
+/// StagedChunk: a chunk of an operation in flight, with the events of its stages.
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/external_event.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// The device says that the chunk is on the host, a thread runs the host's operation on it, and that signals the device
+/// that the result may be fetched.
+struct StagedChunk {
+  explicit StagedChunk(std::byte* pinned_word) : result_ready(pinned_word) {}
+
+  stream::cuda::Event started;               ///< the program's stream has come to the chunk
+  stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
+  stream::cuda::ExternalEvent result_ready;  ///< its result is
+  std::byte* input = nullptr;                ///< what the host's operation reads and writes
+  std::byte* output = nullptr;
+  std::size_t input_count = 0;
+  std::size_t output_count = 0;
+  StagedChunk* next = nullptr;  ///< of the same operation
+};
+
+/// Owns chunks and lends them; grows where all are lent. Threads: all members from any.
+class ChunkPool {
+ public:
+  /// @throws Error (cuda) where there is no more pinned memory
+  ChunkPool() { grow(); }
+
+  /// Whether the next take() allocates, which may wait for the whole device.
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return free_.empty();
+  }
+
+  /// @throws Error (cuda) where there is no more pinned memory
+  StagedChunk& take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      grow();
+    }
+    StagedChunk& chunk = *free_.back();
+    free_.pop_back();
+    chunk.result_ready.reset();
+    chunk.next = nullptr;
+    return chunk;
+  }
+
+  /// Lets its device go on, and takes the chunk back. What waits for it may not have come to that yet.
+  void release(StagedChunk& chunk) noexcept {
+    chunk.result_ready.signal();
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&chunk);  // there is room for all
+  }
+
+  /// The same for a chain.
+  void release_all(StagedChunk* first) noexcept {
+    for (StagedChunk* next = nullptr; first != nullptr; first = next) {
+      next = first->next;
+      release(*first);
+    }
+  }
+
+ private:
+  static constexpr std::size_t chunks_together = 256;
+  static constexpr std::size_t word_distance = 64;  // a cache line each
+
+  void grow() {
+    words_.emplace_back(chunks_together * word_distance);
+    free_.reserve(chunks_.size() + chunks_together);
+    for (std::size_t i = 0; i < chunks_together; ++i) {
+      chunks_.emplace_back(words_.back().data() + i * word_distance);
+      free_.push_back(&chunks_.back());
+    }
+  }
+
+  std::mutex mutex_;
+  std::deque<stream::cuda::PinnedBuffer> words_;
+  std::deque<StagedChunk> chunks_;
+  std::vector<StagedChunk*> free_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,93 @@
+#pragma once
+/// @file
+/// An operation of the inner backend, to be run on one chunk after the other.
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/staged/staged_chunk.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+enum class StagedKind : std::uint8_t { all_reduce, broadcast, barrier, reduce_scatter, all_gather, exchange };
+
+constexpr std::string_view name(StagedKind kind) noexcept {
+  switch (kind) {
+    case StagedKind::all_reduce: return "an all_reduce";
+    case StagedKind::broadcast: return "a broadcast";
+    case StagedKind::barrier: return "a barrier";
+    case StagedKind::reduce_scatter: return "a reduce_scatter";
+    case StagedKind::all_gather: return "an all_gather";
+    case StagedKind::exchange: return "a send or recv";
+  }
+  return "an operation";
+}
+
+/// What all chunks of an operation have in common.
+struct StagedOperation {
+  StagedKind kind = StagedKind::barrier;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  int to = -1;  ///< of an exchange: -1 where nothing is sent, or received
+  int from = -1;
+};
+
+namespace detail {
+
+template <class C>
+void start_exchange(C& inner, const StagedOperation& operation, const ConstBufferView& input, const BufferView& output,
+                    const StagedChunk& chunk, stream::host::StreamRef stream) {
+  // Of two lengths the longer one goes on alone; a message without elements is one all the same.
+  const bool sends = operation.to >= 0 && chunk.input != nullptr;
+  const bool receives = operation.from >= 0 && chunk.output != nullptr;
+  if (sends && receives) {
+    inner.send_recv(input, operation.to, output, operation.from, stream);
+  } else if (sends) {
+    inner.send(input, operation.to, stream);
+  } else if (receives) {
+    inner.recv(output, operation.from, stream);
+  }
+}
+
+}  // namespace detail
+
+/// Enqueues the operation on a chunk's host memory. @throws what the inner communicator throws at the call
+template <class C>
+void start(C& inner, const StagedOperation& operation, const StagedChunk& chunk, stream::host::StreamRef stream) {
+  const ConstBufferView input{chunk.input, chunk.input_count, operation.dtype};
+  const BufferView output{chunk.output, chunk.output_count, operation.dtype, {}};
+  switch (operation.kind) {
+    case StagedKind::all_reduce: return inner.all_reduce(input, output, operation.op, stream);
+    case StagedKind::broadcast: return inner.broadcast(output, operation.root, stream);
+    case StagedKind::barrier: return inner.barrier(stream);
+    case StagedKind::reduce_scatter:
+      if constexpr (CanReduceScatter<C>) {
+        inner.reduce_scatter(input, output, operation.op, stream);
+      }
+      return;
+    case StagedKind::all_gather:
+      if constexpr (CanAllGather<C>) {
+        inner.all_gather(input, output, stream);
+      }
+      return;
+    case StagedKind::exchange:
+      if constexpr (CanSendRecv<C>) {
+        detail::start_exchange(inner, operation, input, output, chunk, stream);
+      }
+      return;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,187 @@
+#pragma once
+/// @file
+/// Cuts an operation on device memory into chunks that are on their way at the same time.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/staged/chunk_copies.hpp"
+#include "dtrain/backend/staged/chunk_plan.hpp"
+#include "dtrain/backend/staged/device_copies.hpp"
+#include "dtrain/backend/staged/host_worker.hpp"
+#include "dtrain/backend/staged/staged_chunk.hpp"
+#include "dtrain/backend/staged/staged_operation.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// For each chunk, the program's stream copies it to the host; the worker's thread waits for that and runs the host's
+/// operation; the copy stream, which has waited for the thread, copies the result to the device; in the end the
+/// program's stream waits for that one. So three chunks move at once, and the program's thread does not block.
+///
+/// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends what has not run. Blocking then: for
+/// the copies under way. Lifetime: the program's stream outlives its work.
+template <Communicator C>
+class StagingPipeline {
+ public:
+  /// Collective, blocking: allocates host memory. The device is the thread's current one.
+  StagingPipeline(const ChannelContext& context, C inner, Deadline deadline)
+      : context_(context),
+        device_(stream::cuda::current_device()),
+        inner_(std::move(inner)),
+        room_(std::max(slot_bytes, static_cast<std::size_t>(inner_.size()) * largest_element)),
+        device_copies_(new DeviceCopies<C>(inner_, room_, deadline)),
+        host_worker_(std::in_place, context_, inner_, device_copies_->chunks(), device_) {}
+  StagingPipeline(const StagingPipeline&) = delete;
+  StagingPipeline& operator=(const StagingPipeline&) = delete;
+
+  ~StagingPipeline() {
+    host_worker_.reset();
+    if (!device_copies_->block_until_drained()) {
+      static_cast<void>(device_copies_.release());  // the device still uses it, and nobody is left to wait longer
+    }
+  }
+
+  /// Bytes of host memory that a chunk has in a slot.
+  std::size_t room() const noexcept { return room_; }
+
+  /// Enqueued: a ChunkCopies for each chunk, which `describe(index, slot)` gives; `slot` is null where the operation
+  /// does not go through slots. After a failure nothing is enqueued.
+  /// @throws Error (unsupported: the stream is captured; cuda: the channel is out of service then)
+  template <class Describe>
+  void submit(const StagedOperation& operation, std::size_t chunks, bool through_slots, Describe describe,
+              stream::cuda::StreamRef stream) {
+    const stream::cuda::DeviceGuard guard(device_);
+    refuse_capture(operation.kind, stream);
+    if (failure()) {
+      return;
+    }
+    Batch batch(*this, operation);
+    try {
+      for (std::size_t index = 0; index < chunks; ++index) {
+        StagedChunk& chunk = batch.add();
+        if (through_slots) {
+          const typename DeviceCopies<C>::StagingSlot slot = device_copies_->acquire_slot(stream);
+          device_copies_->enqueue_copies(chunk, describe(index, slot.memory), stream);
+          device_copies_->release(slot);
+        } else {
+          device_copies_->enqueue_copies(chunk, describe(index, nullptr), stream);
+        }
+        batch.enqueue_if_full();
+      }
+      batch.enqueue();
+      device_copies_->join_stream(stream);
+    } catch (const std::exception& error) {
+      host_worker_->fail(operation.kind, CauseKind::exception, error.what());
+      batch.release_chunks();
+      join_stream_if_possible(stream);
+      throw;
+    }
+  }
+
+  /// Blocking: until everything submitted has run on the host. @returns false at the deadline
+  bool drain(Deadline deadline) { return host_worker_->drain(deadline); }
+
+  /// A number that grows while chunks are carried. Threads: any.
+  std::uint64_t progress() const noexcept { return host_worker_->progress(); }
+
+  C& inner() noexcept { return inner_; }
+  const C& inner() const noexcept { return inner_; }
+  const ChannelContext& context() const noexcept { return context_; }
+  int device() const noexcept { return device_; }
+  stream::cuda::StreamRef upload() const noexcept { return device_copies_->upload(); }
+
+  void abort(const Cause& cause) noexcept { inner_.abort(cause); }
+  std::optional<Cause> failure() const { return inner_.failure(); }
+
+ private:
+  static constexpr std::size_t largest_element = 16;
+
+  /// Chunks that go to the thread together. The first one goes alone, so that the thread begins at once.
+  class Batch {
+   public:
+    Batch(StagingPipeline& pipeline, const StagedOperation& operation) noexcept
+        : pipeline_(pipeline), operation_(operation) {}
+
+    StagedChunk& add() {
+      if (pipeline_.device_copies_->chunks().is_empty()) {
+        enqueue();  // or the device, which waits for these chunks, would be waited for
+      }
+      StagedChunk& chunk = pipeline_.device_copies_->chunks().take();
+      (first_ == nullptr ? first_ : last_->next) = &chunk;
+      last_ = &chunk;
+      ++count_;
+      return chunk;
+    }
+
+    void enqueue_if_full() {
+      if (count_ >= limit_) {
+        enqueue();
+        limit_ = chunks_together;
+      }
+    }
+
+    void enqueue() {
+      if (first_ != nullptr) {
+        pipeline_.host_worker_->enqueue(operation_, first_, count_);
+        first_ = nullptr;
+        count_ = 0;
+      }
+    }
+
+    void release_chunks() noexcept { pipeline_.device_copies_->chunks().release_all(std::exchange(first_, nullptr)); }
+
+   private:
+    static constexpr std::size_t chunks_together = 8;
+
+    StagingPipeline& pipeline_;
+    const StagedOperation& operation_;
+    StagedChunk* first_ = nullptr;
+    StagedChunk* last_ = nullptr;
+    std::size_t count_ = 0;
+    std::size_t limit_ = 1;
+  };
+
+  static void refuse_capture(StagedKind kind, stream::cuda::StreamRef stream) {
+    if (stream.is_capturing()) {
+      throw Error(Errc::unsupported, std::string(name(kind)) +
+                                         " through host memory was enqueued on a stream that is being captured, but a "
+                                         "graph cannot hold what the host does; use backend::Nccl, or do not capture");
+    }
+  }
+
+  /// After a failure: the end is to wait for what was enqueued all the same.
+  void join_stream_if_possible(stream::cuda::StreamRef stream) noexcept {
+    try {
+      device_copies_->join_stream(stream);
+    } catch (...) {
+      // The device itself has failed.
+    }
+  }
+
+  const ChannelContext context_;
+  const int device_;
+  C inner_;
+  const std::size_t room_;
+  std::unique_ptr<DeviceCopies<C>> device_copies_;
+  std::optional<HostWorker<C>> host_worker_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,13 @@
+#pragma once
+/// @file
+/// What a process of a job exits with where its user's code did not say.
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+inline constexpr int exit_code_exception = 1;    ///< the body of run() threw
+inline constexpr int exit_code_usage = 2;        ///< the command line or the environment cannot be followed
+inline constexpr int exit_code_job_failed = 75;  ///< it failed only because another rank, or launcher, failed first
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,90 @@
+#pragma once
+/// @file
+/// sanitize(): texts of other processes, with what a terminal would interpret escaped.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// How many bytes of `text` are its first character in UTF-8, where it is one that may be shown; else 0.
+/// Not shown are control characters (C0, DEL, C1), what changes the direction of the text that follows, line and
+/// paragraph separators, and what is no UTF-8 (overlong forms and surrogates included).
+inline std::size_t printable_character_bytes(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) {
+    return first >= 0x20 && first != 0x7f ? 1 : 0;
+  }
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
+    return 0;
+  }
+  std::uint32_t code = first & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) {
+      return 0;
+    }
+    code = (code << 6) | (byte(i) & 0x3fU);
+  }
+  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
+                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+                      (code >= 0x2066 && code <= 0x2069);
+  return hidden ? 0 : length;
+}
+
+}  // namespace detail
+
+/// The text with everything that a terminal would not show as itself written as \n, \r, \t or \x1b (one for each byte).
+/// What comes from another process goes through here before it becomes part of a sentence: it can then neither move the
+/// cursor nor begin a line of its own. A printable text stays as it is.
+inline std::string sanitize(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = detail::printable_character_bytes(text);
+    if (length > 0) {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(text.front());
+    text.remove_prefix(1);
+    if (byte == '\n' || byte == '\r' || byte == '\t') {
+      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
+    } else {
+      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
+    }
+  }
+  return shown;
+}
+
+/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
+inline std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+/// A text for a sentence, whatever its bytes are: printable, and with "..." where there is more of it.
+inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
+  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+/// The same in single quotes.
+inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
+  return "'" + excerpt(text, longest) + "'";
+}
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,45 @@
+#pragma once
+/// @file
+/// The upper half of a float, as gradients are stored: no arithmetic, exact conversions.
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// For programs without a bfloat16 of their own; float16.hpp says how another type (c10::BFloat16, __nv_bfloat16,
+/// Eigen::bfloat16) is made known to dtrain.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  constexpr bfloat16() noexcept = default;
+
+  /// Rounds to nearest even; beyond the largest finite value to infinity. Every NaN becomes 0x7fc0.
+  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
+
+ private:
+  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
+    if ((value & 0x7fffffffU) > 0x7f800000U) {
+      return 0x7fc0;
+    }
+    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
+  }
+};
+
+template <>
+struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,82 @@
+#pragma once
+/// @file
+/// The element types that gradients and collectives come in.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
+/// floating point of the Open Compute Project (see float8.hpp). The numbers are in checkpoints: they stay.
+enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
+
+/// Of one element; 0 for a value that is no DType.
+constexpr std::size_t size_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: return 1;
+  }
+  return 0;
+}
+
+constexpr const char* name(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return "f64";
+    case DType::f32: return "f32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::i64: return "i64";
+    case DType::i32: return "i32";
+    case DType::u8: return "u8";
+    case DType::f8e4m3: return "f8e4m3";
+    case DType::f8e5m2: return "f8e5m2";
+  }
+  return "unknown dtype";
+}
+
+/// Floats of 8 bits, which every backend moves and only NCCL reduces.
+constexpr bool is_float8(DType dtype) noexcept {
+  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
+/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for a type of your own with the bits of one of them,
+/// such as another library's half (see dtrain/core/types/float16.hpp).
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<double> : std::integral_constant<DType, DType::f64> {};
+template <>
+struct dtype_of<float> : std::integral_constant<DType, DType::f32> {};
+template <>
+struct dtype_of<std::int64_t> : std::integral_constant<DType, DType::i64> {};
+template <>
+struct dtype_of<std::int32_t> : std::integral_constant<DType, DType::i32> {};
+template <>
+struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+
+namespace detail {
+/// `long` and `long long` are two types, of which std::int64_t is one.
+using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+}  // namespace detail
+template <>
+struct dtype_of<detail::OtherLong>
+    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
+
+/// A C++ type that dtrain knows the DType of.
+template <class T>
+concept Element = requires {
+  dtype_of<T>::value;
+};
+
+}  // namespace DTRAIN_NAMESPACE

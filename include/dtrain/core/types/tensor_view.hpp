@@ -1,0 +1,91 @@
+#pragma once
+/// @file
+/// A contiguous tensor that somebody else owns: address, shape, element type, device.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// Up to eight extents, in elements, outermost first. A shape without extents is one element.
+class Shape {
+ public:
+  static constexpr std::size_t max_rank = 8;
+
+  constexpr Shape() noexcept = default;
+
+  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60: its
+  /// bytes still fit a size_t.
+  Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
+
+  explicit Shape(std::span<const std::int64_t> extents) {
+    if (extents.size() > max_rank) {
+      throw Error(Errc::invalid_argument,
+                  "a shape has " + std::to_string(extents.size()) + " extents; at most 8 are possible");
+    }
+    for (const std::int64_t extent : extents) {
+      if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
+        throw Error(Errc::invalid_argument,
+                    "extent " + std::to_string(extent) + " of a shape is negative or makes it too large");
+      }
+      extents_[rank_++] = extent;
+      element_count_ *= extent;
+    }
+  }
+
+  constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
+  constexpr std::size_t element_count() const noexcept { return static_cast<std::size_t>(element_count_); }
+
+  friend constexpr bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, max_rank> extents_{};
+  std::size_t rank_ = 0;
+  std::int64_t element_count_ = 1;
+};
+
+/// "[784, 256]".
+inline std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape.extents()) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  }
+  return text + "]";
+}
+
+/// Row-major and contiguous. Lifetime: the memory outlives the view's last use.
+struct TensorView {
+  std::byte* data = nullptr;
+  Shape shape{};
+  DType dtype = DType::f32;
+  Device device{};
+
+  constexpr BufferView flat() const noexcept { return {data, shape.element_count(), dtype, device}; }
+  constexpr std::size_t bytes() const noexcept { return flat().bytes(); }
+
+  /// The elements, for host code that knows the type.
+  /// @throws Error (invalid_argument) if T is not the view's element type or the memory is not the host's.
+  template <Element T>
+  std::span<T> as() const {
+    if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {
+      throw Error(Errc::invalid_argument, std::string("a view of ") + name(dtype) + " on " + to_string(device) +
+                                              " was read as " + name(dtype_of<T>::value) + " on host");
+    }
+    return {reinterpret_cast<T*>(data), shape.element_count()};
+  }
+};
+
+/// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
+template <Element T>
+TensorView tensor_view(T* data, Shape shape) noexcept {
+  return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+}
+
+}  // namespace DTRAIN_NAMESPACE

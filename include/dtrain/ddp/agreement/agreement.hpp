@@ -1,0 +1,121 @@
+#pragma once
+/// @file
+/// Agreement: before training all ranks compare their models, and all fail alike where two differ.
+
+#include <charconv>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/agreement/model_difference.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
+#include "dtrain/ddp/agreement/model_signature_bytes.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A signature is cut into chunks that a store takes as values.
+inline constexpr std::size_t signature_chunk_bytes = std::size_t{256} << 10;
+
+inline std::size_t chunks_of(std::size_t bytes) {
+  return (bytes + signature_chunk_bytes - 1) / signature_chunk_bytes;
+}
+
+/// Digest and length: all that a rank whose model is the same needs to read.
+inline std::string summary_of(std::string_view bytes) {
+  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
+}
+
+template <class Store>
+void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
+  for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
+    const std::size_t first = chunk * signature_chunk_bytes;
+    store
+        .set(prefix + "signature/" + std::to_string(chunk), std::string(bytes.substr(first, signature_chunk_bytes)),
+             deadline)
+        .wait();
+  }
+  store.set(prefix + "publisher", std::to_string(rank_in_job), deadline).wait();
+  store.set(prefix + "summary", summary_of(bytes), deadline).wait();
+}
+
+/// What publish set is gone.
+template <class Store>
+void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+  for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
+    store.erase(prefix + "signature/" + std::to_string(chunk), deadline).wait();
+  }
+  store.erase(prefix + "publisher", deadline).wait();
+  store.erase(prefix + "summary", deadline).wait();
+}
+
+/// 0 for anything else than a number up to `most`.
+inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
+}
+
+template <class Store>
+std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
+                                 const ModelSignature& mine, int rank, Deadline deadline) {
+  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
+  std::string bytes;
+  for (std::size_t chunk = 0; chunk < chunks_of(length); ++chunk) {
+    bytes += store.get(prefix + "signature/" + std::to_string(chunk), deadline).wait();
+  }
+  const std::string name = store.get(prefix + "publisher", deadline).wait();  // of rank 0 of the group in the job
+  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
+  const std::string other = "rank " + std::to_string(publisher);
+  const std::optional<ModelSignature> theirs = parse_signature(bytes);
+  if (!theirs) {
+    return "rank " + std::to_string(rank) + " cannot read the model signature of " + other +
+           "; do both run the same program?";
+  }
+  return first_difference(mine, rank, *theirs, publisher)
+      .value_or("rank " + std::to_string(rank) + "'s model signature has another digest than " + other + "'s");
+}
+
+}  // namespace detail
+
+/// Collective, blocking. Rank 0 publishes its signature, the others compare: O(1) messages a rank where all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank in the group whose ranks compare
+/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
+/// difference and both ranks. Error (limit) for a model whose signature is beyond max_signature_bytes.
+template <class Store>
+void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
+                    const FailureContext& context, Deadline deadline) {
+  const std::string bytes = serialise(mine);
+  if (bytes.size() > max_signature_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
+                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
+  }
+  try {
+    if (rank == 0) {
+      detail::publish(store, prefix, bytes, context.rank, deadline);
+    } else if (const std::string summary = store.get(prefix + "summary", deadline).wait();
+               summary != detail::summary_of(bytes)) {
+      context.latch->report({CauseKind::disagreement, context.rank, context.host,
+                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
+      context.latch->block_until_failed(deadline);
+    }
+    store.barrier(prefix + "agreed", deadline).wait();
+    if (rank == 0) {
+      detail::erase_published(store, prefix, bytes, deadline);
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // throws it as the rank that it came from
+    throw;
+  }
+  context.latch->throw_if_failed(context.rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

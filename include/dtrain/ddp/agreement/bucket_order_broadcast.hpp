@@ -1,0 +1,106 @@
+#pragma once
+/// @file
+/// Bucket order broadcast: rank 0 publishes its ready order of the parameters, which every rank plans buckets by.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/async/task/task.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/agreement/agreement.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/reduction/bucket_rebuild.hpp"
+#include "dtrain/net/framing/byte_reader.hpp"
+#include "dtrain/net/framing/byte_writer.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+inline std::string order_key(const std::string& prefix, std::size_t chunk) {
+  return prefix + "order/" + std::to_string(chunk);
+}
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  if (bytes.size() != count * order_entry_bytes) {
+    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
+                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+  }
+  net::ByteReader reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    parameter = reader.u32();
+  }
+  return order;
+}
+
+}  // namespace detail
+
+/// Rank 0 publishes its order in the background: no rank waits for its finish(). `prefix` is used once.
+template <class Store>
+async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
+  net::ByteWriter writer;
+  for (const std::size_t parameter : order) {
+    writer.u32(static_cast<std::uint32_t>(parameter));
+  }
+  const std::string_view bytes = writer.characters();
+  for (std::size_t chunk = 0; chunk < detail::chunks_of(bytes.size()); ++chunk) {
+    const std::string key = detail::order_key(prefix, chunk);
+    const std::string value(bytes.substr(chunk * detail::signature_chunk_bytes, detail::signature_chunk_bytes));
+    co_await store.set(key, value);
+  }
+}
+
+/// Blocking: until rank 0 has published its order of `count` parameters, which each of the other ranks of so many reads
+/// once. @throws the job's first cause; Error (timeout)
+template <class Store>
+std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count, int world_size,
+                                             const FailureContext& context, Deadline deadline) {
+  std::string bytes;
+  try {
+    for (std::size_t chunk = 0; chunk < detail::chunks_of(count * detail::order_entry_bytes); ++chunk) {
+      bytes += store.take(detail::order_key(prefix, chunk), world_size - 1, deadline).wait();
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // throws it as the rank that it came from
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+/// Gives `rebuild` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
+template <class Group>
+void set_up_order_broadcast(BucketRebuild& rebuild, Group group, const std::string& prefix,
+                            const FailureContext& context) {
+  rebuild.ranks_on_host = group.local_world_size();
+  const auto wait_until_published =
+      std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for its publication
+  rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+    if (group.rank() != 0 || group.world_size() == 1) return;
+    const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
+    const auto publication = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
+    *wait_until_published = [publication](Deadline deadline) { publication->wait(deadline); };
+  };
+  rebuild.agree = [group, prefix, wait_until_published, context](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group.timeout());
+    group.start_pending();  // other ranks may wait for it before they have theirs
+    if (group.rank() != 0) {
+      return read_order_blocking(group.store(), prefix, order.size(), group.world_size(), context, deadline);
+    }
+    if (*wait_until_published) {
+      (*wait_until_published)(deadline);
+    }
+    return order;
+  };
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

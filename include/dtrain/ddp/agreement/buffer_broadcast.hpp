@@ -1,0 +1,79 @@
+#pragma once
+/// @file
+/// Gives every rank rank 0's buffers, in one collective at the end of each step.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/reduction/gradient_slot.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Owns the memory that the buffers, however many and of whatever types, travel in as bytes. Lifetime: the buffers'
+/// memory outlives it.
+template <backend::Communicator Communicator>
+class BufferBroadcast {
+ public:
+  /// Collective, blocking: allocates where there is something to send.
+  BufferBroadcast(Communicator& communicator, std::span<const TensorView> buffers, Deadline deadline)
+      : is_root_(communicator.rank() == 0) {
+    std::size_t bytes = 0;
+    for (const TensorView& buffer : buffers) {
+      bytes += detail::padded(buffer.bytes());
+    }
+    if (bytes == 0 || communicator.size() == 1) {
+      return;
+    }
+    memory_.emplace(communicator.allocate_blocking(bytes, deadline));
+    all_ = {memory_->data(), bytes, DType::u8, buffers.front().device};
+    std::byte* place = memory_->data();
+    for (const TensorView& buffer : buffers) {
+      slots_.push_back({buffer.data, place, buffer.bytes()});
+      place += detail::padded(buffer.bytes());
+    }
+  }
+
+  /// Enqueues, after the copier's earlier work, which has waited for the streams that wrote the buffers.
+  template <class Copier>
+  void launch(Communicator& communicator, Copier& copier) {
+    if (!memory_) {
+      return;
+    }
+    if (is_root_) {
+      copier.gather(slots_);
+    }
+    communicator.broadcast(all_, 0, copier.stream());
+    if constexpr (Copier::copies_on_stream) {
+      scatter(copier);
+    }
+  }
+
+  /// After the broadcast has run.
+  template <class Copier>
+  void finish(Copier& copier) {
+    if constexpr (!Copier::copies_on_stream) {
+      scatter(copier);
+    }
+  }
+
+ private:
+  template <class Copier>
+  void scatter(Copier& copier) {
+    if (!is_root_) {
+      copier.scatter(slots_);
+    }
+  }
+
+  bool is_root_;
+  std::optional<typename Communicator::Allocation> memory_;
+  BufferView all_{};
+  std::vector<GradientSlot> slots_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

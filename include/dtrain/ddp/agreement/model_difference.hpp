@@ -1,0 +1,103 @@
+#pragma once
+/// @file
+/// The first difference between two ranks' models, as a sentence.
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// "f32 [784, 256]", with the device where it is not the host.
+inline std::string kind(const ParameterSignature& parameter) {
+  return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
+         (parameter.device == DeviceKind::cuda ? " on cuda" : "");
+}
+
+inline std::string possessive(int rank, const std::string& what) {
+  return "rank " + std::to_string(rank) + "'s " + what;
+}
+
+template <class Value>
+std::string option_difference(const char* option, int rank, const Value& mine, int other_rank, const Value& theirs) {
+  return possessive(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + possessive(other_rank, "is ") +
+         theirs;
+}
+
+/// The first of the options that are yes or no.
+inline std::optional<std::string> flag_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
+                                                  int other_rank) {
+  using Value = bool ModelSignature::*;  // nvcc writes a member of this type in a way that g++ warns of
+  struct Flag {
+    const char* option;
+    Value value;
+  };
+  for (const Flag& one : {Flag{"deterministic", &ModelSignature::deterministic},
+                          Flag{"reorder_gradients", &ModelSignature::reorder_gradients},
+                          Flag{"allow_unused_parameters", &ModelSignature::allow_unused_parameters},
+                          Flag{"broadcast_buffers", &ModelSignature::broadcast_buffers}}) {
+    if (mine.*one.value != theirs.*one.value) {
+      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
+                               std::string(theirs.*one.value ? "true" : "false"));
+    }
+  }
+  return std::nullopt;
+}
+
+inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
+  return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
+         std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
+         std::to_string(rank) + " has is " + std::to_string(count) + " " + in_quotes(longer.parameters[count].name) +
+         ", " + kind(longer.parameters[count]);
+}
+
+}  // namespace detail
+
+/// Options first, then parameters in order. Names both ranks and both things. @returns nothing where all agrees.
+inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
+                                                   int other_rank) {
+  if (mine.bucket_bytes != theirs.bucket_bytes) {
+    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
+                                     std::to_string(theirs.bucket_bytes));
+  }
+  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
+    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
+                                     std::to_string(theirs.first_bucket_bytes));
+  }
+  if (mine.reduce_op != theirs.reduce_op) {
+    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
+                                     std::string(name(theirs.reduce_op)));
+  }
+  if (mine.accumulate != theirs.accumulate) {
+    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
+                                     std::string(name(theirs.accumulate)));
+  }
+  if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
+    return difference;
+  }
+  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const ParameterSignature& a = mine.parameters[i];
+    const ParameterSignature& b = theirs.parameters[i];
+    if (a == b) continue;
+    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
+    return detail::possessive(rank, "parameter ") + std::to_string(i) + " " + in_quotes(a.name) + " is " +
+           detail::kind(a) + ", " + detail::possessive(other_rank, "is ") + other_name + detail::kind(b);
+  }
+  if (mine.parameters.size() > common) {
+    return detail::extra_parameter(rank, mine, other_rank, common);
+  }
+  if (theirs.parameters.size() > common) {
+    return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,183 @@
+#pragma once
+/// @file
+/// Tensors to a checkpoint file and back, by one process.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/ddp/agreement/model_difference.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint_header.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/checkpoint/tensor_access.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// `path` holds the tensors' present values; whatever interrupts it, it holds these or what it held before, whole.
+/// Blocking: the file system. @throws Error (the system's code) naming the file; as tensor_signatures,
+/// checkpoint_header, `access`
+template <class Access = HostTensorAccess>
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
+  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
+  const std::vector<std::byte> header = checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory));
+  AtomicFile file(path);
+  Sha256 digest;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    digest.update(bytes);
+    file.write(bytes);
+  };
+  append(header);
+  for (const NamedTensor& tensor : tensors) {
+    append(access.fetch(tensor.value));
+  }
+  const Sha256Digest sum = digest.digest();
+  file.write(sum);
+  file.commit();
+}
+
+namespace detail {
+
+/// An open checkpoint file, whose content is not trusted.
+class CheckpointReader {
+ public:
+  /// Nothing is open where there is no file. @throws Error (the system's code) naming the file
+  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
+    require_file_name(path_);
+    // Not blocking: the name may be a pipe's.
+    descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+    struct stat status {};
+    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+  /// The list of tensors, for whose elements the file has exactly the right length. @throws Error (protocol)
+  std::vector<ParameterSignature> read_list() {
+    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+    const CheckpointPreamble parsed = parse_checkpoint_preamble(preamble);
+    if (!parsed.is_checkpoint) refuse("it is no checkpoint of dtrain's");
+    if (!parsed.is_this_version)
+      refuse("another version of dtrain has written it, in a format that this one cannot read");
+    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+    if (size_ < around || parsed.list_bytes > size_ - around || parsed.list_bytes > max_checkpoint_list_bytes) cut();
+    std::vector<std::byte> list(parsed.list_bytes);
+    read(preamble.size(), list);
+    std::optional<std::vector<ParameterSignature>> tensors = parse_checkpoint_list(list);
+    if (!tensors) refuse("its list of tensors is damaged");
+    first_element_ = preamble.size() + list.size();
+    const std::uint64_t bytes_left = size_ - around - list.size();
+    if (element_bytes(*tensors, bytes_left) != bytes_left) cut();
+    return *std::move(tensors);
+  }
+
+  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
+  void check_digest() {
+    std::vector<std::byte> buffer(std::size_t{1} << 20);
+    Sha256 digest;
+    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+      const auto chunk =
+          std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
+      read(done, chunk);
+      digest.update(chunk);
+      done += chunk.size();
+    }
+    Sha256Digest written;
+    read(size_ - checkpoint_digest_bytes, written);
+    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+  }
+
+  template <class Access>
+  void read_elements(std::span<const NamedTensor> tensors, Access& access) {
+    std::uint64_t offset = first_element_;
+    for (const NamedTensor& tensor : tensors) {
+      read(offset, access.place(tensor.value));
+      access.put(tensor.value);
+      offset += tensor.value.bytes();
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Errc::protocol, "the checkpoint " + sanitize(path_) + " cannot be loaded: " + what +
+                                    "; name another file, or remove this one to begin anew");
+  }
+
+ private:
+  void read(std::uint64_t offset, std::span<std::byte> target) const {
+    while (!target.empty()) {
+      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+      if (got == 0) cut();  // it has become shorter meanwhile
+      if (got < 0 && errno != EINTR) fail_reading(errno);
+      if (got > 0) {
+        target = target.subspan(static_cast<std::size_t>(got));
+        offset += static_cast<std::uint64_t>(got);
+      }
+    }
+  }
+
+  [[noreturn]] void cut() const { refuse("its length, " + std::to_string(size_) + " bytes, is not what it says"); }
+
+  [[noreturn]] void fail_reading(int number) const {
+    throw posix_error(number, "reading the checkpoint " + sanitize(path_) + " failed");
+  }
+
+  std::string path_;
+  async::Descriptor descriptor_;
+  std::uint64_t size_ = 0;
+  std::uint64_t first_element_ = 0;
+};
+
+/// How the file's list differs from the program's, in a sentence's second half; nothing where it does not.
+inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
+                                                     std::span<const ParameterSignature> program) {
+  const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
+    if (file[i] != program[i]) {
+      return "its tensor " + std::to_string(i) + " is " + shown(file[i]) + ", the program's is " + shown(program[i]);
+    }
+  }
+  if (file.size() == program.size()) return std::nullopt;
+  return "it has " + std::to_string(file.size()) + " tensors, the program has " + std::to_string(program.size());
+}
+
+}  // namespace detail
+
+/// Gives the tensors the values that `path` holds. Blocking: the file system. @returns false where there is no file
+/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors, which leaves the values
+/// as they were; Error (the system's code)
+template <class Access = HostTensorAccess>
+bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, Access::takes_device_memory);
+  detail::CheckpointReader reader(path);
+  if (!reader) return false;
+  const std::vector<ParameterSignature> found = reader.read_list();
+  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  reader.read_elements(tensors, access);
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

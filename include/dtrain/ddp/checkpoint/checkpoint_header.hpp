@@ -1,0 +1,122 @@
+#pragma once
+/// @file
+/// The beginning of a checkpoint file: which tensors follow it.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
+#include "dtrain/ddp/agreement/tensor_bytes.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/net/framing/byte_reader.hpp"
+#include "dtrain/net/framing/byte_writer.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A checkpoint file is, without gaps, all numbers little-endian:
+///   checkpoint_magic
+///   u32   length of the list, in bytes
+///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
+///   ...   the tensors' elements as they lie in memory, in the order of the list
+///   32    SHA-256 of all before it
+inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
+inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
+inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
+
+/// The longest list that is written or read.
+inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
+
+/// The most tensors in a checkpoint.
+inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+
+/// The content of a preamble.
+struct CheckpointPreamble {
+  bool is_checkpoint = false;    ///< of any version
+  bool is_this_version = false;  ///< then list_bytes counts
+  std::uint32_t list_bytes = 0;
+};
+
+inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
+  net::ByteReader reader(bytes);
+  const std::span<const std::byte> magic = reader.raw(checkpoint_magic.size());
+  const std::string_view text(reinterpret_cast<const char*>(magic.data()), magic.size());
+  CheckpointPreamble preamble;
+  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
+  preamble.is_this_version = text == checkpoint_magic;
+  preamble.list_bytes = reader.u32();
+  return preamble;
+}
+
+/// What stands before the elements. @throws Error (limit) for a list that would not be read
+inline std::vector<std::byte> checkpoint_header(std::span<const ParameterSignature> tensors) {
+  if (tensors.size() > max_checkpoint_tensors) {
+    throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
+                                 " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
+                                 " are possible, so put several into one");
+  }
+  net::ByteWriter list;
+  list.u32(static_cast<std::uint32_t>(tensors.size()));
+  for (const ParameterSignature& tensor : tensors) {
+    list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
+    detail::write_shape(list, tensor.shape);
+  }
+  if (list.view().size() > max_checkpoint_list_bytes) {
+    throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
+                                 std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
+                                 std::to_string(max_checkpoint_list_bytes) + " are possible");
+  }
+  net::ByteWriter header;
+  header.raw(std::as_bytes(std::span(checkpoint_magic))).bytes(list.view());
+  return header.take();
+}
+
+namespace detail {
+
+inline ParameterSignature read_checkpoint_entry(net::ByteReader& reader) {
+  ParameterSignature tensor;
+  tensor.name = reader.string(max_parameter_name_bytes);
+  tensor.dtype = read_choice(reader, DType::f8e5m2);
+  tensor.shape = read_shape(reader);
+  return tensor;
+}
+
+}  // namespace detail
+
+/// The list of a header, from bytes that are not trusted. Memory stays below a small multiple of their number.
+/// @returns nothing for anything that checkpoint_header does not write.
+inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
+  constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
+  net::ByteReader reader(bytes);
+  const std::size_t count = reader.u32();
+  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
+      count > reader.remaining() / smallest_entry_bytes) {
+    return std::nullopt;
+  }
+  std::vector<ParameterSignature> tensors;
+  for (std::size_t i = 0; i < count && reader.ok(); ++i) {
+    tensors.push_back(detail::read_checkpoint_entry(reader));
+  }
+  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
+}
+
+/// The bytes of all elements. @returns nothing where they are beyond `most`
+inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most) {
+  std::uint64_t sum = 0;
+  for (const ParameterSignature& tensor : tensors) {
+    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
+    if (bytes > most - sum) return std::nullopt;
+    sum += bytes;
+  }
+  return sum;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

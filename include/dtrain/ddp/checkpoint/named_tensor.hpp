@@ -1,0 +1,68 @@
+#pragma once
+/// @file
+/// NamedTensor: memory that a checkpoint holds, and the name under which it does.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// One tensor of a training's state: a parameter, an optimizer's velocity, the number of steps done.
+/// Lifetime: the memory outlives what it is given to.
+struct NamedTensor {
+  std::string name;
+  TensorView value;
+};
+
+/// The values of a model's parameters, under their names: the beginning of what most trainings save. Gradients are not
+/// among them, since every step makes them anew.
+inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
+  std::vector<NamedTensor> values;
+  values.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    values.push_back({parameter.name, parameter.value});
+  }
+  return values;
+}
+
+/// What the tensors are called and how they are shaped, which is compared between ranks and with files.
+/// @param on_devices whether memory may be a device's
+/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long or a
+/// tensor without memory
+inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
+                                                         bool on_devices = false) {
+  std::vector<ParameterSignature> signatures;
+  signatures.reserve(tensors.size());
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.name.size() > max_parameter_name_bytes) {
+      throw Error(Errc::invalid_argument, "the name of tensor " + std::to_string(signatures.size()) +
+                                              " of a checkpoint has " + std::to_string(tensor.name.size()) +
+                                              " bytes; at most " + std::to_string(max_parameter_name_bytes) +
+                                              " are possible");
+    }
+    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "tensor " + std::to_string(signatures.size()) + " of a checkpoint is on " +
+                                         to_string(tensor.value.device) + "; copy it to host memory and give that");
+    }
+    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
+      throw Error(Errc::invalid_argument,
+                  "tensor " + std::to_string(signatures.size()) + " of a checkpoint has no memory; allocate it before");
+    }
+    signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
+  }
+  return signatures;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::NamedTensor;
+using ddp::parameter_values;
+}  // namespace DTRAIN_NAMESPACE

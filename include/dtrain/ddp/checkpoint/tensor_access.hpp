@@ -1,0 +1,124 @@
+#pragma once
+/// @file
+/// Tensor access: how a checkpoint reads and writes the elements of a tensor.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Elements in host memory are read and written where they lie.
+struct HostTensorAccess {
+  static constexpr bool takes_device_memory = false;
+
+  /// What the tensor holds.
+  std::span<const std::byte> fetch(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+
+  /// Where its elements are to be written; then it is given them by `put`.
+  std::span<std::byte> place(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+  void put(const TensorView&) const noexcept {}
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// Those on the device of a stream are copied through host memory, one tensor at a time; others are as with
+/// HostTensorAccess. What fetch and place give is valid until the next of them. Blocking: the stream's copies. Threads:
+/// none but the one that uses it.
+class DeviceTensorAccess {
+ public:
+  static constexpr bool takes_device_memory = true;
+
+  DeviceTensorAccess(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout)
+      : stream_(stream), timeout_(timeout) {}
+
+  /// @throws Error (unsupported) for a tensor of another device, (timeout), (cuda)
+  std::span<const std::byte> fetch(const TensorView& tensor) {
+    const std::span<std::byte> copy = place(tensor);
+    if (copy.data() != tensor.data) {
+      copy_blocking(copy.data(), tensor.data, copy.size(), cudaMemcpyDeviceToHost);
+    }
+    return copy;
+  }
+
+  /// @throws Error (unsupported) for a tensor of another device
+  std::span<std::byte> place(const TensorView& tensor) {
+    if (tensor.device.kind == DeviceKind::host || tensor.bytes() == 0) {
+      return HostTensorAccess().place(tensor);
+    }
+    if (tensor.device != stream_.device()) {
+      throw Error(Errc::unsupported, "a tensor of a checkpoint is on " + to_string(tensor.device) +
+                                         ", but this rank's group is on " + to_string(stream_.device()) +
+                                         "; give it from there, or from the host");
+    }
+    memory_.resize(std::max(memory_.size(), tensor.bytes()));
+    return std::span(memory_).first(tensor.bytes());
+  }
+
+  /// @throws as fetch
+  void put(const TensorView& tensor) {
+    if (const std::span<std::byte> written = place(tensor); written.data() != tensor.data) {
+      copy_blocking(tensor.data, written.data(), written.size(), cudaMemcpyHostToDevice);
+    }
+  }
+
+ private:
+  /// A copy of pageable memory waits inside the call, without a deadline, for what is before it in the stream: that is
+  /// waited for first. The memory is not used once the call has returned, also where the copy is abandoned.
+  void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    block_until_done();
+    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
+    block_until_done();
+  }
+
+  void block_until_done() {
+    stream::cuda::Event done;
+    stream_.record(done);
+    if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
+      throw Error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
+    }
+  }
+
+  stream::cuda::StreamRef stream_;
+  std::chrono::nanoseconds timeout_;
+  std::vector<std::byte> memory_;  ///< of the largest tensor so far
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+namespace detail {
+
+template <class Stream>
+struct TensorAccessFor {
+  static HostTensorAccess make(Stream, std::chrono::nanoseconds) noexcept { return {}; }
+};
+
+#if DTRAIN_WITH_CUDA
+template <>
+struct TensorAccessFor<stream::cuda::StreamRef> {
+  static DeviceTensorAccess make(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
+    return {stream, timeout};
+  }
+};
+#endif
+
+}  // namespace detail
+
+/// Of the tensors that a group's ranks may have.
+template <class Group>
+auto tensor_access(const Group& group) {
+  return detail::TensorAccessFor<typename Group::Stream>::make(group.stream(), group.timeout());
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

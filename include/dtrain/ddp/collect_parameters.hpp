@@ -1,0 +1,129 @@
+#pragma once
+/// @file
+/// Collects a model's parameters and rejects those that cannot be trained, in one sentence each.
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/model.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest name of a parameter: names are compared between ranks.
+inline constexpr std::size_t max_parameter_name_bytes = 1024;
+
+namespace detail {
+
+inline std::string quoted(std::size_t index, const Parameter& parameter) {
+  return "parameter " + std::to_string(index) + " '" + parameter.name.substr(0, 128) + "'";
+}
+
+inline std::string kind(const TensorView& view) {
+  return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+}
+
+/// A tied parameter that is listed twice would be reduced twice.
+inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
+  std::vector<std::size_t> by_address;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
+      by_address.push_back(i);
+    }
+  }
+  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
+    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
+  });
+  for (std::size_t next = 1; next < by_address.size(); ++next) {
+    const std::size_t a = by_address[next - 1];
+    const std::size_t b = by_address[next];
+    const TensorView& before = parameters[a].gradient;
+    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
+      throw Error(Errc::invalid_argument, "the gradients of " + quoted(std::min(a, b), parameters[std::min(a, b)]) +
+                                              " and " + quoted(std::max(a, b), parameters[std::max(a, b)]) +
+                                              " share memory; list a tied parameter once");
+    }
+  }
+}
+
+}  // namespace detail
+
+/// @param binds whether the model lets its gradients be placed: they need no memory of their own then
+/// @throws Error (invalid_argument).
+inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
+  if (parameters.empty()) {
+    throw Error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const TensorView& gradient = parameters[i].gradient;
+    const std::string described = detail::quoted(i, parameters[i]);
+    if (parameters[i].name.size() > max_parameter_name_bytes) {
+      throw Error(Errc::invalid_argument, "the name of " + described + "... has " +
+                                              std::to_string(parameters[i].name.size()) + " bytes; the most is " +
+                                              std::to_string(max_parameter_name_bytes));
+    }
+    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
+      throw Error(Errc::invalid_argument, "the value of " + described + " is " + detail::kind(value) +
+                                              ", its gradient is " + detail::kind(gradient) + "; they must be alike");
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
+      throw Error(Errc::invalid_argument,
+                  "the value of " + described + " has no memory; allocate it before DistributedDataParallel");
+    }
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
+      throw Error(Errc::invalid_argument, "the gradient of " + described +
+                                              " has no memory; allocate it, or give the model bind_gradient(i, view)");
+    }
+  }
+  detail::check_gradients_are_apart(parameters);
+}
+
+/// The parameters as they are now. Their names are copied, their memory is not.
+template <Model M>
+std::vector<Parameter> collect_parameters(M& model) {
+  auto&& range = model.parameters();
+  std::vector<Parameter> parameters;
+  parameters.reserve(static_cast<std::size_t>(std::size(range)));
+  for (const Parameter& parameter : range) {
+    parameters.push_back(parameter);
+  }
+  check_parameters(parameters, BindsGradients<M>);
+  return parameters;
+}
+
+/// The buffers as they are now; none where the model has none. @throws Error (invalid_argument)
+template <Model M>
+std::vector<TensorView> collect_buffers(M& model) {
+  std::vector<TensorView> buffers;
+  if constexpr (HasBuffers<M>) {
+    for (const TensorView& buffer : model.buffers()) {
+      if (buffer.data == nullptr && buffer.bytes() != 0) {
+        throw Error(Errc::invalid_argument, "buffer " + std::to_string(buffers.size()) +
+                                                " of the model has no memory; allocate it before "
+                                                "DistributedDataParallel");
+      }
+      buffers.push_back(buffer);
+    }
+  }
+  return buffers;
+}
+
+/// What a bucket plan needs to know of them.
+inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+  std::vector<GradientSize> sizes;
+  sizes.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
+  }
+  return sizes;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

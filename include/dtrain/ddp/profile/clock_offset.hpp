@@ -1,0 +1,85 @@
+#pragma once
+/// @file
+/// Clock offset: the difference of a rank's clock to rank 0's.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "dtrain/ddp/profile/step_record.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Added to this rank's times it gives rank 0's, to within `uncertainty`. Both 0 where the ranks share a host, whose
+/// processes share the clock.
+struct ClockOffset {
+  std::chrono::nanoseconds offset{};
+  std::chrono::nanoseconds uncertainty{};
+};
+
+namespace detail {
+
+inline constexpr int clock_samples = 8;
+
+inline std::chrono::nanoseconds now_on_step_clock() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(StepRecord::Clock::now().time_since_epoch());
+}
+
+/// The server's half of sample_clock_blocking.
+template <class Store>
+void serve_clock_blocking(const Store& store) {
+  for (int sample = 0; sample < clock_samples; ++sample) {
+    const std::string number = std::to_string(sample);
+    store.get("request/" + number).wait();
+    store.set("reply/" + number, std::to_string(now_on_step_clock().count())).wait();
+  }
+}
+
+/// The request whose reply came back soonest counts (Cristian, "Probabilistic clock synchronization", 1989): rank 0
+/// read its clock at some moment between request and reply.
+template <class Store>
+ClockOffset sample_clock_blocking(const Store& store) {
+  ClockOffset best{{}, std::chrono::nanoseconds::max()};
+  for (int sample = 0; sample < clock_samples; ++sample) {
+    const std::string number = std::to_string(sample);
+    const std::chrono::nanoseconds before = now_on_step_clock();
+    store.set("request/" + number, "").wait();
+    const std::string reply = store.get("reply/" + number).wait();
+    const std::chrono::nanoseconds after = now_on_step_clock();
+    const std::chrono::nanoseconds theirs(std::strtoll(reply.c_str(), nullptr, 10));
+    if (const auto half = (after - before) / 2; half < best.uncertainty) {
+      best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
+    }
+    store.erase("request/" + number).wait();
+    store.erase("reply/" + number).wait();
+  }
+  return best;
+}
+
+}  // namespace detail
+
+/// This rank's offset. Collective, blocking: rank 0 answers the ranks of other hosts one after the other, a few round
+/// trips to the store each. @param store the group's, with a prefix that nothing else uses meanwhile
+template <class Store>
+ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
+  if (rank == 0) {
+    store.set("node", std::to_string(node_rank)).wait();
+    for (int other = 1; other < world_size; ++other) {
+      const std::string key = "rank " + std::to_string(other);
+      if (store.get(key).wait() == "other node") {
+        detail::serve_clock_blocking(store.with_prefix(key + "/"));
+      }
+      store.erase(key).wait();
+    }
+    store.erase("node").wait();
+    return {};
+  }
+  const bool same_node = store.get("node").wait() == std::to_string(node_rank);
+  const std::string key = "rank " + std::to_string(rank);
+  store.set(key, same_node ? "same node" : "other node").wait();
+  return same_node ? ClockOffset{} : detail::sample_clock_blocking(store.with_prefix(key + "/"));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

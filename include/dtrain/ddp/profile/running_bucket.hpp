@@ -1,0 +1,64 @@
+#pragma once
+/// @file
+/// The running bucket: step and bucket of the communication under way, for error sentences.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/operation.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A channel knows an operation's number and its buffer's length, which has padding in it; its user knows steps and
+/// gradients. Threads: any.
+class RunningBucket {
+ public:
+  void plan(const BucketPlan& plan) {
+    const std::lock_guard lock(mutex_);
+    buckets_.clear();
+    for (const PlannedBucket& bucket : plan.buckets) {
+      const std::size_t size = size_bytes(bucket.dtype);
+      buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
+    }
+  }
+
+  /// Step `step`, from 1, has come to bucket `bucket`.
+  void begin(std::uint64_t step, std::size_t bucket) noexcept {
+    bucket_.store(bucket, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+  }
+
+  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; what the operation itself says
+  /// before the first step.
+  std::string describe(backend::Operation operation) const {
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
+    const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
+    const std::string where =
+        is_buffer ? "" : "bucket " + std::to_string(bucket) + " of " + std::to_string(buckets_.size()) + " ";
+    if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
+      operation.count = buckets_[bucket].payload;
+    }
+    return to_string(operation) + " (" + where + "in step " + std::to_string(step) + ")";
+  }
+
+ private:
+  struct BucketSize {
+    std::size_t elements;  ///< with padding
+    std::size_t payload;   ///< without
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<BucketSize> buckets_;
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<std::size_t> bucket_{0};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,94 @@
+#pragma once
+/// @file
+/// The timeline of a whole job, gathered and written by rank 0.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/ddp/agreement/rank0_task.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
+#include "dtrain/ddp/profile/clock_offset.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
+#include "dtrain/ddp/profile/step_record_bytes.hpp"
+#include "dtrain/ddp/profile/timeline.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t timeline_chunk_bytes = std::size_t{512} << 10;  // a value of the store has its bounds
+
+/// Sets `key/0`, `key/1`, ..., and their number under `key`.
+template <class Store>
+void put_chunks_blocking(const Store& store, const std::string& key, const std::string& text) {
+  std::size_t chunks = 0;
+  for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
+    store.set(key + "/" + std::to_string(chunks++), text.substr(at, timeline_chunk_bytes)).wait();
+  }
+  store.set(key, std::to_string(chunks)).wait();
+}
+
+/// What put_chunks_blocking set, which is gone from the store afterwards.
+template <class Store>
+std::string take_chunks_blocking(const Store& store, const std::string& key) {
+  constexpr std::size_t most = max_timeline_bytes / timeline_chunk_bytes + 1;
+  const std::string count = store.take(key, 1).wait();
+  const std::size_t chunks = std::min<std::size_t>(std::strtoull(count.c_str(), nullptr, 10), most);
+  std::string text;
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::string name = key + "/" + std::to_string(chunk);
+    text += store.take(name, 1).wait();
+  }
+  return text;
+}
+
+}  // namespace detail
+
+/// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace that Perfetto and
+/// chrome://tracing open, on rank 0's clock. Ranks on other hosts have their offset estimated now, and the trace says
+/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: as long as rank 0
+/// writes.
+/// @param parameters names for the gradients, in the order of parameters(); rank 0's count
+/// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
+template <class Group>
+void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
+                    std::span<const std::string> parameters = {}) {
+  const auto store = group.store().with_prefix("dtrain/timeline/");
+  const int ranks = group.world_size();
+  group.start_pending();  // other ranks may wait for it before they come here
+  const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
+  RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
+  const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
+  if (group.rank() != 0) {
+    detail::put_chunks_blocking(store, std::to_string(group.rank()), serialise(own, most));
+  }
+  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+    std::vector<RankTimeline> all;
+    all.push_back(std::move(own));
+    for (int rank = 1; rank < ranks; ++rank) {
+      std::optional<RankTimeline> other =
+          parse_rank_timeline(rank, detail::take_chunks_blocking(store, std::to_string(rank)));
+      if (!other) throw Error(Errc::protocol, "the timeline of rank " + std::to_string(rank) + " cannot be read");
+      all.push_back(*std::move(other));
+    }
+    const std::string text = timeline_json(all, parameters);
+    AtomicFile file(path);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+    return true;
+  }));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::write_timeline;
+}  // namespace DTRAIN_NAMESPACE

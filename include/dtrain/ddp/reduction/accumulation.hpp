@@ -1,0 +1,112 @@
+#pragma once
+/// @file
+/// Accumulation: backward passes whose gradients stay on this rank, to be added to.
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/reduction/ready_tracker.hpp"
+#include "dtrain/ddp/step.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// While it lives, steps of the DistributedDataParallel that gave it reduce nothing. Movable. Threads: the one that
+/// drives the steps.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (depth_) {
+      --*depth_;
+    }
+  }
+
+ private:
+  std::shared_ptr<int> depth_;
+};
+
+/// What such steps have left in which gradients, for a next step that reduces without announcing them anew. Threads:
+/// `add` concurrently, for different parameters; everything else between steps.
+class AccumulatedGradients {
+ public:
+  explicit AccumulatedGradients(std::size_t parameters) : gradients_(parameters) {}
+
+  void add(std::size_t parameter, StreamHandle stream) noexcept { gradients_[parameter] = {true, stream}; }
+  bool has(std::size_t parameter) const noexcept { return gradients_[parameter].is_present; }
+  StreamHandle stream(std::size_t parameter) const noexcept { return gradients_[parameter].stream; }
+  void clear() noexcept { gradients_.assign(gradients_.size(), {}); }
+
+ private:
+  struct AccumulatedGradient {
+    bool is_present = false;
+    StreamHandle stream{};
+  };
+
+  std::vector<AccumulatedGradient> gradients_;
+};
+
+/// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
+class Accumulation final : public Step::Target {
+ public:
+  Accumulation(const ReadyTracker& tracker, const GradientTable& gradients, AccumulatedGradients& accumulated,
+               const FailureContext& context, StepMeter& meter) noexcept
+      : tracker_(&tracker), gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+
+  Step begin() noexcept {
+    meter_->begin_unreduced();
+    return Step(*this);
+  }
+
+  void ready(std::size_t parameter) override {
+    tracker_->check_index(parameter);
+    gradients_->require_no_stream(parameter);
+    add(parameter, {});
+  }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
+    tracker_->check_index(parameter);
+    gradients_->require_same_device(parameter, stream);
+    add(parameter, stream);
+  }
+
+  /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
+  /// would not know of it.
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    tracker_->check_index(parameter);
+    if (gradient.data != (*gradients_)[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
+                      " came with other memory under no_sync(); add the gradient to the parameter's own, "
+                      "which the next step without no_sync() reduces");
+    }
+    ready(parameter, stream);
+  }
+
+  void finish() override {
+    meter_->finished_unreduced();
+    context_->latch->throw_if_failed(context_->rank);
+  }
+  void abandon(bool) noexcept override {}  // no other rank waits for it
+
+ private:
+  void add(std::size_t parameter, StreamHandle stream) {
+    context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(parameter, stream);
+  }
+
+  const ReadyTracker* tracker_;
+  const GradientTable* gradients_;
+  AccumulatedGradients* accumulated_;
+  const FailureContext* context_;
+  StepMeter* meter_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,129 @@
+#pragma once
+/// @file
+/// Bucket rebuild: once, after the first step, buckets are planned in the order in which the gradients were ready.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/reduction/rearrangement.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Callbacks with which a reducer rebuilds its buckets. Without `agree` it keeps its first plan.
+struct BucketRebuild {
+  BucketCaps caps;
+  /// Collective, blocking: rank 0's order, given this rank's.
+  std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
+  /// Gradient i lives at `view` now: for the model's bind_gradient. Needed where one is bound.
+  std::function<void(std::size_t parameter, const TensorView& view)> bind;
+  /// Given this rank's order, when its last gradient is ready: what others wait for in `agree` is not to wait for this
+  /// rank's finish(), which may itself wait for them in another channel. Blocking: no. May be empty.
+  std::function<void(const std::vector<std::size_t>& order)> publish{};
+  int ranks_on_host = 1;  ///< that move their gradients at the same time
+};
+
+/// The plan of the same gradients for another order.
+inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
+                               std::span<const std::size_t> order, const BucketCaps& caps) {
+  BucketPlan next = plan_buckets(sizes, order, caps);
+  if (next.arena_bytes != plan.arena_bytes) {
+    throw Error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+  }
+  return next;
+}
+
+/// Host memory through which gradients are moved: for all of them where that can be allocated, else for some.
+struct RelocationBuffer {
+  /// @param sharers ranks that take as much of the host's memory at the same time
+  /// @throws std::bad_alloc where there is not even a page
+  RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
+    constexpr std::size_t min_bytes = 4096;
+    constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // more of less than all would be no faster
+    const std::uint64_t available =
+        backend::shared_memory::available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+    if (bytes > available || !try_allocate()) {
+      bytes = std::min(bytes, useful_bytes);
+    }
+    while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
+      bytes /= 2;
+    }
+    if (!memory) {
+      memory.reset(new std::byte[bytes]);
+    }
+  }
+  bool try_allocate() noexcept {
+    memory.reset(new (std::nothrow) std::byte[bytes]);
+    return memory != nullptr;
+  }
+
+  std::unique_ptr<std::byte[]> memory;
+  std::size_t bytes;
+};
+
+/// All gradients' places in the arena, in their present order, and where the plan has them.
+inline std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena) {
+  std::vector<std::pair<std::size_t, Block>> placed;
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
+      const auto offset = static_cast<std::size_t>(slot.place - arena);
+      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
+    }
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<Block> blocks;
+  for (const auto& [offset, block] : placed) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+/// Blocking: moves all gradients to the places of `plan` and calls `bind` for those that live there; what they hold is
+/// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
+/// Where that is, too, they are moved within the arena, which takes longer.
+/// @param copier copies and clears; `wait` is what it waits with
+/// @param sharers ranks of this host that do so at the same time
+template <class Copier, class Wait>
+void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Copier& copier, Wait&& wait,
+                    const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
+  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+    copier.copy(to, from, bytes, wait);
+  };
+  const RelocationBuffer scratch(plan.arena_bytes, sharers);
+  const bool holds_all = scratch.bytes == plan.arena_bytes;
+  if (holds_all) {
+    copy(scratch.memory.get(), arena, plan.arena_bytes);
+    copier.clear(arena, plan.arena_bytes);
+  } else {
+    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
+    rearrange(arena, std::span(blocks), std::span(scratch.memory.get(), scratch.bytes), copy);
+  }
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    const GradientSlot before = gradients[parameter];
+    const TensorView view = gradients.move(parameter, plan);
+    std::byte* const place = gradients[parameter].place;
+    if (before.is_bound() && before.bytes != 0) {
+      if (holds_all) {
+        copy(place, scratch.memory.get() + (before.place - arena), before.bytes);
+      }
+      if (place != before.place) {
+        bind(parameter, view);
+      }
+    } else if (!holds_all) {
+      copier.clear(place, before.bytes);
+    }
+  }
+  copier.synchronize(wait);  // the zeros too: a graph that replays the next step does not come after this stream
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,271 @@
+#pragma once
+/// @file
+/// CUDA gradient copier: copies gradients on a device into their bucket and back; streams wait for streams, the host
+/// for none.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/profile/device_times.hpp"
+#include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/reduction/producer_events.hpp"
+#include "dtrain/stream/cuda/copy_batch.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient copier as HostGradientCopier is. `ready` only notes the stream; when a bucket is complete, one event is
+/// recorded on each stream that produced a gradient of it, and the communication stream waits for those, packs what is
+/// not bound, reduces, and copies back. Nothing here waits on the host or asks an event within a step, so that a step
+/// can be captured in a CUDA graph.
+class CudaGradientCopier {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  static constexpr bool copies_on_stream = true;
+  static constexpr bool is_measured = false;  // the host does not know when, unless DeviceTimes measures it
+
+  CudaGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
+      : stream_(stream),
+        gradients_(&gradients),
+        plan_(&plan),
+        meter_(&meter),
+        times_(meter, stream.device().index),
+        announced_(gradients.size()) {
+    rebuild_buckets();
+  }
+
+  Stream stream() const noexcept { return stream_; }
+
+  /// Work of `stream` from now on comes after what `producer` holds now; one of the host stands for the default stream.
+  static void order_behind(Stream stream, StreamHandle producer) {
+    stream::cuda::Event written;
+    with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
+                [&](Stream producer_stream) { producer_stream.record(written); });
+    stream.wait(written);
+  }
+
+  void rebuild_buckets() {
+    producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
+    std::size_t most = 0;
+    for (const PlannedBucket& bucket : plan_->buckets) {
+      most = std::max(most, bucket.parameters.size());
+    }
+    copies_.reserve(most);
+    times_.plan(plan_->buckets.size());
+  }
+
+  void begin_step() noexcept {
+    producers_.clear();
+    times_.begin_step();
+  }
+
+  /// Adds the times of earlier steps to the meter. Blocking: no.
+  void collect_times() noexcept { times_.collect(); }
+
+  /// An index out of range is left to what comes next.
+  void require_no_stream(std::size_t parameter) const {
+    if (parameter < gradients_->size()) {
+      gradients_->refuse_without_stream(parameter);
+    }
+  }
+  void require_stream(std::size_t parameter, StreamHandle stream) const {
+    gradients_->require_same_device(parameter, stream);
+    if (stream.native == cudaStreamPerThread) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
+                                              ") came with cudaStreamPerThread, which is another stream in every "
+                                              "thread; pass a stream that was created, or the default stream");
+    }
+  }
+
+  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
+    announced_[parameter] = {gradient, stream, false};
+  }
+
+  /// The stream of an announced parameter is one that finish() orders, and that zeros have to wait for.
+  void note_producer(std::size_t parameter) { note(announced_[parameter].stream); }
+
+  /// The stream that last produced it is remembered: there its owner may still be using it.
+  void zero_fill(std::size_t parameter) noexcept {
+    announced_[parameter] = {nullptr, announced_[parameter].stream, true};
+  }
+
+  void complete(std::size_t bucket) {
+    ProducerEvents& events = producer_events_[bucket];
+    events.clear();
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      if (!announced_[parameter].is_zero_filled) {
+        events.add(announced_[parameter].stream);
+        note(announced_[parameter].stream);
+        continue;
+      }
+      for (const StreamHandle producer : producers_) {
+        events.add(producer);  // a gradient's owner may still be writing what zeros are to replace
+      }
+      const StreamHandle earlier = announced_[parameter].stream;
+      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph waits for nothing outside it
+        events.add(earlier);
+        note(earlier);
+      }
+    }
+    events.record();
+  }
+
+  bool can_launch(std::size_t) const noexcept { return true; }
+
+  void before(std::size_t bucket) {
+    producer_events_[bucket].make_wait(stream_);
+    times_.started(bucket, stream_);
+    stamp(bucket, StepEvent::started);
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
+      const AnnouncedGradient& announced = announced_[parameter];
+      if (announced.is_zero_filled) {
+        clear(slot.place, slot.bytes);
+      } else if (announced.gradient != slot.place) {
+        copies_.add(slot.place, announced.gradient, slot.bytes);
+      }
+    }
+    copies_.enqueue(stream_);
+  }
+
+  void after(std::size_t bucket) {
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
+      if (!slot.is_bound()) {
+        copies_.add(slot.own, slot.place, slot.bytes);
+      }
+    }
+    copies_.enqueue(stream_);
+    times_.reduced(bucket, stream_);
+    stamp(bucket, StepEvent::reduced);
+  }
+
+  /// Later work of every stream that produced a gradient of this step comes after the last bucket. Blocking: no, unless
+  /// no gradient was announced at all: then there is no stream that could wait.
+  template <class Wait, class Resume>
+  void finish(Wait&& wait, Resume&&) {
+    stream_.record(done_);
+    for (const StreamHandle producer : producers_) {
+      with_stream(producer, [this](Stream waiting) {
+        times_.computed(waiting);
+        waiting.wait(done_);
+      });
+    }
+    times_.end_step();
+    if (producers_.empty()) {
+      wait(done_);
+    }
+  }
+
+  void gather(std::span<const GradientSlot> slots) {
+    for (const GradientSlot& slot : slots) {
+      copies_.add(slot.place, slot.own, slot.bytes);
+    }
+    copies_.enqueue(stream_);
+  }
+  void scatter(std::span<const GradientSlot> slots) {
+    for (const GradientSlot& slot : slots) {
+      copies_.add(slot.own, slot.place, slot.bytes);
+    }
+    copies_.enqueue(stream_);
+  }
+
+  /// Blocking. Between steps.
+  template <class Wait>
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&& wait) {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+      synchronize(wait);
+    }
+  }
+
+  /// Blocking: until the stream is done with all that is enqueued. Between steps.
+  template <class Wait>
+  void synchronize(Wait&& wait) {
+    stream_.record(done_);
+    wait(done_);
+  }
+
+  void clear(std::byte* memory, std::size_t bytes) const {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemsetAsync(memory, 0, bytes, stream_.native()), "cudaMemsetAsync");
+    }
+  }
+
+  /// Whether addresses may change: not where the step became part of a graph, which holds them.
+  bool may_move() const { return !stream_.is_capturing(); }
+
+  /// Blocking. @returns whether the stream is done with all that is enqueued, at the deadline at the latest. What is
+  /// being captured does not run and cannot be waited for.
+  bool block_until_idle(Deadline deadline) {
+    if (stream_.is_capturing()) {
+      return true;
+    }
+    stream_.record(done_);
+    return done_.block_until_complete(deadline) == stream::WaitResult::complete;
+  }
+
+ private:
+  struct AnnouncedGradient {
+    const std::byte* gradient = nullptr;
+    StreamHandle stream{};
+    bool is_zero_filled = false;
+  };
+
+  /// A call of the host in the stream: some microseconds, hence only where everything is to be recorded. A graph would
+  /// call it again and again.
+  void stamp(std::size_t bucket, StepEvent event) const {
+    if (!meter_->is_complete() || stream_.is_capturing()) {
+      return;
+    }
+    const auto pass = [](void* given) {
+      (*std::unique_ptr<StepMeter::Stamp>(static_cast<StepMeter::Stamp*>(given)))();
+    };
+    auto stamp = std::make_unique<StepMeter::Stamp>(meter_->stamp(bucket, event));
+    stream::cuda::check(cudaLaunchHostFunc(stream_.native(), pass, stamp.get()), "cudaLaunchHostFunc");
+    static_cast<void>(stamp.release());
+  }
+
+  /// Whether this step becomes part of a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for (const StreamHandle producer : producers_) {
+      with_stream(producer, [&captured](Stream stream) { captured = captured || stream.is_capturing(); });
+    }
+    return captured;
+  }
+
+  void note(StreamHandle stream) {
+    if (std::find(producers_.begin(), producers_.end(), stream) == producers_.end()) {
+      producers_.push_back(stream);
+    }
+  }
+
+  Stream stream_;
+  GradientTable* gradients_;
+  const BucketPlan* plan_;
+  StepMeter* meter_;
+  DeviceTimes times_;
+  std::vector<AnnouncedGradient> announced_;
+  std::vector<ProducerEvents> producer_events_;  ///< of each bucket
+  std::vector<StreamHandle> producers_;          ///< of the step so far
+  stream::cuda::CopyBatch copies_;
+  stream::cuda::Event done_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA

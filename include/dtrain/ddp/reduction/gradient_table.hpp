@@ -1,0 +1,126 @@
+#pragma once
+/// @file
+/// The gradient table: for each parameter its gradient's slot, and what may be announced for it.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/reduction/gradient_slot.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Threads: const members concurrently. Indices are in range, except where a member says that it checks.
+class GradientTable {
+ public:
+  /// @param arena where the plan's arena begins, on `device`; null only where it has no bytes
+  /// @throws Error (unsupported) for gradients that are not on `device`.
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
+      : arena_(arena), device_(device) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const TensorView& gradient = parameters[i].gradient;
+      names_.push_back(parameters[i].name);
+      views_.push_back(gradient);
+      slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+      if (gradient.device != device) {
+        throw Error(Errc::unsupported, "the gradient of " + describe(i) + " is on " + to_string(gradient.device) +
+                                           "; this reducer takes gradients " + where());
+      }
+    }
+  }
+
+  std::size_t size() const noexcept { return slots_.size(); }
+
+  const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
+
+  /// Where gradient i lives from now on is its place in the arena; what it holds is to be copied there before.
+  /// Checks the index. @returns where.
+  TensorView bind(std::size_t parameter) {
+    GradientSlot& slot = slots_.at(parameter);
+    slot.own = slot.place;
+    views_[parameter].data = slot.place;
+    return views_[parameter];
+  }
+
+  /// The places are those of another plan of the same gradients. A bound gradient is to be moved there.
+  /// @returns where gradient i lives now.
+  TensorView move(std::size_t parameter, const BucketPlan& plan) {
+    GradientSlot& slot = slots_.at(parameter);
+    const bool bound = slot.is_bound();
+    slot.place = place(plan, parameter);
+    return bound ? bind(parameter) : views_[parameter];
+  }
+
+  /// @throws Error (unsupported) for a stream of another device than the gradients'.
+  void require_same_device(std::size_t parameter, StreamHandle stream) const {
+    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
+      throw Error(Errc::unsupported, announcement(parameter) + " came with a stream of " + to_string(stream.device) +
+                                         "; this reducer takes gradients " + where());
+    }
+  }
+
+  /// @throws Error (invalid_argument) for a gradient on a device: the stream that produces it is to be named.
+  void require_no_stream(std::size_t parameter) const {
+    if (device_.kind != DeviceKind::host) {
+      refuse_without_stream(parameter);
+    }
+  }
+
+  /// @throws Error (invalid_argument)
+  [[noreturn]] void refuse_without_stream(std::size_t parameter) const {
+    throw Error(Errc::invalid_argument, announcement(parameter) + " came without a stream, but the gradient is on " +
+                                            to_string(device_) +
+                                            "; call ready(i, stream) with the stream that produces it");
+  }
+
+  /// @throws Error (invalid_argument) unless `gradient` has as many elements of the same kind as the parameter's own.
+  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
+    const TensorView& own = views_[parameter];
+    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
+    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
+                      gradient.device == own.device;
+    if (!same || !there) {
+      throw Error(Errc::invalid_argument, announcement(parameter) + ", which is " + kind(own) + ", came with " +
+                                              (there ? "" : "no memory of ") + kind(gradient));
+    }
+  }
+
+  /// "parameter 3 'fc1.weight'".
+  std::string describe(std::size_t parameter) const {
+    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
+  }
+
+  const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
+    return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
+  }
+
+  std::string where() const {
+    return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                            : "on " + to_string(device_) + ", the device of its communication";
+  }
+
+  std::string announcement(std::size_t parameter) const {
+    return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
+  }
+
+  static std::string kind(const TensorView& view) {
+    return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+  }
+
+  std::byte* arena_;
+  Device device_;
+  std::vector<std::string> names_;
+  std::vector<TensorView> views_;
+  std::vector<GradientSlot> slots_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,74 @@
+#pragma once
+/// @file
+/// Producer events: the streams that produced the gradients of one bucket, with an event on each.
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Calls `act(stream)`. The default stream, a null one, is that of the thread's current device: it is made the
+/// handle's.
+template <class F>
+void with_stream(StreamHandle handle, F act) {
+  if (handle.native == nullptr) {
+    const stream::cuda::DeviceGuard guard(handle.device.index);
+    act(stream::cuda::StreamRef::of(handle));
+  } else {
+    act(stream::cuda::StreamRef::of(handle));
+  }
+}
+
+/// Events are made once and reused, so that a step with the same streams as an earlier one allocates nothing.
+class ProducerEvents {
+ public:
+  void clear() noexcept { used_ = 0; }
+
+  /// A stream that is there already is not added again.
+  void add(StreamHandle stream) {
+    const auto end = events_.begin() + static_cast<std::ptrdiff_t>(used_);
+    if (std::any_of(events_.begin(), end, [&](const ProducerEvent& event) { return event.stream == stream; })) {
+      return;
+    }
+    if (used_ == events_.size()) {
+      events_.emplace_back();
+    }
+    events_[used_++].stream = stream;
+  }
+
+  /// Marks the present end of every stream.
+  void record() {
+    for (std::size_t i = 0; i < used_; ++i) {
+      with_stream(events_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
+    }
+  }
+
+  /// Later work of `waiting` comes after the marks.
+  void make_wait(stream::cuda::StreamRef waiting) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      waiting.wait(events_[i].produced);
+    }
+  }
+
+ private:
+  struct ProducerEvent {
+    StreamHandle stream{};
+    stream::cuda::Event produced;
+  };
+
+  std::vector<ProducerEvent> events_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA

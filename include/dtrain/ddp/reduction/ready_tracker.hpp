@@ -1,0 +1,128 @@
+#pragma once
+/// @file
+/// The ready tracker: which parameters were announced in the step that is under way.
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Each entry holds the number of the step in which its parameter was last ready, so a new step resets nothing.
+/// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
+class ReadyTracker {
+ public:
+  explicit ReadyTracker(std::vector<std::string> names)
+      : names_(std::move(names)), ready_in_step_(names_.size()), position_(names_.size()) {}
+
+  void begin_step() noexcept {
+    step_.fetch_add(1, std::memory_order_relaxed);
+    open_.store(true, std::memory_order_release);
+  }
+
+  /// From now on `mark_ready` throws. @returns whether a step was under way.
+  bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
+
+  bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
+
+  /// @throws Error (invalid_argument) for an index out of range, outside a step, or for the second time in it.
+  void mark_ready(std::size_t parameter) {
+    check_index(parameter);
+    if (!is_open()) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
+                                              " came when no step was under way; call it between begin() and finish()");
+    }
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
+                                              " came twice in step " + std::to_string(step) +
+                                              "; call it once, when the gradient is final");
+    }
+    if (records_order_) {
+      position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+  }
+
+  /// From now on, between steps: whether the order of the announcements is remembered.
+  void record_order(bool wanted) {
+    records_order_ = wanted;
+    next_position_.store(0, std::memory_order_relaxed);
+    for (std::atomic<std::size_t>& position : position_) {
+      position.store(0, std::memory_order_relaxed);
+    }
+  }
+
+  /// All parameters in the order in which they were announced; those that were not come last, the last one first.
+  std::vector<std::size_t> observed_order() const {
+    std::vector<std::size_t> order;
+    for (std::size_t parameter = names_.size(); parameter-- > 0;) {
+      order.push_back(parameter);
+    }
+    const auto rank = [this](std::size_t parameter) {
+      return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+    return order;
+  }
+
+  /// Whether it was announced in this step.
+  bool was_ready(std::size_t parameter) const noexcept {
+    return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
+  }
+
+  /// @throws Error (invalid_argument) for an index out of range.
+  void check_index(std::size_t parameter) const {
+    if (parameter >= names_.size()) {
+      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
+                                              std::to_string(names_.size()) +
+                                              " parameters; pass an index into parameters()");
+    }
+  }
+
+  /// A sentence that names up to five parameters which were not ready in this step; empty where all were.
+  std::string missing() const {
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    std::string listed;
+    std::size_t count = 0;
+    for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
+      if (was_ready(parameter)) continue;
+      if (++count <= most_named) {
+        listed += (count > 1 ? ", " : "") + describe(parameter);
+      }
+    }
+    if (count == 0) {
+      return {};
+    }
+    const std::string more = count > most_named ? " and " + std::to_string(count - most_named) + " more" : "";
+    return "in step " + std::to_string(step) + " these parameters got no gradient: " + listed + more +
+           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part (or set "
+           "DdpOptions::allow_unused_parameters)";
+  }
+
+  /// "parameter 3 'fc1.weight'".
+  std::string describe(std::size_t parameter) const {
+    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
+  }
+
+  /// The number of the last step begun, from 1.
+  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t most_named = 5;
+
+  std::vector<std::string> names_;
+  std::vector<std::atomic<std::uint64_t>> ready_in_step_;
+  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
+  std::atomic<std::size_t> next_position_{0};
+  bool records_order_ = false;  ///< changed between steps
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

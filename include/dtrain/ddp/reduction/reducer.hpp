@@ -1,0 +1,292 @@
+#pragma once
+/// @file
+/// The reducer: steps in which every gradient is announced once and reduced, or the job gets the reason why not.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/exception_text.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/address_check.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/profile/statistics.hpp"
+#include "dtrain/ddp/profile/step_recorder.hpp"
+#include "dtrain/ddp/reducer_options.hpp"
+#include "dtrain/ddp/reduction/accumulation.hpp"
+#include "dtrain/ddp/reduction/pipeline.hpp"
+#include "dtrain/ddp/reduction/ready_tracker.hpp"
+#include "dtrain/ddp/step.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Owns a channel and an arena that all gradients are reduced in. A bound gradient lives there; any other is copied in
+/// when it is ready and back once it is reduced: by the host or by streams (GradientCopierFor).
+/// Steady state: nothing is allocated; one lock for each bucket.
+/// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
+/// parameters' memory outlive it; it is pinned, because steps point to it.
+template <backend::Communicator Communicator>
+class Reducer final : public Step::Target {
+ public:
+  using Stream = typename Communicator::Stream;
+
+  /// Collective, blocking: allocates the arena. `plan` was made of `parameters`' gradients, in the same order; both are
+  /// the same on every rank. @throws Error (unsupported) for gradients that are not where the stream runs.
+  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
+          FailureContext context, ReducerOptions options = {})
+      : context_(std::move(context)),
+        options_(std::move(options)),
+        owner_(new Pipeline<Communicator>(
+            std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
+            options_.records, Metering{options_.records_every_ready, options_.device_times, options_.running})),
+        tracker_(pipeline_.gradients().names()),
+        accumulated_(parameters.size()),
+        addresses_(std::move(options_.read_parameters), options_.check_addresses) {
+    tracker_.record_order(options_.rebuild.agree != nullptr);
+    if (options_.rebuild.publish) {
+      pipeline_.on_all_gradients_ready([this] { options_.rebuild.publish(tracker_.observed_order()); });
+    }
+  }
+
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Blocking: until the work that points into the arena has ended; that of a step that was not finished is aborted.
+  ~Reducer() {
+    try {
+      const bool is_idle = pipeline_.end(
+          under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+          Deadline::after(context_.timeout));
+      if (!is_idle) {
+        static_cast<void>(owner_.release());  // its memory is still in use, and no caller is left to wait longer
+        log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
+      }
+    } catch (...) {
+      // Nothing more can be done here, and no caller is left to be notified.
+    }
+  }
+
+  /// Blocking. Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
+  /// @returns where: the view to hand to the model's bind_gradient.
+  TensorView bind(std::size_t parameter) {
+    tracker_.check_index(parameter);
+    return pipeline_.bind(parameter, context_);
+  }
+
+  /// From now on the model's parameters stay where it says that they are now. After the last bind.
+  void remember_addresses() { addresses_.remember(); }
+
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
+  /// that failed.
+  /// @param caller what the user called, for sentences
+  Step begin(const char* caller = "begin()") {
+    throw_if_unusable(caller);
+    or_report([&] { addresses_.begin_step(steps_ + 1); });
+    pipeline_.begin_step();
+    tracker_.begin_step();
+    under_way_ = true;
+    return Step(*this);
+  }
+
+  /// What begin() throws.
+  void throw_if_unusable(const char* caller = "begin()") const {
+    if (under_way_ && !tracker_.is_open()) {
+      context_.latch->block_until_failed(Deadline::after(cause_grace));
+    }
+    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    if (under_way_) {
+      throw Error(Errc::invalid_argument,
+                  caller + std::string(tracker_.is_open()
+                                           ? " came while a step was under way; finish() it first, or let the "
+                                             "backward() that it is in return"
+                                           : " came after a step that failed; gradients are no longer the same on all "
+                                             "ranks"));
+    }
+  }
+
+  /// See Step, which forwards its calls to the reducer.
+  void ready(std::size_t parameter) override {
+    pipeline_.copier().require_no_stream(parameter);
+    announce(parameter, nullptr, {});
+  }
+
+  void ready(std::size_t parameter, StreamHandle stream) override {
+    tracker_.check_index(parameter);
+    pipeline_.copier().require_stream(parameter, stream);
+    announce(parameter, nullptr, stream);
+  }
+
+  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
+    tracker_.check_index(parameter);
+    pipeline_.copier().require_stream(parameter, stream);
+    pipeline_.gradients().require_same_kind(parameter, gradient);
+    if (accumulated_.has(parameter) && gradient.data != pipeline_.gradients()[parameter].own) {
+      throw Error(Errc::invalid_argument,
+                  "ready(" + std::to_string(parameter) + ") for " + tracker_.describe(parameter) +
+                      " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
+                      "that, and call ready(i)");
+    }
+    announce(parameter, gradient.data, stream);
+  }
+
+  void finish() override {
+    if (!tracker_.end_step()) {
+      throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
+    }
+    pipeline_.meter().waiting();
+    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    complete_or_throw();
+    or_report([&] { pipeline_.finish(context_); });
+    for (const PlannedBucket& bucket : plan().buckets) {
+      bytes_reduced_ += bucket.payload_bytes;
+    }
+    accumulated_.clear();
+    if (++steps_ == 1) {
+      rebuild_buckets();
+    }
+    under_way_ = false;
+  }
+
+  void abandon(bool unwinding) noexcept override {
+    tracker_.end_step();
+    try {
+      if (context_.step_abandoned) {
+        context_.step_abandoned(unwinding);
+      } else {
+        context_.report_exception("a step was abandoned without finish()");
+      }
+    } catch (...) {
+      // The others notice when this rank leaves without having taken part.
+    }
+  }
+
+  /// Drops the callbacks, and with them the objects that they hold. After the last step.
+  void drop_callbacks() noexcept {
+    pipeline_.stop_launching();
+    context_.step_abandoned = nullptr;
+    pipeline_.on_all_gradients_ready({});
+    options_.rebuild = {};
+    addresses_.forget();
+  }
+
+  ReducerStatistics statistics() const noexcept {
+    const StepMeter& meter = pipeline_.up_to_date_meter();
+    return {steps_,
+            bytes_reduced_,
+            plan().buckets.size(),
+            meter.times(),
+            Pipeline<Communicator>::GradientCopier::is_measured || meter.measured_steps() > 0,
+            meter.measured_steps(),
+            meter.unreduced_passes()};
+  }
+
+  /// The latest step records. Threads: any.
+  const StepRecorder& recorder() const noexcept { return pipeline_.meter().recorder(); }
+
+  /// Another one after the first step, where rebuild was wanted.
+  const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
+
+  /// Target of a step that reduces nothing. Lifetime: the reducer's.
+  Accumulation accumulation() noexcept {
+    return {tracker_, pipeline_.gradients(), accumulated_, context_, pipeline_.meter()};
+  }
+
+  /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
+  std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
+
+ private:
+  /// How long the report of an abandoned step may take: its cause is more precise than those that come after.
+  static constexpr std::chrono::milliseconds cause_grace{500};
+
+  /// @param gradient null for the parameter's own memory
+  void announce(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    if (context_.latch->failed()) {
+      context_.latch->throw_if_failed(context_.rank);
+    }
+    tracker_.mark_ready(parameter);
+    pipeline_.meter().ready(parameter);
+    pipeline_.add_gradient(parameter, gradient != nullptr ? gradient : pipeline_.gradients()[parameter].own, stream);
+  }
+
+  /// Calls `act`; the other ranks, which wait for this one, get the exception's text.
+  template <class F>
+  void or_report(F&& act) {
+    try {
+      act();
+    } catch (const JobFailed&) {
+      throw;  // they have it already
+    } catch (...) {
+      context_.report_exception(exception_text());
+      throw;
+    }
+  }
+
+  void complete_or_throw() {
+    or_report([&] {
+      pipeline_.throw_if_launch_failed();
+      addresses_.end_step();
+      if (const std::string missing = tracker_.missing(); !missing.empty()) {
+        if (!options_.allow_unused_parameters) {
+          throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
+        }
+        add_accumulated();
+        pipeline_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+      }
+      if (!pipeline_.all_complete()) {
+        throw Error(Errc::invalid_argument,
+                    "finish() came while a ready() of its step was still running; wait for its return first")
+            .with_rank(context_.rank);
+      }
+    });
+  }
+
+  /// Announced in this step, or left by one that reduced nothing.
+  bool takes_part(std::size_t parameter) const noexcept {
+    return tracker_.was_ready(parameter) || accumulated_.has(parameter);
+  }
+
+  void add_accumulated() {
+    for (std::size_t parameter = 0; parameter < pipeline_.gradients().size(); ++parameter) {
+      if (!tracker_.was_ready(parameter) && accumulated_.has(parameter)) {
+        pipeline_.add_gradient(parameter, pipeline_.gradients()[parameter].own, accumulated_.stream(parameter));
+      }
+    }
+  }
+
+  /// Once, where it is wanted and no graph holds addresses.
+  void rebuild_buckets() {
+    if (BucketRebuild& rebuild = options_.rebuild; rebuild.agree && pipeline_.copier().may_move()) {
+      or_report([&] {
+        pipeline_.rebuild_buckets(rebuild.agree(tracker_.observed_order()), rebuild, context_);
+        addresses_.remember();  // bound gradients have moved
+      });
+      rebuild = {};
+    }
+    pipeline_.on_all_gradients_ready({});
+    tracker_.record_order(false);
+  }
+
+  FailureContext context_;
+  ReducerOptions options_;
+  std::unique_ptr<Pipeline<Communicator>> owner_;
+  Pipeline<Communicator>& pipeline_ = *owner_;
+  ReadyTracker tracker_;
+  AccumulatedGradients accumulated_;
+  AddressCheck addresses_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t bytes_reduced_ = 0;
+  bool under_way_ = false;  ///< stays true after a step that failed
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

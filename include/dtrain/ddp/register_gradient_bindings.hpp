@@ -1,0 +1,33 @@
+#pragma once
+/// @file
+/// Registers bound gradients: a model's gradients live in the memory of one wrapper at a time.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/gradient_binding_registry.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A parameter is known by the address of its value. @returns what keeps others from binding these gradients while it
+/// lives. @throws Error (invalid_argument) where one is bound already
+inline std::unique_ptr<GradientBinding> register_gradient_bindings(std::shared_ptr<GradientBindingRegistry> registry,
+                                                                   std::span<const Parameter> parameters) {
+  auto binding = std::make_unique<GradientBinding>(std::move(registry));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].value.bytes() != 0 &&
+        !binding->add(parameters[i].value.data)) {  // a tied one is registered twice
+      throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
+                                              "' lives in another DistributedDataParallel: a model with "
+                                              "bind_gradient is wrapped once at a time; destroy the other one first");
+    }
+  }
+  return binding;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

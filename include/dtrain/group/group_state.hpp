@@ -1,0 +1,252 @@
+#pragma once
+/// @file
+/// group::GroupState: the ranks of one group, and this rank's channel, stream and options in it.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/group/group_options.hpp"
+#include "dtrain/group/host_staging_buffer.hpp"
+#include "dtrain/group/rank_context.hpp"
+#include "dtrain/rendezvous/control/off_thread_deleter.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Shared by the handles of one group. Its end closes the group's channel; the job ends with its last group. Where an
+/// exception unwinds, the channel stays with the job: the peers are to end with that exception's text, and not because
+/// this rank's channel closed. Threads: collectives from one at a time; the rest from any.
+template <backend::Backend Backend>
+class GroupState final : private RankContext::Closable {
+ public:
+  using Communicator = typename Backend::Communicator;
+  using StreamOwner = typename Backend::StreamOwner;
+
+  /// Collective, blocking: all ranks of the job.
+  static std::shared_ptr<GroupState> of_all_ranks(std::shared_ptr<RankContext> rank_context,
+                                                  const GroupOptions& options) {
+    rendezvous::Membership members = rank_context->control_plane.membership();
+    std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
+    state->resources_->communicator.emplace(state->open("group", options.accumulate));
+    return state;
+  }
+
+  GroupState(const GroupState&) = delete;
+  GroupState& operator=(const GroupState&) = delete;
+  ~GroupState() {
+    rank_context_->remove(*this);
+    if (std::uncaught_exceptions() > exceptions_) {
+      rank_context_->keep_alive_until_leave(std::move(resources_));
+    }
+  }
+
+  const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
+  const rendezvous::Membership& members() const noexcept { return members_; }
+  bool has_all_ranks() const noexcept { return prefix_.empty(); }
+  auto stream() const { return resources_->stream.ref(); }
+  const HostStagingBuffer<typename Communicator::Stream>& host_staging_buffer() const noexcept {
+    return resources_->host_staging_buffer;
+  }
+
+  /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
+  Communicator& live() {
+    rank_context_->require_may_block();
+    require_open();
+    return *resources_->communicator;
+  }
+
+  /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
+  void wait(typename Communicator::Stream::Event& event) {
+    backend::block_until_complete(event, live(), *rank_context_->control_plane.failure(), rank_context_->timeout,
+                                  members_.rank_in_job());
+  }
+
+  /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
+  async::Task<void> completion(const typename Communicator::Stream::Event& event) {
+    async::EventLoop& loop = rank_context_->tasks.loop();
+    const std::shared_ptr<ChannelResources> resources = require_open();
+    const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
+    std::chrono::microseconds pause(100);
+    std::uint64_t progress = 0;
+    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !event.is_complete();) {
+      rank_context_->streams->run_unattended();
+      co_await loop.sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(2000));
+      require_open();
+      if (const std::uint64_t now = backend::progress_of(event, *resources->communicator); now != progress) {
+        progress = now;
+        stalled = Deadline::after(2 * rank_context_->timeout);
+      } else if (stalled.passed()) {
+        throw Error(Errc::timeout,
+                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
+      }
+    }
+    const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store knows which one came first
+    while (resources->communicator && resources->communicator->failure() && !failure->failed() &&
+           !first_cause_due.passed()) {
+      co_await loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    failure->throw_if_failed(members_.rank_in_job());
+    if (const std::optional<Cause> own = resources->communicator ? resources->communicator->failure() : std::nullopt) {
+      throw_cause(*own);
+    }
+  }
+
+  /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
+  rendezvous::Store store() const {
+    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
+  }
+
+  /// 1, 2, ... for each purpose.
+  int next_number(const std::string& purpose) {
+    const std::lock_guard lock(numbers_mutex_);
+    return ++numbers_[purpose];
+  }
+
+  /// Collective, blocking: a channel of its own for the ranks of this group. @param accumulate f32: also where the
+  /// group's is not
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
+                            const backend::DescribeOperation& describe) {
+    rank_context_->require_may_block();
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
+                std::max(accumulate, options_.accumulate), describe);
+  }
+
+  /// Collective, blocking: the group of the ranks that give the same color, ordered by key, then by rank.
+  std::shared_ptr<GroupState> split_blocking(int color, int key) {
+    if (color < 0) {
+      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
+                                              "; every rank gives a color of at least 0");
+    }
+    Communicator& parent = live();
+    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
+    Communicator child =
+        make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
+    rendezvous::Membership members = child.members();
+    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
+    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
+    state->resources_->communicator.emplace(std::move(child));
+    return state;
+  }
+
+  /// A stream of this rank: where the rank is stalled in another one, its work is run in the background.
+  StreamOwner open_stream() const {
+    StreamOwner stream;
+    register_stream(stream);
+    return stream;
+  }
+
+  /// Later collectives are rejected, and peers that wait in one are notified. Not while one runs.
+  void close() noexcept override { resources_->communicator.reset(); }
+
+  rendezvous::TaskRunner& tasks;  ///< the job's; for OffThreadDeleter
+
+ private:
+  struct ChannelResources;
+
+  const std::shared_ptr<ChannelResources>& require_open() const {
+    if (!resources_->communicator) {
+      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+    }
+    return resources_;
+  }
+
+  /// Kept until the rank leaves where an exception unwinds. The communicator is destroyed before its stream.
+  struct ChannelResources {
+    StreamOwner stream;
+    HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
+    std::optional<Communicator> communicator;  ///< nothing once this rank has left
+  };
+
+  GroupState(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
+             const GroupOptions& options)
+      : tasks(rank_context->tasks),
+        rank_context_(std::move(rank_context)),
+        members_(std::move(members)),
+        prefix_(std::move(prefix)),
+        barrier_ranks_(has_all_ranks() ? nullptr
+                                       : std::make_shared<const rendezvous::RankSet>(
+                                             rendezvous::RankSet::of(members_.ranks_in_job()))),
+        options_(options),
+        resources_(std::make_shared<ChannelResources>()) {
+    register_stream(resources_->stream);
+    static_cast<void>(resources_->stream.ref());  // on this thread's device, if streams have one
+    rank_context_->add(*this);
+  }
+
+  static std::shared_ptr<GroupState> make(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
+                                          std::string prefix, const GroupOptions& options) {
+    return {new GroupState(std::move(rank_context), std::move(members), std::move(prefix), options),
+            rendezvous::OffThreadDeleter()};
+  }
+
+  void register_stream(StreamOwner& stream) const {
+    if constexpr (requires { stream.register_with(rank_context_->streams); }) {
+      stream.register_with(rank_context_->streams);
+    }
+  }
+
+  /// An error on one rank while a channel is made is reported to the job: the others would wait for this one.
+  /// Blocking: 2 s at most beyond `make`. @throws the job's first cause
+  template <class Make>
+  Communicator make_or_report(Make make) const {
+    try {
+      return make();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
+      const int self = members_.rank_in_job();
+      failure->report({CauseKind::exception, self, members_.host, error.what()});
+      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+      failure->throw_if_failed(self);
+      throw;
+    }
+  }
+
+  Communicator open(const std::string& purpose, Accumulate accumulate,
+                    const backend::DescribeOperation& describe = {}) const {
+    const std::string name = prefix_ + purpose;
+    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
+    const backend::ChannelContext context{members_,
+                                          name,
+                                          rank_context_->control_plane.store().with_prefix(name + "/"),
+                                          rank_context_->control_plane.failure(),
+                                          rank_context_->timeout,
+                                          [streams = rank_context_->streams] { streams->run_unattended(); },
+                                          describe,
+                                          accumulate};
+    return Backend::open_blocking(context, Deadline::after(rank_context_->timeout));
+  }
+
+  std::shared_ptr<RankContext> rank_context_;
+  const rendezvous::Membership members_;
+  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
+  const GroupOptions options_;
+  std::shared_ptr<ChannelResources> resources_;
+  std::atomic<int> channels_opened_{0};
+  int splits_ = 0;
+  std::mutex numbers_mutex_;
+  std::map<std::string, int> numbers_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group

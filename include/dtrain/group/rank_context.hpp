@@ -1,0 +1,107 @@
+#pragma once
+/// @file
+/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/ddp/gradient_binding_registry.hpp"
+#include "dtrain/launch/rank_process.hpp"
+#include "dtrain/rendezvous/control/control_plane.hpp"
+#include "dtrain/rendezvous/control/task_runner.hpp"
+#include "dtrain/stream/host/stream_registry.hpp"
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
+/// the rank has failed instead, and the others are notified. A process that was forked since is not the rank: there
+/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the end from one.
+class RankContext {
+ public:
+  /// A channel of this rank that closes when the rank leaves: its peers are notified instead of waiting for this one.
+  class Closable {
+   public:
+    virtual void close() noexcept = 0;
+
+   protected:
+    ~Closable() = default;
+  };
+
+  /// Collective, blocking: joins as the rank that `worker` describes. @throws as ControlPlane.
+  /// @param base stays until all else of the job has ended
+  RankContext(const launch::RankProcess& worker, std::string required_settings, std::shared_ptr<void> base = {});
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  ~RankContext();
+
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs, and in a process that was forked
+  /// since.
+  void require_may_block() const;
+
+  /// @param failed_rank the rank that the exception is about, where that is another one. Blocking: until the job knows,
+  /// 2 s at most.
+  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) noexcept;
+
+  /// The same after `grace`, in which a more precise cause may be reported. Blocking: no.
+  void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
+
+  /// Keeps `work` until the end.
+  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      kept_.push_back(std::move(work));
+    } catch (...) {
+      // Then it ends now; the others may get a less precise cause.
+    }
+  }
+
+  /// Lifetime: `channel` is removed before it goes.
+  void add(Closable& channel) {
+    const std::lock_guard lock(mutex_);
+    channels_.push_back(&channel);
+  }
+  void remove(Closable& channel) noexcept {
+    const std::lock_guard lock(mutex_);
+    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
+  }
+
+  void leave_blocking();
+
+ private:
+  const std::shared_ptr<void> base_;
+
+ public:
+  const std::chrono::nanoseconds timeout;  ///< of one collective
+  rendezvous::ControlPlane control_plane;
+  rendezvous::TaskRunner tasks;
+  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of this rank, all groups and wrappers
+  const std::shared_ptr<ddp::GradientBindingRegistry> gradient_bindings =
+      std::make_shared<ddp::GradientBindingRegistry>();  ///< of this rank's wrappers
+
+ private:
+  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
+
+  std::mutex mutex_;
+  std::vector<Closable*> channels_;
+  std::vector<std::shared_ptr<void>> kept_;  ///< destroyed before the members above, which it uses
+  bool left_ = false;
+  const OwningProcess process_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+#if DTRAIN_DEFINITIONS
+#include "dtrain/group/rank_context_definitions.hpp"
+#endif

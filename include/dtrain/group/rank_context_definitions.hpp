@@ -1,0 +1,119 @@
+#pragma once
+/// @file
+/// The functions of group::RankContext.
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/group/rank_context.hpp"
+#include "dtrain/launch/configuration/control_plane_options.hpp"
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
+                                      std::shared_ptr<FailureLatch> latch, Cause cause) {
+  co_await loop.sleep_for(grace);
+  latch->report(cause);
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED RankContext::RankContext(const launch::RankProcess& worker, std::string required_settings,
+                                        std::shared_ptr<void> base)
+    : base_(std::move(base)),
+      timeout(worker.timeout),
+      control_plane(launch::control_plane_options(worker, std::move(required_settings))),
+      tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
+      streams(std::make_shared<stream::host::StreamRegistry>()) {}
+
+DTRAIN_DEFINED RankContext::~RankContext() {
+  if (left_) {
+    return;
+  }
+  try {
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      report_exception("an exception ended the process group");
+    } else if (!control_plane.failure()->failed()) {
+      leave_blocking();
+    }
+  } catch (...) {
+    // The others see the closed connection.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::require_may_block() const {
+  if (!process_.is_current()) {
+    throw Error(Errc::invalid_argument,
+                "a process that rank " + std::to_string(control_plane.membership().rank) +
+                    " forked called its process group; the group is of the process that joined the job; let the child "
+                    "compute without it, and end with _exit or exec");
+  }
+  if (tasks.on_loop_thread()) {
+    throw Error(Errc::invalid_argument,
+                "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
+                "wait for itself; make it on a thread of the program");
+  }
+}
+
+DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::optional<int> failed_rank) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
+  try {
+    control_plane.failure()->report(exception_cause(text, failed_rank));
+    if (!tasks.on_loop_thread()) {
+      control_plane.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+    }
+  } catch (...) {
+    // The others see the closed connection.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
+  try {
+    async::EventLoop& loop = control_plane.control_thread().loop();
+    loop.post([&loop, grace, latch = control_plane.failure(), cause = exception_cause(std::move(text))] {
+      loop.spawn_detached(detail::report_later(loop, grace, latch, cause));
+    });
+  } catch (...) {
+    // The others notice when this rank leaves without having taken part.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::leave_blocking() {
+  left_ = true;
+  tasks.close_blocking();
+  std::vector<std::shared_ptr<void>> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Closable* channel : channels_) {
+      channel->close();
+    }
+    kept.swap(kept_);
+  }
+  kept.clear();  // peers that wait in one of these channels are notified, too
+  control_plane.leave_blocking(Deadline::after(timeout));
+}
+
+DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optional<int> failed_rank) const {
+  const rendezvous::Membership& self = control_plane.membership();
+  if (failed_rank && *failed_rank != self.rank) {
+    return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
+  }
+  return {CauseKind::exception, self.rank, self.host, std::move(text)};
+}
+
+}  // namespace DTRAIN_NAMESPACE::group

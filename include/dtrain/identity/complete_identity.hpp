@@ -1,0 +1,81 @@
+#pragma once
+/// @file
+/// What every source does with the facts it read: complete them on one node, and check them.
+
+#include <optional>
+#include <string>
+
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/process_identity.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+inline constexpr const char* loopback_address = "127.0.0.1";
+
+/// One node = local size equals world size, or node count is 1, or world size is 1.
+inline bool on_one_node(const ProcessIdentity& identity) noexcept {
+  return identity.world_size == 1 || identity.node_count == 1 || identity.local_world_size == identity.world_size;
+}
+
+/// On one node: node rank 0 of 1, and a missing local size is the world size. A world size of 1 also gives local rank
+/// 0. What it sets follows from certain facts, so sources call it before they guess.
+inline void complete_one_node(ProcessIdentity& identity) {
+  if (!on_one_node(identity)) {
+    return;
+  }
+  identity.node_rank = 0;
+  identity.node_count = 1;
+  if (!identity.local_world_size) {
+    identity.local_world_size = identity.world_size;
+  }
+  if (identity.world_size == 1 && !identity.local_rank) {
+    identity.local_rank = 0;
+  }
+}
+
+namespace detail {
+/// `index` < `bound`, where both are known; no bound is 0.
+inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
+                        std::optional<int> bound, const std::string& stated) {
+  if (!index && bound == 0) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
+  }
+  if (index && bound && *index >= *bound) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
+                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
+  }
+}
+}  // namespace detail
+
+/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
+/// @param stated the variables it was read from, as Variables::stated() gives them
+inline void check_ranges(const ProcessIdentity& identity, const std::string& stated) {
+  detail::check_below("rank", identity.rank, "world size", identity.world_size, stated);
+  detail::check_below("local rank", identity.local_rank, "local world size", identity.local_world_size, stated);
+  detail::check_below("node rank", identity.node_rank, "node count", identity.node_count, stated);
+  if (identity.local_world_size && *identity.local_world_size > identity.world_size) {
+    throw IdentityError(IdentityErrc::rank_out_of_range,
+                        "local world size " + std::to_string(*identity.local_world_size) + " is above world size " +
+                            std::to_string(identity.world_size) + " (" + stated + "); set both for the same job");
+  }
+}
+
+/// The value of `variable`, else the loopback address on one node.
+/// @throws IdentityError (no-master-addr), which says what to set.
+inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
+                                           const ProcessIdentity& identity) {
+  if (const std::optional<std::string> given = variables.text(variable)) {
+    return *given;
+  }
+  if (on_one_node(identity)) {
+    return loopback_address;
+  }
+  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and nothing says that all " +
+                                                        std::to_string(identity.world_size) +
+                                                        " processes run on one node; set " + variable +
+                                                        " on every process to the host of rank 0");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,53 @@
+#pragma once
+/// @file
+/// "host", "host:port" and "[IPv6 address]:port", taken apart.
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/formats/host_name.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// An entry of a list of hosts.
+struct HostPort {
+  std::string host;  ///< without brackets; nothing says that it can be resolved
+  std::optional<int> port;
+};
+
+/// `entry` as it stands in the value of `variable`.
+/// @throws IdentityError: ambiguous-address for an IPv6 address that is not [address]:port, bad-port, and `malformed`
+/// for what is no host at all.
+inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
+  const auto fail = [&](IdentityErrc code, const char* problem) {
+    throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
+  };
+  const bool bracketed = !entry.empty() && entry.front() == '[';
+  const auto colons = std::count(entry.begin(), entry.end(), ':');
+  const std::size_t bracket = entry.find("]:");
+  if (bracketed ? bracket == std::string_view::npos : colons > 1) {
+    fail(IdentityErrc::ambiguous_address, "may be an IPv6 address with or without a port; write it as [address]:port");
+  }
+  const std::size_t colon = bracketed ? bracket + 1 : entry.find(':');
+  const std::string_view host = bracketed ? entry.substr(1, bracket - 1) : entry.substr(0, colon);
+  const bool is_address = bracketed && std::count(host.begin(), host.end(), ':') > 1;
+  if (host.empty() || bracketed != is_address ||
+      !(bracketed ? std::all_of(host.begin(), host.end(), is_host_byte)
+                  : std::all_of(host.begin(), host.end(), is_host_name_byte))) {
+    fail(malformed, "names no host; write it as host:port");
+  }
+  HostPort parts{std::string(host), std::nullopt};
+  if (colon != std::string_view::npos) {
+    parts.port = parse_port(entry.substr(colon + 1));
+    if (!parts.port) {
+      fail(IdentityErrc::bad_port, "has no port from 1 to 65535 behind its colon; write it as host:port");
+    }
+  }
+  return parts;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

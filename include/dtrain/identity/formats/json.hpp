@@ -1,0 +1,249 @@
+#pragma once
+/// @file
+/// A small strict reader of JSON (RFC 8259) for the variables that clusters set, bounded in size and depth.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A value with all that is in it.
+struct Json {
+  enum class Type : std::uint8_t { null, boolean, number, string, array, object };
+
+  Type type = Type::null;
+  std::string text;               ///< a string's bytes, or a number, true or false as it was written
+  std::vector<Json> items;        ///< an array's, or an object's values
+  std::vector<std::string> keys;  ///< an object's: keys[i] belongs to items[i]; all differ
+
+  bool is(Type wanted) const noexcept { return type == wanted; }
+
+  /// An object's value. @returns nullptr where there is none, or where this is no object
+  const Json* find(std::string_view key) const noexcept {
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
+  }
+};
+
+/// Linux lets no variable be longer than half of this.
+inline constexpr std::size_t longest_json = 256 * 1024;
+/// Arrays and objects inside each other.
+inline constexpr int deepest_json = 32;
+
+namespace detail {
+
+inline void append_utf8(std::string& text, std::uint32_t point) {
+  const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
+  if (point < 0x80) {
+    put(point);
+  } else if (point < 0x800) {
+    put(0xc0 | (point >> 6));
+    put(0x80 | (point & 0x3f));
+  } else if (point < 0x10000) {
+    put(0xe0 | (point >> 12));
+    put(0x80 | ((point >> 6) & 0x3f));
+    put(0x80 | (point & 0x3f));
+  } else {
+    put(0xf0 | (point >> 18));
+    put(0x80 | ((point >> 12) & 0x3f));
+    put(0x80 | ((point >> 6) & 0x3f));
+    put(0x80 | (point & 0x3f));
+  }
+}
+
+/// Each step takes what its name says off the text, or answers false.
+class JsonReader {
+ public:
+  explicit JsonReader(std::string_view text) noexcept : text_(text) {}
+
+  bool document(Json& value) { return text_.size() <= longest_json && element(value, 0) && at_ == text_.size(); }
+
+ private:
+  bool element(Json& value, int depth) {
+    skip_space();
+    const bool read = this->value(value, depth);
+    skip_space();
+    return read;
+  }
+
+  bool value(Json& value, int depth) {
+    const char first = peek();
+    if (first == '{' || first == '[') {
+      return depth < deepest_json && (first == '{' ? object(value, depth) : array(value, depth));
+    }
+    if (first == '"') {
+      value.type = Json::Type::string;
+      return string(value.text);
+    }
+    return word(value, "null", Json::Type::null) || word(value, "true", Json::Type::boolean) ||
+           word(value, "false", Json::Type::boolean) || number(value);
+  }
+
+  bool array(Json& value, int depth) {
+    value.type = Json::Type::array;
+    take('[');
+    skip_space();
+    if (take(']')) {
+      return true;
+    }
+    do {
+      if (!element(value.items.emplace_back(), depth + 1)) {
+        return false;
+      }
+    } while (take(','));
+    return take(']');
+  }
+
+  bool object(Json& value, int depth) {
+    value.type = Json::Type::object;
+    take('{');
+    skip_space();
+    if (take('}')) {
+      return true;
+    }
+    do {
+      skip_space();
+      if (!string(value.keys.emplace_back())) {
+        return false;
+      }
+      skip_space();
+      if (!take(':') || !element(value.items.emplace_back(), depth + 1)) {
+        return false;
+      }
+    } while (take(','));
+    return take('}') && all_differ(value.keys);
+  }
+
+  /// A name given twice would mean the one or the other, depending on who reads it.
+  static bool all_differ(const std::vector<std::string>& keys) {
+    std::vector<std::string_view> sorted(keys.begin(), keys.end());
+    std::sort(sorted.begin(), sorted.end());
+    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  }
+
+  bool string(std::string& text) {
+    if (!take('"')) {
+      return false;
+    }
+    while (at_ < text_.size() && peek() != '"') {
+      const char byte = text_[at_++];
+      if (static_cast<unsigned char>(byte) < 0x20 || (byte == '\\' && !escape(text))) {
+        return false;
+      }
+      if (byte != '\\') {
+        text += byte;
+      }
+    }
+    return take('"');
+  }
+
+  bool escape(std::string& text) {
+    constexpr std::string_view letters = "\"\\/bfnrt";
+    constexpr std::string_view meant = "\"\\/\b\f\n\r\t";
+    const std::size_t which = letters.find(peek());
+    if (at_ < text_.size() && which != std::string_view::npos) {
+      text += meant[which];
+      ++at_;
+      return true;
+    }
+    std::uint32_t point = 0;
+    if (!take('u') || !four_digits(point)) {
+      return false;
+    }
+    if (point >= 0xd800 && point < 0xe000) {  // UTF-16's way to write what needs more: a pair, high half first
+      std::uint32_t low = 0;
+      if (point >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 || low >= 0xe000) {
+        return false;
+      }
+      point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
+    }
+    append_utf8(text, point);
+    return true;
+  }
+
+  bool four_digits(std::uint32_t& number) {
+    constexpr std::string_view digits = "0123456789abcdef0123456789ABCDEF";
+    for (int i = 0; i < 4; ++i) {
+      const std::size_t digit = digits.find(peek());
+      if (at_ == text_.size() || digit == std::string_view::npos) {
+        return false;
+      }
+      number = number * 16 + static_cast<std::uint32_t>(digit % 16);
+      ++at_;
+    }
+    return true;
+  }
+
+  bool number(Json& value) {
+    const std::size_t begin = at_;
+    take('-');
+    if (!take('0') && !digits()) {
+      return false;
+    }
+    if (take('.') && !digits()) {
+      return false;
+    }
+    if (take('e') || take('E')) {
+      static_cast<void>(take('+') || take('-'));
+      if (!digits()) {
+        return false;
+      }
+    }
+    value.type = Json::Type::number;
+    value.text = text_.substr(begin, at_ - begin);
+    return true;
+  }
+
+  bool digits() {
+    const std::size_t begin = at_;
+    while (peek() >= '0' && peek() <= '9') {
+      ++at_;
+    }
+    return at_ != begin;
+  }
+
+  bool word(Json& value, std::string_view word, Json::Type type) {
+    if (text_.substr(at_, word.size()) != word) {
+      return false;
+    }
+    at_ += word.size();
+    value.type = type;
+    value.text = word;
+    return true;
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) {
+      ++at_;
+    }
+  }
+
+  char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+  bool take(char wanted) {
+    const bool there = at_ < text_.size() && text_[at_] == wanted;
+    at_ += there ? 1 : 0;
+    return there;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+
+/// Nothing for what is not one JSON document, has a name twice in an object, or is longer or deeper than the bounds.
+inline std::optional<Json> parse_json(std::string_view text) {
+  std::optional<Json> value(std::in_place);
+  return detail::JsonReader(text).document(*value) ? std::move(value) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

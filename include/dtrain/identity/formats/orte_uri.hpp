@@ -1,0 +1,74 @@
+#pragma once
+/// @file
+/// The contact address of an Open MPI 4 daemon: "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/formats/host_name.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct OrteUri {
+  std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
+  std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
+  std::string host;          ///< the first address that other hosts can use; empty where there is none
+};
+
+namespace detail {
+
+inline bool is_loopback(std::string_view address) noexcept {
+  return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
+}
+
+/// The addresses of "tcp://A,B:port" or "tcp6://[A,B]:port": the first that is not a loopback one, or nothing.
+inline std::string reachable_host(std::string_view contact) {
+  const std::size_t begin = contact.find("://");
+  const std::size_t end = contact.rfind(':');
+  if (contact.substr(0, 3) != "tcp" || begin == std::string_view::npos || end <= begin) {
+    return {};
+  }
+  std::string_view hosts = contact.substr(begin + 3, end - begin - 3);
+  if (!hosts.empty() && hosts.front() == '[' && hosts.back() == ']') {
+    hosts = hosts.substr(1, hosts.size() - 2);
+  }
+  while (!hosts.empty()) {
+    const std::size_t comma = std::min(hosts.find(','), hosts.size());
+    const std::string_view host = hosts.substr(0, comma);
+    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
+      return std::string(host);
+    }
+    hosts.remove_prefix(std::min(comma + 1, hosts.size()));
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Nothing for what does not begin "JOB.DAEMON": a daemon's address is a hint, never required.
+inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
+  const std::size_t semicolon = std::min(uri.find(';'), uri.size());
+  const std::string_view name = uri.substr(0, semicolon);
+  const std::size_t dot = std::min(name.find('.'), name.size());
+  const std::optional<std::uint64_t> job = parse_wide_integer(name.substr(0, dot));
+  const std::optional<std::uint64_t> daemon = parse_wide_integer(name.substr(std::min(dot + 1, name.size())));
+  if (!job || !daemon) {
+    return std::nullopt;
+  }
+  OrteUri parsed{*job, *daemon, {}};
+  std::string_view contacts = uri.substr(semicolon);
+  while (!contacts.empty() && parsed.host.empty()) {
+    contacts.remove_prefix(1);
+    const std::size_t end = std::min(contacts.find(';'), contacts.size());
+    parsed.host = detail::reachable_host(contacts.substr(0, end));
+    contacts.remove_prefix(end);
+  }
+  return parsed;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,92 @@
+#pragma once
+/// @file
+/// Where rank 0 is, for launchers that do not say it outright: MPI's, and those like them.
+
+#include <optional>
+#include <string>
+
+#include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/formats/host_port.hpp"
+#include "dtrain/identity/formats/slurm_hostlist.hpp"
+#include "dtrain/identity/job_port.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// Azure ML's names for the host of rank 0, and its port, which is not the one in AZ_BATCH_MASTER_NODE.
+inline bool find_azure_master_address(const Variables& variables, ProcessIdentity& identity) {
+  constexpr int azure_port = 6105;
+  const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
+  const std::optional<std::string> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
+  const bool one_node = on_one_node(identity);
+  if (one_node ? !batch && !mpi : !batch) {
+    return false;
+  }
+  identity.master_addr = one_node ? mpi.value_or(loopback_address)
+                                  : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
+  identity.master_port = variables.port("MASTER_PORT").value_or(azure_port);
+  return true;
+}
+
+/// Open MPI 4 gives every process the host of mpirun, which usually is where rank 0 runs: a guess. Only rank 0 can
+/// tell: its own daemon is mpirun itself, or it is not there.
+/// @throws IdentityError (no-master-addr) on rank 0 where it is not.
+inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& identity) {
+  const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
+  const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
+  if (!mpirun || mpirun->host.empty()) {
+    return false;
+  }
+  const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
+  const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
+  if (identity.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        "MASTER_ADDR is not set, and mpirun ran on " + mpirun->host +
+                            ", which is not the node of rank 0 (" + quoted("OMPI_MCA_orte_hnp_uri", uri) +
+                            " is another daemon than " + quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri) +
+                            "); pass mpirun -x MASTER_ADDR=HOST, the host of rank 0");
+  }
+  identity.master_addr = mpirun->host;
+  return true;
+}
+
+}  // namespace detail
+
+/// How much of the environment an MPI-like source may ask for its master.
+struct MasterHints {
+  bool slurm_allocation = false;  ///< its processes are placed in the order of the allocation's nodes
+  bool open_mpi = false;
+  const char* how = "";  ///< how its users pass a variable to every process, for the sentence
+};
+
+/// Sets master_addr and master_port; a guess is named in `provisional`.
+/// @param stated the variables that `identity` was read from, as Variables::stated() gives them
+/// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
+inline void find_master_address(const Variables& variables, const MasterHints& hints, const std::string& stated,
+                                ProcessIdentity& identity) {
+  identity.master_addr = variables.text("MASTER_ADDR");
+  if (!identity.master_addr && hints.open_mpi && detail::find_azure_master_address(variables, identity)) {
+    return;
+  }
+  identity.master_port = job_port(variables, hints.slurm_allocation ? SlurmNumbers::allocation : SlurmNumbers::none);
+  if (identity.master_addr) {
+    return;
+  }
+  if (on_one_node(identity)) {
+    identity.master_addr = loopback_address;
+    return;
+  }
+  const std::optional<std::string> nodes = variables.text("SLURM_JOB_NODELIST");
+  if (hints.slurm_allocation && nodes) {
+    identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
+  } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
+    throw IdentityError(IdentityErrc::no_master_addr,
+                        identity.launcher +
+                            ": MASTER_ADDR is not set, and the host of rank 0 is not in the environment (" + stated +
+                            "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
+  }
+  identity.provisional.emplace_back("master_addr");
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -1,0 +1,77 @@
+#pragma once
+/// @file
+/// Sums, averages and products of integers.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/kernel_arguments.hpp"
+#include "dtrain/kernels/vector.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The sum modulo 2^bits: `Lane` is unsigned, and stands for the signed type too.
+template <class Lane, std::size_t Width>
+struct IntegerSum {
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+  static constexpr bool averages = false;
+
+  DTRAIN_ALWAYS_INLINE explicit IntegerSum(const KernelArguments& /*nothing varies*/) noexcept {}
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    load(partial, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = partial + value;
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept { result = partial; }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+};
+
+/// At any alignment.
+template <class T>
+T element(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+/// The product modulo 2^bits, one element after the other: nobody trains with it.
+template <class Unsigned>
+DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept {
+  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Unsigned)) {
+    std::uint64_t product = 1;
+    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
+      product *= element<Unsigned>(arguments.sources[rank] + i);
+    }
+    const auto result = static_cast<Unsigned>(product);
+    for (std::size_t target = 0; target < arguments.target_count; ++target) {
+      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+/// The exact sum, for which `Wide` has room, divided by KernelArguments::divisor and truncated toward zero.
+template <class Integer, class Wide>
+DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept {
+  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Integer)) {
+    Wide sum = 0;
+    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
+      sum += element<Integer>(arguments.sources[rank] + i);
+    }
+    const auto result = static_cast<Integer>(sum / static_cast<Wide>(arguments.divisor));
+    for (std::size_t target = 0; target < arguments.target_count; ++target) {
+      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+__extension__ typedef __int128 WideInteger;  // -Wpedantic calls it no standard type
+
+}  // namespace DTRAIN_NAMESPACE::kernels

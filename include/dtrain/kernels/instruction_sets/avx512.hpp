@@ -1,0 +1,66 @@
+#pragma once
+/// @file
+/// The kernels for AVX-512: what training asks for; the baseline has the rest.
+
+#include <cstdint>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/kernels/arithmetic/arithmetic.hpp"
+#include "dtrain/kernels/arithmetic/f16_instructions.hpp"
+#include "dtrain/kernels/arithmetic/float_arithmetic.hpp"
+#include "dtrain/kernels/arithmetic/half_arithmetic.hpp"
+#include "dtrain/kernels/arithmetic/min_max.hpp"
+#include "dtrain/kernels/block_loop.hpp"
+#include "dtrain/kernels/kernel_arguments.hpp"
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A function of its own with an explicit target: inlined into nothing that is compiled for less.
+template <class Arithmetic>
+DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
+    const KernelArguments& arguments) noexcept {
+  reduce_blocks<Arithmetic>(arguments);
+}
+
+/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
+template <class Operation>
+Kernel avx512_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Operation>>;
+    case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Operation>>;
+    case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, OfF16<Operation>>>;
+    case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Operation>>;
+    default: return nullptr;
+  }
+}
+
+/// Null where the baseline's is as good.
+inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return avx512_float_kernel<Add>(dtype);
+    case ReduceOp::average: return avx512_float_kernel<Average>(dtype);
+    case ReduceOp::product: return nullptr;
+    default: break;
+  }
+  switch (size_bytes(dtype)) {
+    case 8: return &avx512_kernel<MinMax<std::int64_t, 64>>;
+    case 4: return &avx512_kernel<MinMax<std::int32_t, 64>>;
+    case 2: return &avx512_kernel<MinMax<std::int16_t, 64>>;
+    default: return nullptr;
+  }
+}
+#else
+template <class Operation>
+Kernel avx512_float_kernel(DType /*dtype*/) noexcept {
+  return nullptr;
+}
+inline Kernel avx512_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
+  return nullptr;
+}
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels

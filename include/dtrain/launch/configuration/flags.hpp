@@ -1,0 +1,191 @@
+#pragma once
+/// @file
+/// The launcher's flags, taken out of a program's command line.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/identity/node_identity.hpp"
+#include "dtrain/launch/configuration/command_words.hpp"
+#include "dtrain/launch/supervise/restart_policy.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What the launcher was asked for, and what is left for the program.
+struct Flags {
+  identity::NodeFlags node;
+  std::optional<std::string> log_dir;
+  int max_restarts = 0;
+  std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
+  std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this one alone
+  bool in_process = false;           ///< this process becomes rank 0 of 1
+  bool help = false;
+  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+};
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 11> flag_names{
+    "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts",
+    "--log-dir",        "--wrap",   "--wrap-rank", "--in-process",  "--help-launch",
+};
+
+/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// The launcher's flag that an argument names; nothing for the program's own.
+/// @throws Error (usage) for a name that is nearly one, with the suggestion
+inline std::optional<std::string_view> flag_named(std::string_view given) {
+  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
+  if (given.substr(0, 2) != "--" || given.size() > longest) {
+    return std::nullopt;
+  }
+  std::string spelling(given);
+  std::replace(spelling.begin(), spelling.end(), '_', '-');
+  std::string_view closest;
+  for (const std::string_view flag : flag_names) {
+    if (spelling == flag) {
+      return flag;
+    }
+    const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
+    if (edit_distance(spelling, flag) <= nearly) {
+      closest = flag;
+    }
+  }
+  if (!closest.empty()) {
+    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
+                                 "? (put the program's own flags of that name after --)");
+  }
+  return std::nullopt;
+}
+
+inline constexpr int most_rank = 1000000000;
+
+/// @throws Error (usage)
+inline int number_of(std::string_view flag, std::string_view value, int most) {
+  const std::optional<int> number = identity::parse_integer(std::string(value));
+  if (!number || *number > most) {
+    throw Error(Errc::usage, identity::quoted(std::string(flag).c_str(), value) + " is not a number from 0 to " +
+                                 std::to_string(most));
+  }
+  return *number;
+}
+
+/// @throws Error (usage)
+inline std::vector<std::string> wrapper_words(std::string_view value) {
+  std::optional<std::vector<std::string>> words = command_words(value);
+  if (!words || words->empty()) {
+    throw Error(Errc::usage, identity::quoted("--wrap", value) +
+                                 " is no command: " + (words ? "it has no word" : "a quote in it has no end") +
+                                 "; give it as a shell would take it, like --wrap='valgrind -q --'");
+  }
+  return *std::move(words);
+}
+
+/// @throws Error (usage) for flags that contradict each other
+inline void check_together(const Flags& flags) {
+  if (flags.wrapped_rank && flags.wrapper.empty()) {
+    throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*flags.wrapped_rank) +
+                                 " says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'");
+  }
+  if (!flags.in_process) {
+    return;
+  }
+  const char* const other = !flags.wrapper.empty()                           ? "--wrap"
+                            : flags.log_dir                                  ? "--log-dir"
+                            : flags.max_restarts != 0                        ? "--max-restarts"
+                            : flags.node.node_count.value_or("1") != "1"     ? "--nnodes"
+                            : flags.node.nproc_per_node.value_or("1") != "1" ? "--nproc-per-node"
+                                                                             : nullptr;
+  if (other != nullptr) {
+    throw Error(Errc::usage, std::string("--in-process makes this process rank 0 of 1, without a launcher and without "
+                                         "other workers: leave out ") +
+                                 other + ", or --in-process");
+  }
+}
+
+}  // namespace detail
+
+/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
+/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
+inline Flags parse_flags(identity::Arguments arguments) {
+  Flags flags;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (i > 0 && argument == "--") {
+      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                           arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
+    if (!flag) {
+      flags.program.emplace_back(argument);
+      continue;
+    }
+    if (*flag == "--help-launch" || *flag == "--in-process") {
+      (*flag == "--help-launch" ? flags.help : flags.in_process) = true;
+      continue;
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size() && std::string_view(arguments[i + 1]).substr(0, 2) != "--") {
+      value = arguments[++i];
+    }
+    if (value.empty()) {
+      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+    }
+    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
+    if (*flag == "--nnodes") flags.node.node_count = value;
+    if (*flag == "--node-rank") flags.node.node_rank = value;
+    if (*flag == "--master-addr") flags.node.master_addr = value;
+    if (*flag == "--master-port") flags.node.master_port = value;
+    if (*flag == "--max-restarts") {
+      flags.max_restarts = detail::number_of(*flag, value, RestartPolicy::most_restarts);
+    }
+    if (*flag == "--log-dir") flags.log_dir = value;
+    if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
+    if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
+  }
+  detail::check_together(flags);
+  return flags;
+}
+
+/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
+/// @throws Error (usage)
+inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 7> launchers{
+      "--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--wrap-rank", "--in-process", "--help-launch"};
+  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+      throw Error(Errc::usage,
+                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
+                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
+                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,179 @@
+#pragma once
+/// @file
+/// What a launcher is to do: a pure function of its flags and its environment.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/identity/job_name.hpp"
+#include "dtrain/identity/node_identity.hpp"
+#include "dtrain/launch/attempt.hpp"
+#include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/secret_setting.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
+#include "dtrain/launch/launcher.hpp"
+#include "dtrain/launch/supervise/shutdown_schedule.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, `workers` times, and with whom.
+struct NodeLauncherOptions {
+  WorkerProgram program;
+  identity::NodeIdentity node;
+  std::string node_source;  ///< what says how many nodes there are: "RANK='0', WORLD_SIZE='2'"
+  int workers = 1;
+  int cores = 1;
+  int max_restarts = 0;
+  std::chrono::nanoseconds join_timeout = default_timeout;
+  std::chrono::nanoseconds liveness = default_liveness;
+  std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
+  ShutdownTimeouts shutdown_timeouts{};
+  std::optional<std::string> host_id;
+  std::string job;                           ///< its name, by which launchers of several nodes compare; may be empty
+  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
+};
+
+namespace detail {
+
+inline constexpr int most_workers = 4096;
+
+/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage), what visible_devices
+/// throws
+inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
+  if (!given) {
+    return 1;
+  }
+  if (*given == "auto" && visible_devices == nullptr) {
+    return cores;
+  }
+  if (*given == "auto") {
+    const int devices = visible_devices();
+    if (devices < 1) {
+      throw Error(
+          Errc::usage,
+          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
+          "CUDA_VISIBLE_DEVICES");
+    }
+    return devices;
+  }
+  const int count = identity::parse_integer(*given).value_or(0);
+  if (count < 1 || count > most_workers) {
+    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
+                                 std::to_string(most_workers) + ", or auto");
+  }
+  return count;
+}
+
+/// What says how many nodes there are, for a sentence.
+inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
+                               const identity::NodeIdentity& node) {
+  if (flags.node_count) {
+    return identity::quoted("--nnodes", *flags.node_count);
+  }
+  const identity::Variables variables(environment);
+  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
+  const std::string stated =
+      node.launcher == "node"
+          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
+      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
+      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
+              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
+                                  "CLUSTER_SPEC", "SM_HOSTS"});
+  return stated.empty() ? "the environment of " + node.launcher : stated;
+}
+
+/// Who this node is. What the environment says of a process is taken for the node here, so where that is incomplete the
+/// sentence also says how to ignore it. @throws Error (identity, usage)
+inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
+  using identity::IdentityErrc;
+  try {
+    return identity::node_identity(environment, flags);
+  } catch (const identity::IdentityError& error) {
+    const IdentityErrc reason = error.reason();
+    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
+                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
+                       reason == IdentityErrc::rank_out_of_range || reason == IdentityErrc::half_identity;
+    if (!stray || flags.node_count) {
+      throw;
+    }
+    const std::string stated =
+        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
+    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
+                                    (stated.empty() ? "this environment" : stated) +
+                                    " for the whole node; if there is only this node, give --nnodes=1)");
+  }
+}
+
+/// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
+inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
+                                                         const NodeLauncherOptions& options) {
+  if (options.node.node_count == 1) {
+    return std::nullopt;
+  }
+  std::optional<rendezvous::Secret> secret = secret_setting(variables);
+  if (!secret) {
+    throw Error(Errc::usage,
+                "this is node " + std::to_string(options.node.node_rank) + " of " +
+                    std::to_string(options.node.node_count) + " (from " + options.node_source +
+                    "), and the launchers of several nodes need a secret that they share: make one with "
+                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
+                    "once for "
+                    "each rank, its policy needs launch::PerProcess");
+  }
+  return secret;
+}
+
+}  // namespace detail
+
+/// @throws Error (usage) where the backend does not join so many ranks on one host. Before any is started: each would
+/// find it out by itself
+inline void check_most_workers(int workers, const BackendFacts& backend) {
+  if (backend.most_ranks != 0 && workers > backend.most_ranks) {
+    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
+                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
+                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
+  }
+}
+
+/// @param cores how many this process may use
+/// @param visible_devices is called for --nproc-per-node=auto; may be null
+/// @throws Error (usage, identity). Blocking: reads the secret's file
+inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
+                                                 VisibleDevices visible_devices = nullptr) {
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  NodeLauncherOptions options;
+  options.node = detail::node_of(environment, flags.node);
+  options.node_source = detail::node_source(flags.node, environment, options.node);
+  options.cores = cores;
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
+  options.max_restarts = flags.max_restarts;
+  options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  if (visible_devices != nullptr) {
+    options.shutdown_timeouts.exit_grace = device_shutdown_timeouts.exit_grace;
+    if (options.max_restarts > 0) {  // the next attempt needs the memory
+      options.shutdown_timeouts.kill_timeout = device_shutdown_timeouts.kill_timeout;
+    }
+  }
+  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", ShutdownSchedule::default_stop_grace);
+  options.host_id = variables.text("DTRAIN_HOST_ID");
+  options.secret = detail::secret_of_nodes(variables, options);
+  options.interface = variables.text("DTRAIN_INTERFACE");
+  options.job = identity::given_job_name(variables).value_or("");
+  options.program.folds = variables.text("DTRAIN_LOG") != "debug";
+  options.program.wrapper = std::move(flags.wrapper);
+  options.program.wrapped_rank = flags.wrapped_rank;
+  options.program.arguments = std::move(flags.program);
+  options.program.environment = environment;
+  options.program.log_dir = std::move(flags.log_dir);
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

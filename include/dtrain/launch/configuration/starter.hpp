@@ -1,0 +1,104 @@
+#pragma once
+/// @file
+/// The process that started a rank: the nearest one above it that is not a wrapper of this rank alone.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/launch/diagnostics/system_files.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A process, with the time of its beginning, by which a process id that was given again is another one.
+struct Starter {
+  std::int64_t process = 0;
+  std::uint64_t began = 0;
+  std::string name;     ///< "hydra_pmi_proxy"
+  std::string command;  ///< its arguments, each with a zero byte behind it
+};
+
+namespace detail {
+
+/// One line of /proc/PROCESS/stat: "12 (a name) S 7 ...". Field 4 is the parent, field 22 the beginning.
+struct ProcessStatus {
+  std::string name;
+  std::int64_t parent = 0;
+  std::uint64_t began = 0;
+};
+
+inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
+  constexpr int parent_field = 4;
+  constexpr int began_field = 22;
+  const std::size_t open = line.find('(');
+  const std::size_t close = line.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessStatus status;
+  status.name = std::string(line.substr(open + 1, close - open - 1));
+  line.remove_prefix(close + 1);
+  for (int field = 3; field <= began_field; ++field) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view text = line.substr(0, line.find(' '));
+    line.remove_prefix(text.size());
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    if (field == parent_field && number) {
+      status.parent = static_cast<std::int64_t>(*number);
+    } else if (field == began_field && number) {
+      status.began = *number;
+      return status;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a block of entries, each with a zero byte behind it, has this one.
+inline bool has_entry(std::string_view block, std::string_view entry) {
+  while (!block.empty()) {
+    const std::string_view each = block.substr(0, block.find('\0'));
+    if (each == entry) {
+      return true;
+    }
+    block.remove_prefix(std::min(each.size() + 1, block.size()));
+  }
+  return false;
+}
+
+}  // namespace detail
+
+/// What a proxy of MPICH's mpiexec has on its command line.
+inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
+
+/// A wrapper script that a launcher starts for each rank has the rank's variable in its environment; what starts the
+/// wrappers has not, but for a proxy of MPICH's that another launcher started as its rank. Nothing where /proc does not
+/// tell.
+/// @param parent of this process; 0 is outside its PID namespace
+/// @param rank_entry "PMI_RANK=3"; empty: the parent itself is meant
+inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t parent, const std::string& rank_entry) {
+  constexpr int deepest = 64;
+  constexpr std::size_t most_environment = std::size_t{1} << 20;
+  std::int64_t process = parent;
+  for (int depth = 0; depth < deepest && process > 0; ++depth) {
+    const std::string folder = "/proc/" + std::to_string(process);
+    const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
+    if (!status) {
+      return std::nullopt;
+    }
+    const std::string environment =
+        rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
+    std::string command = files.text(folder + "/cmdline").value_or("");
+    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
+      return Starter{process, status->began, status->name, std::move(command)};
+    }
+    process = status->parent;
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

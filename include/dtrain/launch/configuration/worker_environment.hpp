@@ -1,0 +1,102 @@
+#pragma once
+/// @file
+/// The environment that the per-node launcher gives its workers: pure, and how one recognises itself in it.
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/identity/environment/variables.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a node's workers share.
+struct NodePlan {
+  int workers = 1;
+  int first_rank = 0;  ///< the workers of lower nodes
+  int world_size = 1;  ///< the workers of all nodes
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string secret;               ///< of the job's store
+  int attempt = 0;                  ///< how often the workers have been started before
+  int cores = 1;                    ///< of this node, for all workers
+  std::string launcher_process;     ///< its process id
+  bool stdout_is_terminal = false;  ///< the launcher's own
+  bool stderr_is_terminal = false;
+};
+
+namespace detail {
+
+/// What would make every worker look like the one process that an MPI or torchrun started here.
+inline bool describes_the_launcher(std::string_view variable) noexcept {
+  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
+  return variable == "DTRAIN_LAUNCHER" || variable == "DTRAIN_WRAPPED" || variable == "PALS_RANKID" ||
+         std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return variable.substr(0, prefix.size()) == prefix; });
+}
+
+}  // namespace detail
+
+/// `base`, the launcher's own environment, made one worker's.
+inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
+                                                int local_rank) {
+  identity::Environment environment;
+  for (const auto& [variable, value] : base) {
+    if (!detail::describes_the_launcher(variable)) {
+      environment.emplace(variable, value);
+    }
+  }
+  const std::array<std::pair<const char*, std::string>, 7> common{{
+      {"RANK", std::to_string(plan.first_rank + local_rank)},
+      {"WORLD_SIZE", std::to_string(plan.world_size)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
+      {"NODE_RANK", std::to_string(plan.node_rank)},
+      {"MASTER_ADDR", plan.master_addr},
+      {"MASTER_PORT", std::to_string(plan.master_port)},
+  }};
+  for (const auto& [variable, value] : common) {
+    environment[variable] = value;
+    environment[std::string("DTRAIN_") + variable] = value;
+  }
+  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
+  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
+  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
+  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (!plan.secret.empty()) {
+    environment["DTRAIN_SECRET"] = plan.secret;
+    environment.erase("DTRAIN_SECRET_FILE");
+  }
+  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
+    threads = std::to_string(std::max(1, plan.cores / plan.workers));
+  }
+  return environment;
+}
+
+/// The environment of a launcher that a worker of another job started: without what says who that worker is.
+inline identity::Environment without_outer_job(const identity::Environment& environment) {
+  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
+    return environment;
+  }
+  identity::Environment outside = environment;
+  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
+                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+    outside.erase(name);
+    outside.erase("DTRAIN_" + name);
+  }
+  return outside;
+}
+
+/// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
+/// starts in turn inherits the variables but not the parent.
+inline bool is_worker_environment(const identity::Environment& environment, long parent) {
+  const identity::Variables variables(environment);
+  return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

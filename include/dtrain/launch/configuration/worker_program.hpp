@@ -1,0 +1,120 @@
+#pragma once
+/// @file
+/// The command line of a worker: this process's own program, with what it is loaded by and wrapped in.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/launch/diagnostics/system_files.hpp"
+#include "dtrain/net/descriptor.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is started, for every attempt.
+struct WorkerProgram {
+  std::vector<std::string> loader;     ///< see loader_of
+  std::vector<std::string> wrapper;    ///< --wrap, its program's path first; empty for none
+  std::optional<int> wrapped_rank;     ///< --wrap-rank; nothing: every rank is wrapped
+  std::vector<std::string> arguments;  ///< the program's name first
+  identity::Environment environment;
+  std::optional<std::string> log_dir;
+  bool folds = true;  ///< what several ranks say is shown once (see LineFold)
+
+  bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
+};
+
+/// A file to execute, and its argv.
+struct CommandLine {
+  std::string executable;
+  std::vector<std::string> arguments;
+};
+
+/// Where this process's program can be executed once more: its path, by which `ps` names the workers, while that is
+/// the very file that runs here; else the kernel's link to that file, for a program that was replaced or deleted.
+/// valgrind and qemu answer these calls for the program that they run.
+inline std::string own_program() {
+  std::string path(4096, '\0');
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const net::Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
+  struct ::stat file {};
+  struct ::stat found {};
+  path.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  const bool is_there = running && ::fstat(running.get(), &file) == 0 && ::stat(path.c_str(), &found) == 0 &&
+                        file.st_dev == found.st_dev && file.st_ino == found.st_ino;
+  return is_there ? path : "/proc/self/exe";
+}
+
+/// What stands before `argv` on the command line that this process was started with: `ld.so --library-path DIR`, where
+/// a loader runs the program. Mostly empty. Pure.
+/// @param command_line /proc/self/cmdline: each word ends with '\0'
+inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
+  std::vector<std::string> words;
+  while (!command_line.empty()) {
+    const std::size_t end = std::min(command_line.find('\0'), command_line.size());
+    words.emplace_back(command_line.substr(0, end));
+    command_line.remove_prefix(std::min(end + 1, command_line.size()));
+  }
+  const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());
+  words.resize(is_its_end ? words.size() - argv.size() : 0);
+  return words;
+}
+
+/// The same, of this process.
+inline std::vector<std::string> own_loader(const std::vector<std::string>& argv) {
+  const std::string command_line = SystemFiles().text("/proc/self/cmdline").value_or("");
+  const bool is_whole = command_line.size() < SystemFiles::most_bytes;
+  return loader_of(is_whole ? std::string_view(command_line) : std::string_view(), argv);
+}
+
+/// The path of --wrap's program, as a shell would find it. @throws Error (usage) where there is none
+inline std::string wrapper_path(const std::string& name, const identity::Environment& environment) {
+  const auto is_program = [](const std::string& path) {
+    struct ::stat status {};
+    return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  };
+  const std::string path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
+  while (!folders.empty()) {
+    const std::size_t end = std::min(folders.find(':'), folders.size());
+    const std::string found = std::string(end == 0 ? "." : folders.substr(0, end)) + "/" + name;
+    if (is_program(found)) {
+      return found;
+    }
+    folders.remove_prefix(std::min(end + 1, folders.size()));
+  }
+  if (name.find('/') == std::string::npos || !is_program(name)) {
+    throw Error(Errc::usage,
+                "--wrap is to put " + in_quotes(name, 256) +
+                    " in front of the workers, and there is no such program; install it, or give its path");
+  }
+  return name;
+}
+
+/// What starts a rank. Looked up each time: a program may be replaced between two attempts, and then the one that runs
+/// here goes on to be started.
+inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
+  CommandLine command;
+  command.executable = own_program();
+  command.arguments = program.loader;
+  command.arguments.insert(command.arguments.end(), program.arguments.begin(), program.arguments.end());
+  if (program.wraps(rank)) {
+    // Below a wrapper /proc/self is the wrapper.
+    const bool is_link = command.executable == "/proc/self/exe";
+    command.arguments.front() = is_link ? "/proc/" + std::to_string(::getpid()) + "/exe" : command.executable;
+    command.executable = program.wrapper.front();
+    command.arguments.insert(command.arguments.begin(), program.wrapper.begin(), program.wrapper.end());
+  }
+  return command;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,92 @@
+#pragma once
+/// @file
+/// The network interface by which the other hosts of a job reach this one, as far as this host knows without asking
+/// anybody.
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/launch/diagnostics/system_files.hpp"
+#include "dtrain/net/interfaces.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// An interface with the address that the others reach it by.
+struct LocalInterface {
+  std::string name;     ///< "eth0"
+  std::string address;  ///< "192.0.2.1"
+  bool is_loopback = false;
+};
+
+namespace detail {
+
+/// The address that a file in the form of /etc/hosts gives a name.
+inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
+  while (!hosts.empty()) {
+    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
+    std::string_view line = hosts.substr(0, end);
+    hosts.remove_prefix(std::min(end + 1, hosts.size()));
+    line = line.substr(0, line.find('#'));
+    std::optional<net::SocketAddress> address;
+    while (!line.empty()) {
+      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+      line.remove_prefix(begin);
+      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+      line.remove_prefix(word.size());
+      if (!address) {
+        address = net::SocketAddress::from_numeric(word, 0);
+        if (!address) {
+          break;
+        }
+      } else if (word == name) {
+        return address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// The numeric address of the job's store, where it is written as one or /etc/hosts has it. A name that means
+/// the loopback address here (Debian's 127.0.1.1) means another one elsewhere: nothing.
+inline std::optional<net::SocketAddress> known_address(const std::string& host, const SystemFiles& files) {
+  if (const auto numeric = net::SocketAddress::from_numeric(host, 0)) {
+    return numeric;
+  }
+  const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
+  return listed && (!listed->is_loopback() || net::is_loopback_host(host)) ? listed : std::nullopt;
+}
+
+/// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's store; else the one
+/// of the default route. Nothing where that is none of `addresses`.
+/// @param master MASTER_ADDR, or what stands for it
+/// @param address_towards which own address the route to another one has: net::address_towards, or a test's
+template <class AddressTowards>
+std::optional<LocalInterface> local_interface(const identity::Variables& variables,
+                                              const std::optional<std::string>& master, const SystemFiles& files,
+                                              const std::vector<net::InterfaceAddress>& addresses,
+                                              AddressTowards address_towards) {
+  const auto found = [&](const auto& is_wanted) -> std::optional<LocalInterface> {
+    for (const net::InterfaceAddress& each : addresses) {
+      if (is_wanted(each)) {
+        return LocalInterface{each.interface, each.address.host(), each.address.is_loopback()};
+      }
+    }
+    return std::nullopt;
+  };
+  if (const auto named = variables.text("DTRAIN_INTERFACE")) {
+    const auto numeric = net::SocketAddress::from_numeric(*named, 0);
+    return found([&](const auto& each) { return numeric ? each.address == *numeric : each.interface == *named; });
+  }
+  const std::optional<net::SocketAddress> target = master ? known_address(*master, files) : std::nullopt;
+  const std::optional<net::SocketAddress> own = address_towards(target);
+  return own ? found([&](const auto& each) { return each.address == *own; }) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

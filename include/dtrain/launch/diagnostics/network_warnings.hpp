@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// What makes the network of a job slower than the machine could be, each as a sentence with its remedy.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/launch/diagnostics/infiniband.hpp"
+#include "dtrain/launch/diagnostics/interface_facts.hpp"
+#include "dtrain/launch/diagnostics/local_interface.hpp"
+#include "dtrain/launch/diagnostics/system_files.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// For ranks on several hosts: the loopback interface, and a bridge for containers, reach no other host.
+/// @param others this machine's addresses, of which the sentence proposes some
+inline std::optional<std::string> interface_without_others(const LocalInterface& own,
+                                                           const std::vector<net::InterfaceAddress>& others) {
+  const bool is_bridge = is_container_bridge(own.name);
+  if (!own.is_loopback && !is_bridge) {
+    return std::nullopt;
+  }
+  std::string proposals;
+  for (const net::InterfaceAddress& each : others) {
+    const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
+    if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
+      proposals += (proposals.empty() ? "" : ", ") + each.interface + " (" + each.address.host() + ")";
+    }
+  }
+  return own.name + " (" + own.address + ") is " +
+         (is_bridge ? "a bridge for this machine's containers" : "the loopback interface") +
+         ", by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+         "DTRAIN_INTERFACE to an interface of this one" +
+         (proposals.empty() ? "" : "; there are: " + proposals);
+}
+
+/// An InfiniBand port that is up, and that variables keep the job from.
+inline std::optional<std::string> unused_infiniband(const identity::Variables& variables, const SystemFiles& files) {
+  const std::vector<std::string> ports = active_infiniband_ports(files);
+  const std::vector<std::string> against = variables_against_infiniband(variables);
+  if (ports.empty() || against.empty()) {
+    return std::nullopt;
+  }
+  std::string names;
+  for (const std::string& variable : against) {
+    names += (names.empty() ? "" : " and ") + variable;
+  }
+  return "InfiniBand is up at " + ports.front() +
+         (ports.size() > 1 ? " and " + std::to_string(ports.size() - 1) + " more" : "") + ", but " + names +
+         (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
+}
+
+/// Memory for InfiniBand is locked; below a GiB a job runs out of it, or falls back to TCP.
+inline std::optional<std::string> little_lockable_memory(const SystemFiles& files) {
+  constexpr std::string_view label = "Max locked memory";
+  const std::string limits = files.text("/proc/self/limits").value_or("");
+  const std::size_t position = limits.find(label);
+  if (position == std::string::npos || active_infiniband_ports(files).empty()) {
+    return std::nullopt;
+  }
+  const std::size_t begin = limits.find_first_not_of(' ', position + label.size());
+  const std::string soft = begin == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
+  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(soft);
+  if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
+    return std::nullopt;
+  }
+  return "RLIMIT_MEMLOCK is " + std::to_string(*bytes >> 10) +
+         " KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with memlock in "
+         "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
+}
+
+/// Azure's images describe how GPUs and adapters are wired; NCCL cannot see that through their virtual PCI bus.
+inline std::optional<std::string> unused_topology_file(const identity::Variables& variables, const SystemFiles& files) {
+  const std::string top = "/opt/microsoft";
+  const auto is_topology = [](const std::string& name) {
+    return name.size() > 4 && name.find("topo") != std::string::npos && name.compare(name.size() - 4, 4, ".xml") == 0;
+  };
+  if (variables.has("NCCL_TOPO_FILE") ||
+      files.text("/etc/nccl.conf").value_or("").find("NCCL_TOPO_FILE") != std::string::npos) {
+    return std::nullopt;
+  }
+  for (const std::string& name : files.names(top)) {
+    std::string found = is_topology(name) ? name : "";
+    for (const std::string& inner : found.empty() ? files.names(top + "/" + name) : std::vector<std::string>{}) {
+      found = is_topology(inner) ? name + "/" + inner : found;
+    }
+    if (!found.empty()) {
+      const std::string path = sanitize(top + "/" + found);
+      return path + " tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE=" + path;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

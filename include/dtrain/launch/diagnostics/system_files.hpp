@@ -1,0 +1,89 @@
+#pragma once
+/// @file
+/// The system's own files (/proc, /sys, /etc), below a root that a test can choose.
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/descriptor.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
+class SystemFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
+
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
+
+  /// A regular file's bytes, at most the first `most`; nothing for what is none.
+  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct ::stat facts {};
+    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+      return std::nullopt;
+    }
+    std::string bytes(most, '\0');
+    std::size_t filled = 0;
+    while (filled < bytes.size()) {
+      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+      if (count < 0 && errno != EINTR) {
+        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
+      }
+      if (count == 0) {
+        break;
+      }
+      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    bytes.resize(filled);
+    return bytes;
+  }
+
+  /// A file's first line without the spaces at its end.
+  std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// What is in a folder, sorted; of more than `most_names` only so many.
+  std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace_back(name);
+      }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

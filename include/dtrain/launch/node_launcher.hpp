@@ -1,0 +1,256 @@
+#pragma once
+/// @file
+/// A job as the launcher of one node sees it: one attempt after the other, and the code that it ends with.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/launch/attempt.hpp"
+#include "dtrain/launch/configuration/control_plane_options.hpp"
+#include "dtrain/launch/configuration/node_launcher_options.hpp"
+#include "dtrain/launch/diagnostics/network_report.hpp"
+#include "dtrain/launch/nodes/multi_node_coordinator.hpp"
+#include "dtrain/launch/nodes/single_node_coordinator.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
+class NodeLauncher {
+ public:
+  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
+  /// started
+  explicit NodeLauncher(NodeLauncherOptions options)
+      : options_(std::move(options)),
+        host_(rendezvous::host_identity(options_.host_id)),
+        output_(loop_, STDOUT_FILENO, STDERR_FILENO),
+        changed_(loop_),
+        forwarder_(loop_, signals_, changed_) {
+    for (const std::string& warning : options_.node.warnings) {
+      log(LogLevel::warning, warning);
+    }
+    if (options_.program.log_dir) {
+      make_directories(*options_.program.log_dir);
+    }
+    coordinator_ = make_coordinator();
+    forwarder_.on_stop([this](int signal, int count) { coordinator_->stop(signal, count); });
+  }
+  NodeLauncher(const NodeLauncher&) = delete;
+  NodeLauncher& operator=(const NodeLauncher&) = delete;
+
+  /// Starts the workers and stays with them. Blocking: until the last one has ended.
+  /// @returns the launcher's exit code; what keeps it from going on is explained on stderr
+  int run() {
+    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
+    return loop_.run_until(run_job(), Deadline::after(longer_than_any_job), "running the job");
+  }
+
+ private:
+  /// How long a consumer of the output may take nothing before what is left is dropped.
+  static constexpr std::chrono::seconds drain_timeout{600};
+  static constexpr std::chrono::seconds drain_timeout_after_failure{5};
+  static constexpr std::chrono::milliseconds least_drain_timeout{100};
+
+  RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
+
+  std::unique_ptr<JobCoordinator> make_coordinator() {
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options_.liveness);
+    const identity::NodeIdentity& node = options_.node;
+    if (node.node_count == 1) {
+      SingleNodeOptions one;
+      one.workers = options_.workers;
+      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
+      one.host = host_.name;
+      one.join_timeout = options_.join_timeout;
+      one.limits = limits;
+      one.policy = policy();
+      return std::make_unique<SingleNodeCoordinator>(loop_, changed_, std::move(one));
+    }
+    NodeRendezvousOptions several;
+    several.node_rank = node.node_rank;
+    several.node_count = node.node_count;
+    several.master_addr = node.master_addr;
+    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
+    several.host = host_;
+    several.workers = options_.workers;
+    several.join_timeout = options_.join_timeout;
+    several.limits = limits;
+    several.secret = options_.secret;
+    several.interface = options_.interface;
+    several.job = options_.job;
+    return std::make_unique<MultiNodeCoordinator>(
+        loop_, changed_, std::move(several), policy(),
+        [this](int signal, int count) { forwarder_.on_remote_stop(signal, count); });
+  }
+
+  /// What keeps this launcher from going on.
+  struct Problem {
+    int exit_code = 0;  ///< 0: there is none
+    std::string sentence;
+  };
+
+  async::Task<int> run_job() {
+    Problem problem;
+    try {
+      const int exit_code = co_await run_attempts();
+      co_return exit_code;
+    } catch (const JobFailed& failed) {
+      problem = Problem{exit_code_job_failed, lost_launcher_message(failed.cause(), options_.node.master_addr)};
+    } catch (const std::exception& error) {
+      problem = Problem{exit_code_usage, error.what()};
+    }
+    co_await coordinator_->abort(problem.sentence);
+    output_.error().line("dtrain: ", problem.sentence);
+    co_await flush(drain_timeout_after_failure);
+    co_return problem.exit_code;
+  }
+
+  async::Task<int> run_attempts() {
+    const std::optional<RankAssignment> assignment = co_await assign_ranks();
+    if (!assignment) {
+      const int signal = forwarder_.stop_signal();
+      output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had joined");
+      co_await flush(least_drain_timeout);
+      co_return 128 + signal;
+    }
+    if (!assignment->description.empty()) {
+      // A loopback address that all launchers have reached needs no further line.
+      const NetworkReport network =
+          local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
+      output_.error().line("dtrain: ",
+                           assignment->description + ", nodes from " + options_.node_source + "; " + network.interface);
+      for (const std::string& warning : network.warnings) {
+        output_.error().line("dtrain: ", "slow path: " + warning);
+      }
+    }
+    require_rank(options_.program.wrapped_rank, assignment->world_size);
+    NodePlan plan = plan_for(*assignment);
+    for (;; ++plan.attempt) {
+      co_await coordinator_->begin(plan.attempt);
+      const JobResult result = co_await attempt(plan);
+      if (!result.restart) {
+        co_return result.exit_code;
+      }
+    }
+  }
+
+  /// Nothing where a signal asked the job to end before it began.
+  async::Task<std::optional<RankAssignment>> assign_ranks() {
+    std::optional<RankAssignment> assignment;
+    std::exception_ptr failure;
+    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
+      failure = reason;
+      changed_.set();
+    };
+    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(assignment), failed);
+    while (!assignment && !failure && forwarder_.stop_requests() == 0) {
+      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+    }
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    co_return std::move(assignment);
+  }
+
+  async::Task<void> assign_ranks_into(std::optional<RankAssignment>& assignment) {
+    assignment = co_await coordinator_->assign_ranks();
+    changed_.set();
+  }
+
+  /// @throws Error (usage) for a --wrap-rank that is no rank of the job
+  static void require_rank(const std::optional<int>& rank, int world_size) {
+    if (rank && *rank >= world_size) {
+      throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*rank) + " is no rank of this job, which has " +
+                                   std::to_string(world_size) + ": 0 to " + std::to_string(world_size - 1));
+    }
+  }
+
+  NodePlan plan_for(const RankAssignment& assignment) {
+    NodePlan plan;
+    plan.workers = options_.workers;
+    plan.first_rank = assignment.first_rank;
+    plan.world_size = assignment.world_size;
+    plan.node_rank = assignment.node_rank;
+    plan.node_count = assignment.node_count;
+    plan.master_addr = assignment.master_addr;
+    plan.master_port = assignment.master_port;
+    plan.secret = assignment.secret;
+    plan.cores = options_.cores;
+    plan.launcher_process = std::to_string(::getpid());
+    plan.stdout_is_terminal = output_.output().is_terminal();
+    plan.stderr_is_terminal = output_.error().is_terminal();
+    return plan;
+  }
+
+  async::Task<JobResult> attempt(const NodePlan& plan) {
+    std::unique_ptr<Attempt> attempt;
+    NodeEnd end;
+    end.started = forwarder_.stop_requests() == 0;
+    if (end.started) {
+      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *coordinator_};
+      attempt = std::make_unique<Attempt>(services, options_.program, plan);
+      co_await attempt->start();
+      async::Task<NodeEnd> supervising = attempt->supervise(
+          ShutdownSchedule(options_.stop_grace, options_.shutdown_timeouts), options_.liveness, host_.name);
+      end = co_await std::move(supervising);
+    }
+    end.node = plan.node_rank;
+    end.host = host_.name;
+    if (plan.node_count > 1) {
+      end.host += " (node " + std::to_string(plan.node_rank) + ")";
+    }
+    end.stop_signal = forwarder_.stop_signal();
+    end.interrupted = forwarder_.interrupted();
+    async::Task<JobResult> concluding = coordinator_->conclude(std::move(end));
+    JobResult result = co_await std::move(concluding);
+    if (!result.restart) {
+      co_await coordinator_->leave();
+    }
+    co_await show(attempt.get(), result);
+    co_return std::move(result);
+  }
+
+  /// What the workers wrote, and then the report.
+  async::Task<void> show(Attempt* attempt, const JobResult& result) {
+    const std::chrono::milliseconds timeout = result.exit_code == 0 ? drain_timeout : drain_timeout_after_failure;
+    const auto stop_requested = [attempt] { return attempt != nullptr && attempt->stop_requested_since_end(); };
+    const auto drained = [attempt] { return attempt == nullptr || attempt->output_is_drained(); };
+    const bool flows = co_await output_.flush(timeout, drained, stop_requested);
+    if (attempt != nullptr) {
+      attempt->finish_output();
+    }
+    for (const std::string& line : result.report) {
+      output_.error().line("dtrain: ", line);
+    }
+    co_await flush(flows && !stop_requested() ? timeout : least_drain_timeout);
+  }
+
+  /// The launcher's own lines.
+  async::Task<void> flush(std::chrono::milliseconds timeout) {
+    const auto nothing_more = [] { return true; };
+    const auto stop_requested = [this, before = forwarder_.stop_requests()] {
+      return forwarder_.stop_requests() != before;
+    };
+    co_await output_.flush(timeout, nothing_more, stop_requested);
+  }
+
+  NodeLauncherOptions options_;
+  rendezvous::HostIdentity host_;
+  SignalReader signals_;
+  async::EventLoop loop_;
+  TerminalOutput output_;
+  async::AutoResetEvent changed_;
+  SignalForwarder forwarder_;
+  std::unique_ptr<JobCoordinator> coordinator_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,100 @@
+#pragma once
+/// @file
+/// The result of an attempt on all nodes together: a pure function of how it ended on each.
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/launch/nodes/node_end.hpp"
+#include "dtrain/launch/supervise/failure_report.hpp"
+#include "dtrain/launch/supervise/restart_policy.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The same on every launcher of the job. A record (see record.hpp).
+struct JobResult {
+  int exit_code = 0;
+  bool restart = false;             ///< the workers are started again
+  std::vector<std::string> report;  ///< lines that every launcher prints on stderr
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.exit_code);
+    fields.flag(self.restart);
+    fields.texts(self.report);
+  }
+};
+
+/// The node that failed first; null where all is well. Of several the one that the store's first cause names, then the
+/// one that was reported first, then that of the lowest node; ends that are no cause come last.
+/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
+inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,
+                                 int first_reported) {
+  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
+  const auto weight = [&](const NodeEnd& node) {
+    const bool named = cause && cause->rank == rank_of(node);
+    return !node.first->is_primary()         ? (node.first->stopped ? 4 : 3)
+           : named                           ? 0
+           : first_reported == rank_of(node) ? 1
+                                             : 2;
+  };
+  const NodeEnd* best = nullptr;
+  for (const NodeEnd& node : nodes) {
+    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
+      best = &node;
+    }
+  }
+  return best;
+}
+
+/// @param nodes one for each node, in order
+/// @param attempt counts from 0
+inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int first_reported,
+                               const RestartPolicy& policy, int attempt) {
+  int stop_signal = 0;
+  bool interrupted = false;
+  bool started = true;
+  bool abandoned = false;
+  std::vector<int> secondary;
+  for (const NodeEnd& node : nodes) {
+    stop_signal = stop_signal == 0 ? node.stop_signal : stop_signal;
+    interrupted = interrupted || node.interrupted || node.stop_signal != 0;
+    started = started && node.started;
+    abandoned = abandoned || node.abandoned;
+    secondary.insert(secondary.end(), node.secondary.begin(), node.secondary.end());
+  }
+  const NodeEnd* const node = first_node(nodes, cause, first_reported);
+  JobResult result;
+  if (node != nullptr) {
+    result.exit_code = node->first->exit_code();
+    if (stop_signal == 0 && cause && !node->first->is_primary()) {
+      // It was ended by a launcher or failed with the others; also a rank that threw, before it had exited by itself.
+      result.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
+    }
+  } else if (abandoned) {
+    result.exit_code = 128 + SIGKILL;
+  }
+  if (stop_signal != 0 && node == nullptr && !started) {
+    result.exit_code = 128 + stop_signal;
+    result.report = {signal_name(stop_signal) + " came before the workers were started"};
+    return result;
+  }
+  if (stop_signal != 0) {
+    result.report = {stop_report(stop_signal, node != nullptr ? node->first : std::nullopt,
+                                 node != nullptr ? node->host : std::string())};
+    return result;
+  }
+  if (node != nullptr) {
+    result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
+    result.restart = policy.should_restart(*node->first, attempt, interrupted);
+    if (result.restart) {
+      result.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+    }
+  }
+  return result;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,43 @@
+#pragma once
+/// @file
+/// What a launcher prints when another launcher is lost or does not join.
+
+#include <string>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/rendezvous/membership/rank_list.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// @param cause the first cause of the launchers' job, in which nodes are ranks
+/// @param store where node 0's launcher listens
+inline std::string lost_launcher_message(const Cause& cause, const std::string& store) {
+  if (cause.rank < 0) {
+    return cause.kind == CauseKind::lost
+               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
+               : "the launchers of this job did not all join: " + cause.text;
+  }
+  const std::string launcher = "the launcher of node " + std::to_string(cause.rank) +
+                               (cause.host.empty() ? std::string() : " on host " + cause.host);
+  return launcher + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") +
+         cause.text;
+}
+
+/// "nodes 1 and 2": rank_list for nodes.
+inline std::string node_list(const std::vector<int>& nodes) {
+  std::string text = rendezvous::rank_list(nodes);
+  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
+}
+
+/// @param missing the nodes whose launchers have not joined
+/// @param timeout how long the others waited: "600.0 s"
+inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& timeout,
+                                 const std::string& store) {
+  return node_list(missing) + " of " + std::to_string(node_count) + " did not join within " + timeout +
+         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
+         "whether it can reach " +
+         store;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

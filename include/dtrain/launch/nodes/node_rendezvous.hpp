@@ -1,0 +1,223 @@
+#pragma once
+/// @file
+/// The launchers of all nodes, from joining to leaving.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/launch/nodes/launcher_keys.hpp"
+#include "dtrain/launch/nodes/lost_launcher_messages.hpp"
+#include "dtrain/launch/nodes/node_table.hpp"
+#include "dtrain/launch/nodes/record.hpp"
+#include "dtrain/rendezvous/client/joined_job.hpp"
+#include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/server/listen.hpp"
+#include "dtrain/rendezvous/server/store_server.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What a launcher brings to the rendezvous of all nodes' launchers.
+struct NodeRendezvousOptions {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  rendezvous::HostIdentity host;
+  int workers = 1;                           ///< on this node
+  std::chrono::nanoseconds join_timeout{0};  ///< from the opening of the store until all have joined
+  rendezvous::Limits limits{};
+  std::optional<rendezvous::Secret> secret{};
+  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
+  std::string job{};                        ///< its name; empty where it has none
+};
+
+/// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
+/// Threads: the loop's.
+class NodeRendezvous {
+ public:
+  /// @param changed is set when another launcher is lost
+  NodeRendezvous(async::EventLoop& loop, async::AutoResetEvent& changed, NodeRendezvousOptions options)
+      : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
+    subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
+  }
+  NodeRendezvous(const NodeRendezvous&) = delete;
+  NodeRendezvous& operator=(const NodeRendezvous&) = delete;
+
+  const NodeRendezvousOptions& options() const noexcept { return options_; }
+
+  /// Until all launchers have joined and know which ranks they start.
+  /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot be
+  /// one job; what listening and joining throw
+  async::Task<void> join() {
+    const Deadline deadline = Deadline::after(options_.join_timeout);
+    rendezvous::StoreAddress address;
+    address.host = options_.master_addr;
+    address.port = options_.master_port;
+    address.role = rendezvous::ClientRole::launcher;
+    address.secret = options_.secret;
+    if (options_.node_rank == 0) {
+      const rendezvous::ListenOptions rules{options_.interface, options_.secret.has_value()};
+      std::vector<net::Listener> listeners =
+          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
+      const net::SocketAddress bound = listeners.front().local();
+      address.host = bound.is_any() ? "localhost" : bound.host();
+      open_store(std::move(listeners), deadline);
+    }
+    rendezvous::JoinRequest request;
+    request.info.rank = options_.node_rank;
+    request.info.host_id = options_.host.id;
+    request.info.host = options_.host.name;
+    request.world_size = options_.node_count;
+    request.job = options_.job;
+    session_ = co_await rendezvous::JoinedJob::join(*loop_, address, std::move(request), failure_, deadline);
+    missing_nodes_task_.cancel();
+    store_.emplace(session_->client(), nullptr);
+    co_await exchange_node_info();
+  }
+
+  bool has_joined() const noexcept { return store_.has_value(); }
+
+  /// Which node has which ranks, once all have joined.
+  const NodeTable& table() const noexcept { return table_; }
+
+  /// Node 0's store.
+  rendezvous::StoreServer& server() noexcept { return *server_; }
+
+  /// Whether a launcher was lost.
+  bool is_over() const noexcept { return failure_->failed(); }
+
+  /// Why, once it is over.
+  std::optional<Cause> cause() const { return failure_->cause(); }
+
+  /// @name Keys of the launchers' job. They end with an exception when a launcher is lost.
+  /// @{
+  async::Task<void> set(std::string key, std::string value) {
+    return store_->set(std::move(key), std::move(value), response_deadline());
+  }
+  /// Does nothing where the key exists.
+  async::Task<void> set_first(std::string key, std::string value) {
+    const rendezvous::CompareSet result =
+        co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), response_deadline());
+    static_cast<void>(result);
+  }
+  /// Waits until it exists: as long as all launchers are alive.
+  async::Task<std::string> get(std::string key) {
+    return store_->get(std::move(key), Deadline::after(longer_than_any_job));
+  }
+  /// @}
+
+  /// Reports to the others why this launcher cannot go on, unless all have the same reason.
+  async::Task<void> report_failure(std::string reason) {
+    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
+      const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(reason)};
+      session_->report(cause);
+      const Deadline deadline = Deadline::after(failure_timeout);
+      while (!is_over() && !deadline.passed()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  /// Leaves the job; node 0's store stays until all have left, or know why there is nothing more.
+  async::Task<void> leave() {
+    const bool well = !is_over();
+    if (session_ != nullptr && well) {
+      co_await session_->leave(Deadline::after(leave_timeout));
+    }
+    session_.reset();
+    if (launchers_ != nullptr) {
+      co_await launchers_->all_left(Deadline::after(well ? leave_timeout : failure_timeout));
+    }
+    launchers_ = nullptr;
+    server_.reset();
+  }
+
+  /// "host:29500"
+  std::string store_text() const { return options_.master_addr + ":" + std::to_string(options_.master_port); }
+
+ private:
+  static constexpr std::chrono::hours longer_than_any_job{24 * 365};
+  static constexpr std::chrono::seconds leave_timeout{5};
+  static constexpr std::chrono::seconds failure_timeout{1};
+
+  static Deadline response_deadline() { return Deadline::after(std::chrono::seconds(60)); }
+
+  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
+    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
+    rendezvous::StoreJobOptions job;
+    job.role = rendezvous::ClientRole::launcher;
+    job.world_size = options_.node_count;
+    job.job = options_.job;
+    job.owner = "the launcher of node 0 on host " + options_.host.name;
+    job.join_deadline = deadline;
+    job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
+    launchers_ = &server_->open(std::move(job));
+    missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
+  }
+
+  /// Fails the job just before the store would, so that the sentence names nodes rather than ranks.
+  async::Task<void> watch_missing_nodes(Deadline deadline) {
+    const Deadline::Clock::duration all = deadline.remaining();
+    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
+    co_await loop_->sleep_for(all - before);
+    std::vector<int> missing;
+    for (int node = 0; node < options_.node_count; ++node) {
+      if (joined_.count(node) == 0) {
+        missing.push_back(node);
+      }
+    }
+    if (!missing.empty()) {
+      launchers_->post_failure(
+          Cause{CauseKind::timeout,
+                -1,
+                {},
+                missing_nodes(missing, options_.node_count, duration_text(options_.join_timeout), store_text())});
+    }
+  }
+
+  async::Task<void> exchange_node_info() {
+    NodeInfo info;
+    info.workers = options_.workers;
+    info.host = options_.host.name;
+    info.host_id = options_.host.id;
+    co_await set(LauncherKeys::node_info(options_.node_rank), to_value(info));
+    if (options_.node_rank == 0) {
+      std::vector<NodeInfo> node_infos;
+      for (int node = 0; node < options_.node_count; ++node) {
+        const std::string value = co_await get(LauncherKeys::node_info(node));
+        node_infos.push_back(from_value<NodeInfo>(value));
+      }
+      co_await set(LauncherKeys::table(), to_value(table_of(node_infos)));
+    }
+    const std::string value = co_await get(LauncherKeys::table());
+    table_ = from_value<NodeTable>(value);
+    if (!table_.problem.empty()) {
+      throw Error(Errc::usage, table_.problem);
+    }
+  }
+
+  async::EventLoop* loop_;
+  NodeRendezvousOptions options_;
+  std::shared_ptr<FailureLatch> failure_;
+  FailureLatch::Subscription subscription_;
+  std::optional<rendezvous::StoreServer> server_;  ///< node 0's
+  rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
+  std::set<int> joined_;
+  std::unique_ptr<rendezvous::JoinedJob> session_;
+  std::optional<rendezvous::Store> store_;
+  NodeTable table_;
+  async::TaskHandle missing_nodes_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

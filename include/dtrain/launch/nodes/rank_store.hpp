@@ -1,0 +1,101 @@
+#pragma once
+/// @file
+/// The job that the ranks of each attempt join, in the store of node 0's launcher.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "dtrain/rendezvous/server/store_server.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Of the store that the ranks join.
+struct RankStoreOptions {
+  int world_size = 1;
+  std::string owner;                               ///< "the launcher on host a"
+  std::chrono::nanoseconds join_timeout{0};        ///< from its opening until all have joined
+  std::size_t further_files = 0;                   ///< that this process will open besides: for its workers
+  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
+  std::function<void(int rank)> on_left{};
+  std::function<void()> on_complete{};  ///< all ranks have joined
+};
+
+/// How many files a launcher has open for so many workers: what each writes to, and pipes to the one that starts.
+inline std::size_t files_for_workers(int workers) noexcept {
+  return 2 * static_cast<std::size_t>(workers) + 6;
+}
+
+/// Opens the ranks' job for each attempt, which closes the one before: its stragglers are rejected.
+/// Lifetime: the server outlives it. Threads: the loop's.
+class RankStore {
+ public:
+  RankStore(rendezvous::StoreServer& server, RankStoreOptions options)
+      : server_(&server), options_(std::move(options)) {}
+  RankStore(const RankStore&) = delete;
+  RankStore& operator=(const RankStore&) = delete;
+
+  /// Ranks of this attempt can join from now on. @throws Error (limit) where too few files may be opened for them
+  void open(int attempt) {
+    joined_.clear();
+    left_.clear();
+    cause_.reset();
+    rendezvous::StoreJobOptions job;
+    job.role = rendezvous::ClientRole::rank;
+    job.world_size = options_.world_size;
+    job.attempt = static_cast<std::uint64_t>(attempt);
+    job.owner = options_.owner;
+    job.join_deadline = Deadline::after(options_.join_timeout);
+    job.on_joined = [this](int rank, const std::string&) {
+      joined_.insert(rank);
+      if (joined_.size() == static_cast<std::size_t>(options_.world_size) && options_.on_complete) {
+        options_.on_complete();
+      }
+    };
+    job.on_left = [this](int rank) {
+      left_.insert(rank);
+      if (options_.on_left) {
+        options_.on_left(rank);
+      }
+    };
+    job.on_failure = [this](const Cause& cause) {
+      cause_ = cause;
+      if (options_.on_failure) {
+        options_.on_failure(cause);
+      }
+    };
+    job.further_files = options_.further_files;
+    job_ = &server_->open(std::move(job));
+    if (cause_) {  // no worker is to be started for it
+      throw Error(Errc::limit, cause_->text);
+    }
+  }
+
+  bool has_joined(int rank) const { return joined_.count(rank) != 0; }
+  bool has_left(int rank) const { return left_.count(rank) != 0; }
+
+  /// The first cause of the present attempt; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+
+  /// Notifies the ranks of a failed worker, unless it had left.
+  void report_loss(const Cause& loss) {
+    if (job_ != nullptr && !has_left(loss.rank)) {
+      job_->post_failure(loss);
+    }
+  }
+
+ private:
+  rendezvous::StoreServer* server_;
+  RankStoreOptions options_;
+  std::set<int> joined_;
+  std::set<int> left_;
+  std::optional<Cause> cause_;
+  rendezvous::JobServer* job_ = nullptr;  ///< the server's
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,182 @@
+#pragma once
+/// @file
+/// The launcher's own stdout or stderr: whole lines out, never in the way of the loop.
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/launch/output/line_splitter.hpp"
+#include "dtrain/launch/output/pollable.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A bounded queue in front of a descriptor. Lines are written as many at a time as a pipe takes whole (PIPE_BUF), so
+/// that those of other processes on the same pipe do not fall between. Who adds output waits for room() first, so a
+/// slow consumer slows the workers and loses nothing. A consumer that has gone away (EPIPE, a full disk) takes nothing
+/// more; what is added then is dropped.
+///
+/// On a terminal one line may be live: the unfinished line of a worker, redrawn below everything else that is printed.
+/// Lifetime: outlives the task of write_out(). Threads: the loop's.
+class Console {
+ public:
+  Console(async::EventLoop& loop, int descriptor, bool is_terminal)
+      : loop_(&loop),
+        descriptor_(descriptor),
+        is_terminal_(is_terminal),
+        can_wait_(can_be_waited_for(descriptor)),
+        changed_(loop),
+        room_(loop) {
+    room_.set();
+  }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  bool is_terminal() const noexcept { return is_terminal_; }
+  bool broken() const noexcept { return broken_; }
+
+  /// Called once with the errno, when the consumer takes nothing more.
+  void on_broken(std::function<void(int error)> handler) { on_broken_ = std::move(handler); }
+
+  bool empty() const noexcept { return pending_.size() == written_; }
+
+  /// How many bytes the consumer has taken: whether it moves.
+  std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// Adds `prefix` + `text` + '\n'.
+  void line(std::string_view prefix, std::string_view text) {
+    const std::string live = live_;
+    erase_live();
+    add(prefix);
+    add(is_terminal_ ? visible_part(text) : text);
+    add("\n");
+    draw_live(live);
+  }
+
+  /// Makes `text` the live line; an empty one takes it away. On a terminal that does not keep up, drawings are skipped.
+  void live_line(const std::string& text) {
+    const bool keeps_up = pending_.size() - written_ < PIPE_BUF;
+    if (!is_terminal_ || text == live_ || (!text.empty() && !keeps_up)) {
+      return;
+    }
+    erase_live();
+    draw_live(text);
+  }
+
+  /// `co_await console.room(deadline)`: until there is room for more output, at most till the deadline.
+  async::ManualResetEvent::Awaiter room(Deadline deadline) noexcept { return room_.wait(deadline); }
+
+  /// Writes what is added, for ever: a task for the loop to keep.
+  async::Task<void> write_out() {
+    for (;;) {
+      if (empty()) {
+        co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+        changed_.reset();
+        continue;
+      }
+      if (can_wait_ && !broken_) {
+        const async::WakeReason ready = co_await loop_->writable(descriptor_, Deadline::after(std::chrono::hours(1)));
+        if (ready == async::WakeReason::timed_out) {
+          continue;
+        }
+      }
+      const bool busy = !write_some();
+      if (busy || !can_wait_) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(busy ? 10 : 0));  // the others' turn
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t high_water_bytes = std::size_t{256} << 10;
+
+  void add(std::string_view bytes) {
+    if (broken_) {
+      return;
+    }
+    pending_.append(bytes);
+    changed_.set();
+    if (pending_.size() - written_ > high_water_bytes) {
+      room_.reset();
+    }
+  }
+
+  void erase_live() {
+    if (!live_.empty()) {
+      add("\r\x1b[K");
+      live_.clear();
+    }
+  }
+
+  void draw_live(const std::string& text) {
+    add(text);
+    live_ = text;
+  }
+
+  /// As many whole lines as fit into a page of a pipe; a part of a line that is longer than that.
+  std::size_t next_length() const noexcept {
+    const std::string_view rest = std::string_view(pending_).substr(written_);
+    if (rest.size() <= PIPE_BUF || !can_wait_) {
+      return rest.size();
+    }
+    const std::size_t newline = rest.rfind('\n', PIPE_BUF - 1);
+    return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
+  }
+
+  /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
+  /// other stream may have filled the same pipe since this one was woken.
+  bool write_some() {
+    int error = 0;
+    bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
+    if (!broken_ && !would_block) {
+      const ssize_t count = ::write(descriptor_, pending_.data() + written_, next_length());
+      if (count >= 0) {
+        written_ += static_cast<std::size_t>(count);
+        taken_bytes_ += static_cast<std::uint64_t>(count);
+      } else {
+        would_block = errno == EAGAIN;
+        error = errno == EINTR || errno == EAGAIN ? 0 : errno;
+        broken_ = error != 0;
+      }
+    }
+    if (broken_ || empty()) {
+      pending_.clear();
+      written_ = 0;
+    } else if (written_ > high_water_bytes) {
+      pending_.erase(0, written_);
+      written_ = 0;
+    }
+    if (broken_ || pending_.size() - written_ <= high_water_bytes / 2) {
+      room_.set();
+    }
+    if (error != 0 && on_broken_) {
+      on_broken_(error);
+    }
+    return !would_block;
+  }
+
+  async::EventLoop* loop_;
+  int descriptor_;
+  bool is_terminal_;
+  bool can_wait_;
+  bool broken_ = false;
+  std::function<void(int)> on_broken_;
+  std::string pending_;
+  std::size_t written_ = 0;  ///< how much of pending_ is out
+  std::uint64_t taken_bytes_ = 0;
+  std::string live_;
+  async::ManualResetEvent changed_;
+  async::ManualResetEvent room_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,116 @@
+#pragma once
+/// @file
+/// Relays one stream of one worker to the launcher's console, line by line.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/launch/output/console.hpp"
+#include "dtrain/launch/output/folded_console.hpp"
+#include "dtrain/launch/output/log_file.hpp"
+#include "dtrain/launch/output/tail.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads a pipe to its end. Lifetime: it, the console and the fold outlive the task of run(). Threads: the loop's.
+class OutputRelay {
+ public:
+  /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
+  /// @param folded through which lines go to the console; null: they go there directly
+  OutputRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
+              FoldedConsole* folded = nullptr)
+      : loop_(&loop),
+        pipe_(std::move(pipe)),
+        console_(&console),
+        folded_(folded),
+        rank_(rank),
+        prefix_("[" + std::to_string(rank) + "] "),
+        is_live_(is_live && console.is_terminal()),
+        log_(std::move(log)) {
+    const int flags = ::fcntl(pipe_.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+      throw errno_error("preparing the pipe of a worker's output");
+    }
+  }
+  OutputRelay(const OutputRelay&) = delete;
+  OutputRelay& operator=(const OutputRelay&) = delete;
+
+  /// Reads until the last writer has closed the pipe: a task for the loop to keep.
+  async::Task<void> run() {
+    std::array<char, std::size_t{16} << 10> buffer;
+    while (pipe_) {
+      co_await console_->room(Deadline::after(std::chrono::hours(1)));
+      const async::WakeReason ready = co_await loop_->readable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+      if (ready == async::WakeReason::timed_out) {
+        continue;
+      }
+      const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
+      if (count > 0) {
+        take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+      } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
+        finish();
+      }
+    }
+  }
+
+  /// Whether nothing more will come, or nothing more is there although a process still holds the pipe open.
+  bool is_drained() const noexcept { return !pipe_ || !has_input(pipe_.get()); }
+
+  /// Shows the last line although it has no end, and closes the pipe. Call it when run() does not run any more.
+  void finish() {
+    show_live("");
+    splitter_.finish([this](std::string_view line) { emit(line); });
+    pipe_.reset();
+  }
+
+  const Tail& tail() const noexcept { return tail_; }
+
+ private:
+  void take(std::string_view bytes) {
+    static_cast<void>(log_.write(bytes));  // it reports itself what it cannot keep
+    show_live("");
+    splitter_.feed(bytes, [this](std::string_view line) { emit(line); });
+    if (is_live_) {
+      const std::string_view text = visible_part(splitter_.partial());
+      show_live(text.empty() ? std::string() : prefix_ + std::string(text));
+    }
+  }
+
+  void emit(std::string_view line) {
+    if (folded_ != nullptr) {
+      folded_->line(rank_, line);
+    } else {
+      console_->line(prefix_, line);
+    }
+    tail_.push(visible_part(line));
+  }
+
+  void show_live(const std::string& text) {
+    if (has_live_line_ || !text.empty()) {
+      console_->live_line(text);
+      has_live_line_ = !text.empty();
+    }
+  }
+
+  async::EventLoop* loop_;
+  async::Descriptor pipe_;
+  Console* console_;
+  FoldedConsole* folded_;
+  int rank_;
+  std::string prefix_;
+  bool is_live_;
+  bool has_live_line_ = false;
+  LogFile log_;
+  LineSplitter splitter_;
+  Tail tail_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

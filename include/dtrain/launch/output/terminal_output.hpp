@@ -1,0 +1,69 @@
+#pragma once
+/// @file
+/// The launcher's stdout and stderr together.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "dtrain/launch/output/console.hpp"
+#include "dtrain/launch/output/lost_output.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
+/// other. A stdout that takes nothing more is said on stderr. Lifetime: the loop outlives it. Threads: the loop's.
+class TerminalOutput {
+ public:
+  TerminalOutput(async::EventLoop& loop, int output, int error)
+      : loop_(&loop),
+        output_(loop, output, ::isatty(output) == 1),
+        error_(loop, error, ::isatty(error) == 1),
+        is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
+        output_task_(loop.spawn(output_.write_out())),
+        error_task_(loop.spawn(error_.write_out())) {
+    if (!is_one_) {
+      output_.on_broken([this, output](int reason) { error_.line("dtrain: ", lost_output("stdout", output, reason)); });
+    }
+  }
+
+  Console& output() noexcept { return output_; }
+  Console& error() noexcept { return is_one_ ? output_ : error_; }
+
+  /// Until everything is written and `done()`, or the consumers have taken nothing for `timeout`, or `cancelled()`.
+  /// @returns whether everything is written
+  template <class Done, class Cancelled>
+  async::Task<bool> flush(std::chrono::milliseconds timeout, Done done, Cancelled cancelled) {
+    std::uint64_t taken = taken_bytes();
+    Deadline deadline = Deadline::after(timeout);
+    while (!(output_.empty() && error_.empty() && done()) && !deadline.passed() && !cancelled()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      if (taken_bytes() != taken) {
+        taken = taken_bytes();
+        deadline = Deadline::after(timeout);
+      }
+    }
+    co_return output_.empty() && error_.empty() && done();
+  }
+
+ private:
+  static bool same_device(int a, int b) noexcept {
+    struct ::stat first {};
+    struct ::stat second {};
+    return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+  }
+
+  std::uint64_t taken_bytes() const noexcept { return output_.taken_bytes() + error_.taken_bytes(); }
+
+  async::EventLoop* loop_;
+  Console output_;
+  Console error_;
+  bool is_one_;
+  async::TaskHandle output_task_;
+  async::TaskHandle error_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// The functions of launch/rank_process.hpp.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/identity/description.hpp"
+#include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/job_name.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
+#include "dtrain/identity/sources/dtrain.hpp"
+#include "dtrain/identity/sources/single.hpp"
+#include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/secret_setting.hpp"
+#include "dtrain/launch/diagnostics/network_report.hpp"
+#include "dtrain/launch/rank_process.hpp"
+#include "dtrain/launch/supervise/process_setup.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+inline RankProcess rank_process_with(identity::ProcessIdentity identity, const identity::Variables& variables) {
+  RankProcess worker;
+  worker.identity = std::move(identity);
+  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.interface = variables.text("DTRAIN_INTERFACE");
+  worker.secret = secret_setting(variables);
+  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  return worker;
+}
+
+/// Rank 0's line at start, and what slows the network down where there are several hosts.
+inline void log_identity(const identity::ProcessIdentity& identity, const identity::Variables& variables) {
+  if (!spans_hosts(identity)) {
+    log(LogLevel::warning, to_string(identity));
+    return;
+  }
+  const NetworkReport report = local_network_report(variables, identity.master_addr, true);
+  log(LogLevel::warning, to_string(identity) + "; " + report.interface);
+  for (const std::string& warning : report.warnings) {
+    log(LogLevel::warning, "slow path: " + warning);
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
+  open_standard_descriptors();
+  const identity::Environment environment = identity::snapshot_environment();
+  check_log_setting(identity::Variables(environment));
+  refuse_launcher_flags(options.arguments);
+  std::vector<const char*> pointers;
+  for (const std::string& argument : options.arguments) {
+    pointers.push_back(argument.c_str());
+  }
+  RankProcess worker = detail::rank_process_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
+      identity::Variables(environment));
+  if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still counts
+    identity::name_job(identity::Variables(environment), worker.identity);
+  }
+  worker.job = job_identity(identity::Variables(environment), worker.identity);
+  worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
+  worker.hosts_store = worker.identity.rank == 0;
+  worker.timeout = options.timeout.value_or(worker.timeout);
+  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
+    detail::log_identity(worker.identity, identity::Variables(environment));
+  }
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& environment,
+                                              std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  RankProcess worker =
+      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
+                                                    std::vector<std::string> arguments) {
+  const identity::Variables variables(environment);
+  RankProcess worker = detail::rank_process_with(identity::DtrainSource::read(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,99 @@
+#pragma once
+/// @file
+/// Ancestors and descendants of a process, as /proc lists them.
+
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/launch/diagnostics/system_files.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// The next decimal number of a text, which loses it; nothing where there is none.
+inline std::optional<pid_t> take_number(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+  pid_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+inline bool is_same_program(pid_t a, pid_t b) {
+  struct ::stat first {};
+  struct ::stat second {};
+  return ::stat(("/proc/" + std::to_string(a) + "/exe").c_str(), &first) == 0 &&
+         ::stat(("/proc/" + std::to_string(b) + "/exe").c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+}  // namespace detail
+
+/// Nothing for a process that has ended; 0 for one whose parent is in another process namespace.
+inline std::optional<pid_t> parent_of(pid_t process) {
+  const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
+  const std::size_t name_end = all.rfind(')');  // "1234 (any (name) S 1 ..."
+  if (name_end == std::string::npos || name_end + 4 > all.size()) {
+    return std::nullopt;
+  }
+  std::string_view rest = std::string_view(all).substr(name_end + 3);
+  return detail::take_number(rest);
+}
+
+/// Whether `ancestor` is this process's parent, or the parent's, and so on. True where a process namespace in between
+/// hides it.
+inline bool has_ancestor(pid_t ancestor) {
+  constexpr int deepest = 64;
+  std::optional<pid_t> process = ::getppid();
+  for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
+    process = parent_of(*process);
+  }
+  return process == ancestor || process == pid_t{0};
+}
+
+/// The process itself, then its children, then theirs. Bounded.
+inline std::vector<pid_t> descendants_of(pid_t process) {
+  constexpr std::size_t most = 4096;
+  const SystemFiles files;
+  std::vector<pid_t> found{process};
+  for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
+    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task";
+    for (const std::string& task : files.names(tasks)) {
+      const std::string text = files.text(tasks + "/" + task + "/children").value_or("");
+      std::string_view children = text;
+      while (const std::optional<pid_t> child = detail::take_number(children)) {
+        found.push_back(*child);
+      }
+    }
+  }
+  return found;
+}
+
+/// The rank that runs below a wrapper which started it as a child of its own (strace, gdb, a shell), with what the rank
+/// has started. Empty where the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
+inline std::vector<pid_t> rank_below(pid_t wrapper) {
+  if (detail::is_same_program(wrapper, ::getpid())) {
+    return {};
+  }
+  for (const pid_t process : descendants_of(wrapper)) {
+    if (process != wrapper && detail::is_same_program(process, ::getpid())) {
+      return descendants_of(process);
+    }
+  }
+  return {};
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

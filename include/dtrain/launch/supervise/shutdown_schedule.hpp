@@ -1,0 +1,98 @@
+#pragma once
+/// @file
+/// When the workers are signalled to stop, and when they are killed: a pure function of what happened when.
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How long processes take to end. Those that compute on devices end slower: they abort what runs there, and the driver
+/// takes their contexts down, also after SIGKILL, when their memory of the device is still taken.
+struct ShutdownTimeouts {
+  /// From the first failure on, for the others to end by themselves, saying why. ThreadSanitizer holds a process up for
+  /// a second when it exits.
+  std::chrono::milliseconds exit_grace{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
+  /// From SIGKILL on.
+  std::chrono::milliseconds kill_timeout{300};
+};
+inline constexpr ShutdownTimeouts device_shutdown_timeouts{std::chrono::milliseconds(5000),
+                                                           std::chrono::milliseconds(60000)};
+
+/// After the first failure the others get `exit_grace` to end by themselves, then SIGTERM, and SIGKILL
+/// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
+/// `term_grace`.
+class ShutdownSchedule {
+ public:
+  using Clock = Deadline::Clock;
+
+  static constexpr std::chrono::milliseconds exit_grace = ShutdownTimeouts{}.exit_grace;
+  static constexpr std::chrono::milliseconds term_grace{1000};
+  static constexpr std::chrono::milliseconds default_stop_grace{30000};
+
+  explicit ShutdownSchedule(std::chrono::nanoseconds stop_grace = default_stop_grace, ShutdownTimeouts timeouts = {})
+      : stop_grace_(std::chrono::ceil<Clock::duration>(stop_grace)), timeouts_(timeouts) {}
+
+  enum class Action { nothing, terminate, kill };
+
+  /// A worker failed. Workers that were asked to stop may end as they like.
+  void on_failure(Clock::time_point now) {
+    if (!terminate_at_ && !kill_at_) {
+      terminate_at_ = now + timeouts_.exit_grace;
+      kill_at_ = now + timeouts_.exit_grace + term_grace;
+    }
+  }
+
+  /// SIGINT or SIGTERM was forwarded.
+  void on_stop_requested(Clock::time_point now) {
+    const Clock::time_point latest = now + (stop_requested_ ? Clock::duration(term_grace) : stop_grace_);
+    stop_requested_ = true;
+    kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
+  }
+
+  bool was_stop_requested() const noexcept { return stop_requested_; }
+
+  /// What is to be done now, each once.
+  Action due(Clock::time_point now) {
+    if (kill_at_ && *kill_at_ <= now && !killed_) {
+      killed_ = true;
+      terminate_at_.reset();
+      return Action::kill;
+    }
+    if (terminate_at_ && *terminate_at_ <= now && !terminated_) {
+      terminated_ = true;
+      return Action::terminate;
+    }
+    return Action::nothing;
+  }
+
+  /// When there is something to do next.
+  std::optional<Clock::time_point> next() const {
+    if (terminate_at_ && !terminated_) {
+      return terminate_at_;
+    }
+    return killed_ ? std::nullopt : kill_at_;
+  }
+
+  /// Whether the launcher itself has ended workers: what ends from now on is no cause.
+  bool has_acted() const noexcept { return terminated_ || killed_; }
+  bool has_killed() const noexcept { return killed_; }
+
+  /// How long a killed process is waited for.
+  std::chrono::milliseconds kill_timeout() const noexcept { return timeouts_.kill_timeout; }
+
+ private:
+  Clock::duration stop_grace_;
+  ShutdownTimeouts timeouts_;
+  std::optional<Clock::time_point> terminate_at_;
+  std::optional<Clock::time_point> kill_at_;
+  bool stop_requested_ = false;
+  bool terminated_ = false;
+  bool killed_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

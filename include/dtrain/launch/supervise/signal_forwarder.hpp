@@ -1,0 +1,115 @@
+#pragma once
+/// @file
+/// Forwards the launcher's signals to the workers of the present attempt.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/launch/supervise/signals.hpp"
+#include "dtrain/launch/supervise/workers.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads signals from its construction to its destruction, also between attempts. Lifetime: what it is given outlives
+/// it. Threads: the loop's.
+class SignalForwarder {
+ public:
+  /// @param changed is set at every signal, SIGCHLD included
+  SignalForwarder(async::EventLoop& loop, SignalReader& signals, async::AutoResetEvent& changed)
+      : loop_(&loop), signals_(&signals), changed_(&changed), reading_(loop.spawn(read_all())) {}
+  SignalForwarder(const SignalForwarder&) = delete;
+  SignalForwarder& operator=(const SignalForwarder&) = delete;
+
+  /// Who gets the signals from now on; null for nobody. Lifetime: until the next call.
+  void forward_to(const Workers* workers) noexcept { workers_ = workers; }
+
+  /// Called with SIGINT or SIGTERM, and how often one of them has come, for each that this process was sent.
+  void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
+
+  /// The launcher of another node was sent SIGINT or SIGTERM, its `count`-th. Where this one has had as many, as when
+  /// a batch system signals all of them at once, it is the same request.
+  void on_remote_stop(int signal, int count) {
+    remote_stops_ = std::max(remote_stops_, count);
+    if (count > local_stops_) {
+      note_stop(signal);
+      forward(signal);
+      changed_->set();
+    }
+  }
+
+  /// The first SIGINT or SIGTERM; 0 while none has come.
+  int stop_signal() const noexcept { return stop_signal_; }
+
+  /// How often SIGINT or SIGTERM has come to the one launcher of the job that was sent it most often.
+  int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
+
+  /// Whether a signal asked the job to end: SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+  bool interrupted() const noexcept { return interrupted_; }
+
+ private:
+  async::Task<void> read_all() {
+    for (;;) {
+      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
+      while (const std::optional<int> signal = signals_->next()) {
+        if (*signal != SIGCHLD) {
+          take(*signal);
+        }
+      }
+      changed_->set();
+    }
+  }
+
+  void take(int signal) {
+    forward(signal);
+    interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
+    if (signal == SIGTERM || signal == SIGINT) {
+      note_stop(signal);
+      ++local_stops_;
+      if (on_stop_) {
+        on_stop_(signal, local_stops_);
+      }
+    }
+    if (signal == SIGTSTP) {
+      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
+    }
+  }
+
+  void note_stop(int signal) noexcept {
+    stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
+    interrupted_ = true;
+  }
+
+  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
+  void forward(int signal) const {
+    constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
+    if (workers_ == nullptr) {
+      return;
+    }
+    if (std::find(single.begin(), single.end(), signal) != single.end()) {
+      workers_->signal_each(signal);
+    } else {
+      workers_->signal_groups(signal);
+    }
+  }
+
+  async::EventLoop* loop_;
+  SignalReader* signals_;
+  async::AutoResetEvent* changed_;
+  const Workers* workers_ = nullptr;
+  std::function<void(int, int)> on_stop_;
+  int stop_signal_ = 0;
+  int local_stops_ = 0;
+  int remote_stops_ = 0;  ///< of the launcher of another node
+  bool interrupted_ = false;
+  async::TaskHandle reading_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,98 @@
+#pragma once
+/// @file
+/// The launcher's signals: held back from the process and read from a descriptor instead.
+
+#include <pthread.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <optional>
+
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/error.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// What is passed on to the workers.
+inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                                      SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+
+/// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
+/// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
+/// read: SIGPIPE and SIGXFSZ, because a reader that went away and a file at its limit are errors of a write here;
+/// SIGTTIN and SIGTTOU, because a launcher in the background must not be stopped by its own pumping. Threads: for a
+/// process with one thread.
+class SignalReader {
+ public:
+  SignalReader() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGCHLD);
+    for (const int signal : forwarded_signals) {
+      struct sigaction now {};
+      if (::sigaction(signal, nullptr, &now) != 0) {
+        throw errno_error("asking how a signal is handled");
+      }
+      if (now.sa_handler != SIG_IGN) {
+        sigaddset(&wanted, signal);
+      }
+    }
+    // Inherited as ignored, the ends of children would never be signalled.
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
+      throw errno_error("setting how SIGCHLD is handled");
+    }
+    sigset_t blocked = wanted;
+    for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
+      sigaddset(&blocked, signal);
+    }
+    descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!descriptor_) {
+      throw errno_error("creating a descriptor for signals");
+    }
+    const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
+    if (error != 0) {
+      throw posix_error(error, "blocking signals");
+    }
+  }
+  SignalReader(const SignalReader&) = delete;
+  SignalReader& operator=(const SignalReader&) = delete;
+  ~SignalReader() {
+    while (next()) {  // what came too late must not hit the process when the mask is restored
+    }
+    const timespec at_once{};
+    sigset_t of_writes;
+    sigemptyset(&of_writes);
+    sigaddset(&of_writes, SIGPIPE);
+    sigaddset(&of_writes, SIGXFSZ);
+    while (::sigtimedwait(&of_writes, nullptr, &at_once) > 0) {
+    }
+    static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
+  }
+
+  /// A signal that has arrived. Blocking: no. @throws nothing; a failed read is no signal
+  std::optional<int> next() noexcept {
+    signalfd_siginfo info{};
+    ssize_t count = -1;
+    do {
+      count = ::read(descriptor_.get(), &info, sizeof info);
+    } while (count < 0 && errno == EINTR);
+    return count == static_cast<ssize_t>(sizeof info) ? std::optional<int>(static_cast<int>(info.ssi_signo))
+                                                      : std::nullopt;
+  }
+
+  int descriptor() const noexcept { return descriptor_.get(); }
+
+  /// The mask that the process was started with, for its children.
+  const sigset_t& original_mask() const noexcept { return original_mask_; }
+
+ private:
+  async::Descriptor descriptor_;
+  sigset_t original_mask_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,173 @@
+#pragma once
+/// @file
+/// Starts a program as a child that dies with this process.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/process/open_files.hpp"
+#include "dtrain/identity/environment/variables.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A pipe, both ends close-on-exec.
+struct Pipe {
+  async::Descriptor reader;
+  async::Descriptor writer;
+};
+
+/// @throws Error (posix) where descriptors run out
+inline Pipe make_pipe() {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw errno_error("creating a pipe to a worker",
+                      "raise the limit of open files (ulimit -n) or start fewer workers");
+  }
+  return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
+}
+
+/// What to start. Lifetime: the descriptors, all above 2, stay open until spawn() returns.
+struct SpawnRequest {
+  std::string executable;
+  std::vector<std::string> arguments;  ///< the program's name first
+  identity::Environment environment;
+  int standard_input = -1;
+  int standard_output = -1;
+  int standard_error = -1;
+  sigset_t signal_mask{};
+};
+
+/// From now on this process is killed when the thread that started it ends; it ends at once where that has ended
+/// already. An exec of a file with capabilities, or for another user, undoes it. @returns 0, or the error
+inline int end_with_parent(pid_t parent) noexcept {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    return errno;
+  }
+  if (::getppid() != parent) {
+    ::_exit(128 + SIGKILL);
+  }
+  return 0;
+}
+
+namespace detail {
+
+inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) {
+    pointers.push_back(text.data());
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
+inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
+                         const std::optional<rlimit>& files) noexcept {
+  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
+  // starts can be ended with it.
+  if (::setpgid(0, 0) != 0) {
+    return errno;
+  }
+  if (const int error = end_with_parent(parent); error != 0) {
+    return error;
+  }
+  const std::pair<int, int> standard[] = {
+      {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
+  for (const auto& [from, to] : standard) {
+    while (::dup2(from, to) < 0) {
+      if (errno != EINTR && errno != EBUSY) {
+        return errno;
+      }
+    }
+  }
+  if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
+    return errno;
+  }
+  if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
+    return errno;
+  }
+  ::execve(request.executable.c_str(), arguments, environment);
+  return errno;
+}
+
+/// The error that the child wrote, or 0 once its exec has closed the pipe.
+inline int exec_error(int reader, const std::string& doing) {
+  constexpr int start_timeout_ms = 10000;
+  for (;;) {
+    pollfd waiting{reader, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, start_timeout_ms);
+    if (ready == 0) {
+      throw Error(Errc::timeout, doing + ": it did not start within 10 s; see whether the system is out of memory");
+    }
+    int error = 0;
+    const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
+    if (count >= 0) {
+      return count == static_cast<ssize_t>(sizeof error) ? error : 0;
+    }
+    if (errno != EINTR) {
+      throw errno_error(doing);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// The process id of the started program. It is killed when this thread ends, hence when this process does, however it
+/// does. Blocking: until the program runs, 10 s at most. Threads: the main thread, of a process that has no other.
+/// @throws Error (posix) if it cannot be started; Error (timeout). Nothing is left behind.
+inline pid_t spawn(const SpawnRequest& request) {
+  const std::string doing = "starting " + request.executable;
+  std::vector<std::string> arguments = request.arguments;
+  std::vector<std::string> environment;
+  environment.reserve(request.environment.size());
+  for (const auto& [name, value] : request.environment) {
+    environment.push_back(name + "=" + value);
+  }
+  const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
+  const std::vector<char*> environment_pointers = detail::pointers_to(environment);
+  Pipe report = make_pipe();
+  const std::optional<rlimit> files = open_files_for_children();
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) {
+    throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
+  }
+  if (child == 0) {
+    const int error =
+        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files);
+    const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
+    static_cast<void>(written);
+    ::_exit(127);
+  }
+  static_cast<void>(::setpgid(child, child));  // the child does it, too: whichever comes first
+  report.writer.reset();
+  try {
+    const int error = detail::exec_error(report.reader.get(), doing);
+    if (error != 0) {
+      throw posix_error(error, doing);
+    }
+  } catch (...) {
+    static_cast<void>(::kill(child, SIGKILL));
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    throw;
+  }
+  return child;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,78 @@
+#pragma once
+/// @file
+/// How long workers have been stopped (SIGSTOP, SIGTSTP): a pure function of who was stopped when.
+
+#include <sys/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/launch/supervise/exit_status.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// A worker whose process is stopped now.
+struct StoppedWorker {
+  int rank = 0;
+  pid_t process = 0;
+  int signal = 0;
+
+  /// What is said where it has joined nothing yet. @param liveness how long it was waited for
+  std::string text(std::chrono::nanoseconds liveness) const {
+    return "its process " + std::to_string(process) + " was stopped by " + signal_name(signal) +
+           " before it had joined the job, and has not gone on for " + duration_text(liveness) +
+           "; where that is meant, give it longer with DTRAIN_LIVENESS_SECONDS";
+  }
+};
+
+/// A worker that is stopped for as long as a silent rank counts as alive counts as lost, as one that has joined does.
+class StoppedWorkers {
+ public:
+  using Clock = Deadline::Clock;
+
+  explicit StoppedWorkers(std::chrono::nanoseconds liveness)
+      : liveness_(std::chrono::ceil<Clock::duration>(std::min<std::chrono::nanoseconds>(liveness, longest))) {}
+
+  /// @param stopped all that are stopped now, and that nobody else watches over
+  /// @returns those that are so for the liveness time, each once in that time. Where the launcher itself was stopped,
+  /// they get it once more.
+  std::vector<StoppedWorker> lost(const std::vector<StoppedWorker>& stopped, Clock::time_point now) {
+    const bool was_stopped = next() && now > *next() + liveness_ / 2;
+    std::map<pid_t, Clock::time_point> since;
+    std::vector<StoppedWorker> lost;
+    for (const StoppedWorker& each : stopped) {
+      const auto before = since_.find(each.process);
+      const Clock::time_point begin = before == since_.end() || was_stopped ? now : before->second;
+      const bool is_lost = now - begin >= liveness_;
+      since.emplace(each.process, is_lost ? now : begin);
+      if (is_lost) {
+        lost.push_back(each);
+      }
+    }
+    since_ = std::move(since);
+    return lost;
+  }
+
+  /// When the next one counts as lost.
+  std::optional<Clock::time_point> next() const {
+    std::optional<Clock::time_point> first;
+    for (const auto& [process, begin] : since_) {
+      first = std::min(first.value_or(begin + liveness_), begin + liveness_);
+    }
+    return first;
+  }
+
+ private:
+  static constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);
+
+  Clock::duration liveness_;
+  std::map<pid_t, Clock::time_point> since_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -1,0 +1,168 @@
+#pragma once
+/// @file
+/// Watches over the workers of one attempt from their start to the end of the last one.
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/launch/nodes/job_coordinator.hpp"
+#include "dtrain/launch/supervise/shutdown_schedule.hpp"
+#include "dtrain/launch/supervise/signal_forwarder.hpp"
+#include "dtrain/launch/supervise/workers.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// "2 killed workers have not ended yet: ...".
+inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
+  return std::to_string(workers) + (workers == 1 ? " killed worker has" : " killed workers have") +
+         " not ended yet, and what they had on devices is taken until then: waiting for at most " +
+         duration_text(timeout);
+}
+
+/// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
+/// SIGTERM or SIGKILL is over 1.3 s after the first failure, 6 s where they compute on devices. Lifetime: everything it
+/// is given outlives it. Threads: the loop's.
+class Supervisor {
+ public:
+  /// @param changed is set by the forwarder and the coordinator
+  /// @param console where the launcher prints what it waits for
+  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
+             Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
+             std::chrono::nanoseconds liveness, std::string host)
+      : loop_(&loop),
+        changed_(&changed),
+        forwarder_(&forwarder),
+        workers_(&workers),
+        console_(&console),
+        coordinator_(&coordinator),
+        host_(std::move(host)),
+        liveness_(liveness),
+        schedule_(std::move(schedule)),
+        stopped_(liveness) {}
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  /// Until no worker runs, nor what workers left in their groups.
+  async::Task<void> watch() {
+    for (;;) {
+      const std::vector<Workers::Ended> ended = workers_->reap();
+      for (const Workers::Ended& each : ended) {
+        co_await note(each);
+      }
+      if (workers_->running() == 0) {
+        break;
+      }
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      note_stopped(now);
+      take_requests(now);
+      act(schedule_.due(now));
+      report_waiting(now);
+      if (killed_at_ && now - *killed_at_ > schedule_.kill_timeout()) {
+        break;  // a process that the kernel holds; it dies when it is let go
+      }
+      const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
+                                             : Deadline::Clock::duration(std::chrono::hours(1)));
+      const auto next = std::min(schedule_.next().value_or(longest), stopped_.next().value_or(longest));
+      co_await changed_->wait(Deadline::at(std::min(next, longest)));
+    }
+    co_await reap_orphans();
+  }
+
+  /// How the workers ended, in the order in which that was noticed.
+  const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
+
+  /// Whether a process was killed and did not end.
+  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
+
+ private:
+  static constexpr std::chrono::milliseconds orphan_timeout{300};
+
+  /// Once, where a killed process takes longer than most.
+  void report_waiting(Deadline::Clock::time_point now) {
+    if (killed_at_ && !reported_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
+      reported_waiting_ = true;
+      console_->line("dtrain: ", waiting_text(workers_->running(), schedule_.kill_timeout()));
+    }
+  }
+
+  /// What the workers left in their groups has been killed, and becomes this process's children one by one.
+  async::Task<void> reap_orphans() {
+    const Deadline deadline = Deadline::after(orphan_timeout);
+    while (!workers_->groups_are_gone() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(workers_->reap());
+    }
+  }
+
+  async::Task<void> note(Workers::Ended ended) {
+    WorkerEnd end;
+    end.rank = ended.rank;
+    end.status = ended.status;
+    end.stopped = schedule_.has_acted();
+    if (ended.status == ExitStatus{}) {
+      end.left = co_await coordinator_->has_left(ended.rank);
+    }
+    ends_.push_back(end);
+    if (!end.failed()) {
+      co_return;
+    }
+    schedule_.on_failure(Deadline::Clock::now());
+    const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
+    coordinator_->on_worker_failed(loss, end.is_secondary());
+  }
+
+  /// A worker that is stopped before it has joined: only its launcher can see it.
+  void note_stopped(Deadline::Clock::time_point now) {
+    std::vector<StoppedWorker> stopped = schedule_.has_acted() ? std::vector<StoppedWorker>{} : workers_->stopped();
+    std::erase_if(stopped, [this](const StoppedWorker& each) { return coordinator_->has_joined(each.rank); });
+    for (const StoppedWorker& each : stopped_.lost(stopped, now)) {
+      const Cause loss{CauseKind::lost, each.rank, host_, each.text(liveness_)};
+      coordinator_->on_worker_failed(loss, false);
+      schedule_.on_failure(now);
+    }
+  }
+
+  void take_requests(Deadline::Clock::time_point now) {
+    for (; stops_noted_ < forwarder_->stop_requests(); ++stops_noted_) {
+      schedule_.on_stop_requested(now);
+    }
+    if (coordinator_->failing()) {
+      schedule_.on_failure(now);
+    }
+  }
+
+  void act(ShutdownSchedule::Action action) {
+    if (action == ShutdownSchedule::Action::terminate) {
+      workers_->signal_each(SIGTERM);
+    } else if (action == ShutdownSchedule::Action::kill) {
+      workers_->kill_groups();
+      killed_at_ = Deadline::Clock::now();
+    }
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  const SignalForwarder* forwarder_;
+  Workers* workers_;
+  Console* console_;
+  JobCoordinator* coordinator_;
+  std::string host_;
+  std::chrono::nanoseconds liveness_;
+  ShutdownSchedule schedule_;
+  StoppedWorkers stopped_;
+  int stops_noted_ = 0;
+  bool reported_waiting_ = false;
+  std::vector<WorkerEnd> ends_;
+  std::optional<Deadline::Clock::time_point> killed_at_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch

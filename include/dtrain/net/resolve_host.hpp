@@ -1,0 +1,208 @@
+#pragma once
+/// @file
+/// resolve(): host names to addresses, with a deadline, which getaddrinfo does not have.
+
+#include <netdb.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/net/backoff.hpp"
+#include "dtrain/net/socket_address.hpp"
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Addresses in the order to try them, or why there are none.
+struct Resolution {
+  std::vector<SocketAddress> addresses;
+  std::string reason;  ///< empty where there are addresses
+};
+
+/// The Error for a host that does not resolve.
+inline Error unresolved_error(const std::string& host, const std::string& reason) {
+  return {Errc::refused, "resolving host '" + host + "': " + reason +
+                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+}
+
+/// Why a host that did not resolve never will; empty where it may come to be a name. Nothing is below .invalid (RFC
+/// 6761, 6.4).
+inline std::string invalid_name_reason(const std::string& host) {
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    return "a host name has 1 to 255 characters";
+  }
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto may_be = [&](char c) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) != 0;  // or a part of one
+    return is_letter || is_digit(c) || c == '-' || c == '_' || c == '.';
+  };
+  if (!std::all_of(host.begin(), host.end(), may_be)) {
+    return "a host name has letters, digits, '-', '_' and '.' alone";
+  }
+  if (host.front() == '.' || host.find("..") != std::string::npos) {
+    return "no part of a host name between its dots is empty";
+  }
+  if (host.ends_with(".invalid")) {
+    return "no name that ends in .invalid exists";
+  }
+  if (host.find('.') != std::string::npos &&
+      std::all_of(host.begin(), host.end(), [&](char c) { return c == '.' || is_digit(c); })) {
+    return "it is no address, and a name does not have digits alone";
+  }
+  return {};
+}
+
+namespace detail {
+
+/// What getaddrinfo returns. Blocking: for as long as the system's resolver takes.
+inline Resolution query_system(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  const int result = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
+  const int number = errno;
+  Resolution resolution;
+  if (result != 0) {
+    resolution.reason = result == EAI_SYSTEM ? std::generic_category().message(number) : ::gai_strerror(result);
+    return resolution;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, &::freeaddrinfo);
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    if (const auto address = SocketAddress::from_system(entry->ai_addr, entry->ai_addrlen)) {
+      resolution.addresses.push_back(address->with_port(port));
+    }
+  }
+  if (resolution.addresses.empty()) {
+    resolution.reason = "it has no IPv4 or IPv6 address";
+  }
+  return resolution;
+}
+
+/// What the helper thread and the waiting coroutine share; whichever is last frees it.
+class ResolveRequest {
+ public:
+  explicit ResolveRequest(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
+
+  /// On the helper thread. The loop is alive while the coroutine has not detached the request.
+  void deliver(const std::shared_ptr<ResolveRequest>& self, Resolution found) {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      found_ = std::move(found);
+      loop_->post([self] { self->announce(); });
+    }
+  }
+
+  /// On the loop's thread.
+  void detach() noexcept {
+    const std::lock_guard lock(mutex_);
+    loop_ = nullptr;
+  }
+  async::ManualResetEvent& done() noexcept { return done_; }
+  Resolution take() {
+    const std::lock_guard lock(mutex_);
+    return std::move(found_);
+  }
+
+ private:
+  void announce() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      done_.set();
+    }
+  }
+
+  std::mutex mutex_;
+  async::EventLoop* loop_;        ///< guarded by mutex_; null once detached
+  Resolution found_;              ///< guarded by mutex_
+  async::ManualResetEvent done_;  ///< the loop's thread only
+};
+
+inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& loop, std::string host,
+                                                             std::uint16_t port) {
+  auto request = std::make_shared<ResolveRequest>(loop);
+  const auto ask = [request, host = std::move(host), port] {
+    Resolution found;
+    try {
+      found = query_system(host, port);
+      request->deliver(request, std::move(found));
+    } catch (...) {  // out of memory: the coroutine's deadline ends the wait
+    }
+  };
+  async::start_thread("a thread to resolve a host name", ask).detach();
+  return request;
+}
+
+}  // namespace detail
+
+/// The addresses of `host`. Numeric ones and "localhost" are known at once; others are asked of the system on a helper
+/// thread, which is left to itself at the deadline or when the task is destroyed.
+/// @throws Error (posix) if no thread can be started
+inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
+                                       Deadline deadline) {
+  Resolution resolution;
+  if (const auto numeric = SocketAddress::from_numeric(host, port)) {
+    resolution.addresses.push_back(*numeric);
+    co_return std::move(resolution);
+  }
+  if (host == "localhost") {
+    resolution.addresses = {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)};
+    co_return std::move(resolution);
+  }
+  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    resolution.reason = invalid_name_reason(host);
+    co_return std::move(resolution);
+  }
+  struct DetachOnExit {
+    ~DetachOnExit() { request->detach(); }
+    std::shared_ptr<detail::ResolveRequest> request;
+  };
+  const DetachOnExit scope{detail::start_resolve_request(loop, std::move(host), port)};
+  const async::WakeReason ready = co_await scope.request->done().wait(deadline);
+  if (ready == async::WakeReason::ready) {
+    co_return scope.request->take();
+  }
+  resolution.reason = "the name service did not answer in time";
+  co_return std::move(resolution);
+}
+
+/// At least one address of `host`. Asks again after a growing delay, because a name may come to be later: that of a pod
+/// of Kubernetes once the pod has an address.
+/// @throws Error (refused) at the deadline, with the time spent, or at once for what can be no name
+inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::EventLoop& loop, std::string host,
+                                                                    std::uint16_t port, Deadline deadline,
+                                                                    Backoff backoff = {}) {
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const std::string why_none = invalid_name_reason(host);
+  for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
+    async::Task<Resolution> request = resolve(loop, host, port, deadline);
+    Resolution resolution = co_await std::move(request);
+    if (!resolution.addresses.empty()) {
+      co_return std::move(resolution.addresses);
+    }
+    if (!why_none.empty()) {
+      throw unresolved_error(host, why_none);
+    }
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const Error error = unresolved_error(host, resolution.reason + " (tried for " + duration_text(now - begin) + ")");
+    if (now + delay >= deadline.instant()) {
+      throw error;
+    }
+    if (backoff.on_failure) {
+      backoff.on_failure(error.what());
+    }
+    co_await loop.sleep_for(delay);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::net

@@ -1,0 +1,219 @@
+#pragma once
+/// @file
+/// How a rank finds the store of its job and joins.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <unistd.h>
+
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/net/connect.hpp"
+#include "dtrain/rendezvous/client/client_handshake.hpp"
+#include "dtrain/rendezvous/client/slow_notice.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The rank that asks to join.
+struct JoinRequest {
+  RankInfo info;
+  int world_size = 1;
+  std::string job{};         ///< the job's name; empty where it has none
+  Origin origin{};           ///< what else tells the job from others
+  bool opens_store = false;  ///< the job's store is this rank's to open
+
+  /// @param timeout how long this rank waits for the others
+  Join message(std::chrono::milliseconds timeout) const {
+    Join join;
+    join.info = info;
+    join.world_size = world_size;
+    join.job = job;
+    join.origin = origin;
+    join.opens_store = opens_store;
+    join.process = static_cast<std::int64_t>(::getpid());
+    join.join_timeout_ms = static_cast<std::uint64_t>(timeout.count());
+    return join;
+  }
+};
+
+/// A connection with a store that has accepted this rank.
+struct ConnectedStore {
+  StoreAddress address;  ///< with the port that it was found at
+  Accepted accepted;
+  std::unique_ptr<FramedConnection> connection;
+};
+
+/// Tries until the store is there. Where it may be at one of several ports, what is found at one is asked whether it is
+/// this job's; a port that does not answer as a store of this job is passed over.
+/// Lifetime: what it is given outlives its task. Threads: the loop's.
+class StoreConnector {
+ public:
+  StoreConnector(async::EventLoop& loop, StoreAddress address, const JoinRequest& request, FailureLatch& failure,
+                 std::string doing, Deadline deadline)
+      : loop_(&loop),
+        address_(std::move(address)),
+        request_(&request),
+        failure_(&failure),
+        doing_(std::move(doing)),
+        deadline_(deadline) {}
+
+  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
+  async::Task<ConnectedStore> connect_and_join() {
+    const std::chrono::microseconds delay_of_rank = connect_delay(request_->info.rank);
+    if (delay_of_rank.count() > 0) {
+      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
+    }
+    SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
+    backoff_.on_failure = [&notice](const std::string& why) { notice.note(why); };
+    const std::uint16_t first = address_.port;
+    std::chrono::milliseconds delay = backoff_.first;
+    bool is_again = false;
+    for (std::uint16_t offset = 0;;) {
+      address_.port = static_cast<std::uint16_t>(first + offset);
+      has_sent_request_ = false;
+      ConnectedStore connected;
+      async::Task<bool> attempt = address_.ports == 1 ? try_once(connected) : try_port(connected);
+      const bool in = co_await std::move(attempt);
+      if (in) {
+        connected.address = address_;
+        co_return std::move(connected);
+      }
+      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
+        throw timed_out((other_store_refusal_.empty() ? last_error_ : other_store_refusal_) +
+                        "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
+      }
+      notice.note(other_store_refusal_.empty() ? last_error_ : other_store_refusal_);
+      is_again = has_sent_request_ && !is_again;
+      if (is_again) {  // a store that took the Join waits for this rank, for the reconnect window
+        co_await loop_->sleep_for(backoff_.first);
+        continue;
+      }
+      offset = static_cast<std::uint16_t>((offset + 1) % address_.ports);
+      if (offset == 0) {
+        co_await loop_->sleep_for(delay);
+        delay = std::min(2 * delay, backoff_.longest);
+      }
+    }
+  }
+
+ private:
+  /// How long one of several ports is tried before the next.
+  static constexpr std::chrono::milliseconds port_timeout{500};
+  /// How long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
+  static constexpr std::chrono::milliseconds reply_timeout{5000};
+
+  /// How long a rank waits before it connects. More connections at once than a listener's queue holds (4096 on most
+  /// systems) are dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as
+  /// fast as a store takes them.
+  static std::chrono::microseconds connect_delay(int rank) noexcept {
+    constexpr int at_once = 2000;
+    constexpr int longest = 100000;
+    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
+  }
+
+  Error timed_out(const std::string& what) const {
+    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
+  }
+
+  async::Task<bool> try_port(ConnectedStore& connected) {
+    bool in = false;
+    try {
+      in = co_await try_once(connected);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
+      const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
+      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
+        throw;
+      }
+      last_error_ = error.what();
+      if (error.code() == make_error_code(Errc::refused)) {
+        other_store_refusal_ = last_error_;
+      }
+    }
+    co_return in;
+  }
+
+  /// Connects and shakes hands. False, with `last_error_` set, where it is worth another try.
+  async::Task<bool> try_once(ConnectedStore& connected) {
+    is_other_job_ = true;
+    net::Connection connection = co_await connect();
+    connected.connection = std::make_unique<FramedConnection>(std::move(connection));
+    HandshakeRequest request = make_join();
+    const bool is_only = address_.ports == 1;
+    const Deadline deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(port_timeout));
+    const Deadline reply_deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(reply_timeout));
+    HandshakeResult result =
+        co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      is_other_job_ = refused->other_job;
+      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->info.rank);
+    }
+    if (const Failure* failed = std::get_if<Failure>(&result)) {
+      failure_->set(failed->cause);
+      failure_->throw_if_failed(request_->info.rank);
+    }
+    const HandshakeError* error = std::get_if<HandshakeError>(&result);
+    if (error != nullptr && error->timed_out) {
+      throw timed_out("the store took the connection but does not answer");
+    }
+    if (error != nullptr) {
+      has_sent_request_ = error->request_sent;
+      last_error_ = "what listens there closed the connection without an answer (" + error->reason + ")";
+      co_return false;
+    }
+    connected.accepted = std::get<Accepted>(result);
+    co_return true;
+  }
+
+  /// The only port is tried until it answers; of several each once, since there is a next one.
+  async::Task<net::Connection> connect() {
+    if (address_.ports == 1) {
+      async::Task<net::Connection> patient =
+          net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+      net::Connection connection = co_await std::move(patient);
+      co_return std::move(connection);
+    }
+    async::Task<std::vector<net::SocketAddress>> lookup =
+        net::resolve_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+    std::vector<net::SocketAddress> endpoints = co_await std::move(lookup);
+    async::Task<net::ConnectResult> attempt =
+        net::connect_to_any(*loop_, std::move(endpoints), deadline_, port_timeout);
+    net::ConnectResult result = co_await std::move(attempt);
+    if (!result.connection) {
+      throw posix_error(result.error, "connecting to " + address_.text());
+    }
+    co_return *std::move(result.connection);
+  }
+
+  /// The store times out a moment before this rank does, so that it has time to send which ranks are missing.
+  Join make_join() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    return request_->message(left - std::min(left / 10, std::chrono::milliseconds(1000)));
+  }
+
+  async::EventLoop* loop_;
+  StoreAddress address_;
+  const JoinRequest* request_;
+  FailureLatch* failure_;
+  std::string doing_;
+  Deadline deadline_;
+  std::string last_error_;
+  std::string
+      other_store_refusal_;  ///< the sentence of another job's store, which is better than the error of the last port
+  net::Backoff backoff_;
+  bool has_sent_request_ = false;  ///< the last try ended after its Join was sent
+  bool is_other_job_ = true;       ///< what was found at the last port is not this job's store
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

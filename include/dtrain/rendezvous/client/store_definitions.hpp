@@ -1,0 +1,145 @@
+#pragma once
+/// @file
+/// The functions of rendezvous::Store.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/rendezvous/client/store_client.hpp"
+#include "dtrain/rendezvous/control/loop_handle.hpp"
+#include "dtrain/rendezvous/protocol/request_bounds.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+inline async::Task<Response> answer_at_once() {
+  co_return Response{};
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+  if (request.keys.empty()) {
+    return detail::answer_at_once();  // an operation on several keys, of which there are none
+  }
+  std::string doing = describe(request);
+  require_bounded(request, doing);
+  std::shared_ptr<StoreClient> session = client.lock();
+  if (!session) {
+    throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
+  }
+  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), deadline);
+}
+
+DTRAIN_DEFINED Response StoreRequest::wait() {
+  if (request.keys.empty()) {
+    return {};
+  }
+  const std::string doing = describe(request);
+  const auto make = [this](async::EventLoop&) { return send(); };
+  return loop_handle->run_blocking(make, with_grace(deadline), doing);  // its own deadline has the better sentence
+}
+
+DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
+  Request request;
+  request.kind = kind;
+  request.keys.push_back(prefix_ + std::move(key));
+  return request;
+}
+
+DTRAIN_DEFINED Request Store::make_request_of_many(RequestKind kind, std::vector<std::string> keys) const {
+  Request request;
+  request.kind = kind;
+  for (std::string& key : keys) {
+    request.keys.push_back(prefix_ + key);
+  }
+  return request;
+}
+
+DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::string key, std::string value) const {
+  Request request = make_request(kind, std::move(key));
+  request.value = std::move(value);
+  return request;
+}
+
+DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
+  return {client_, loop_handle_, std::move(request), deadline ? *deadline : Deadline::after(timeout_)};
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
+  return send_request(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
+                                               OptionalDeadline deadline) const {
+  Request request = make_request_of_many(RequestKind::set_many, {});
+  for (auto& [key, value] : entries) {
+    request.keys.push_back(prefix_ + key);
+    request.values.push_back(std::move(value));
+  }
+  return send_request(std::move(request), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
+                                                        std::string desired, OptionalDeadline deadline) const {
+  Request request = make_request_with_value(RequestKind::compare_set, std::move(key), std::move(desired));
+  request.expected = std::move(expected);
+  return send_request(std::move(request), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
+  return send_request(make_request(RequestKind::get, std::move(key)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
+                                                  OptionalDeadline deadline) const {
+  Request request = make_request(RequestKind::take, std::move(key));
+  request.number = readers;
+  return send_request(std::move(request), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
+                                                                   OptionalDeadline deadline) const {
+  return send_request(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
+  return send_request(make_request(RequestKind::try_get, std::move(key)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
+  return send_request(make_request(RequestKind::erase, std::move(key)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
+                                                  OptionalDeadline deadline) const {
+  Request request = make_request(RequestKind::add, std::move(key));
+  request.number = delta;
+  return send_request(std::move(request), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
+                                                     OptionalDeadline deadline) const {
+  return send_request(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
+  return send_request(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
+  Request request = make_request(RequestKind::barrier, std::move(name));
+  if (barrier_ranks_) {
+    request.members = *barrier_ranks_;
+  }
+  return send_request(std::move(request), deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,185 @@
+#pragma once
+/// @file
+/// The functions of rendezvous::ControlPlane.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/local_address.hpp"
+#include "dtrain/rendezvous/client/joined_job.hpp"
+#include "dtrain/rendezvous/control/control_plane.hpp"
+#include "dtrain/rendezvous/control/loop_handle.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/server/store_server.hpp"
+#include "dtrain/rendezvous/server/taken_port.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// How long a rank that hosts the store stays until the others have received why it leaves.
+inline constexpr std::chrono::milliseconds departure_timeout{1000};
+
+}  // namespace detail
+
+/// The rank's session and, where it hosts the store, the server: the loop's thread only, until it has
+/// ended.
+struct ControlPlane::LoopState {
+  std::optional<StoreServer> server;
+  JobServer* job = nullptr;  ///< the server's
+  std::unique_ptr<JoinedJob> session;
+};
+
+DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
+    : failure_(std::move(failure)),
+      loop_handle_(std::make_shared<LoopHandle>(thread_)),
+      loop_state_(std::make_unique<LoopState>()) {
+  const HostIdentity host = host_identity(options.host_id);
+  const Deadline deadline = Deadline::after(options.timeout);
+  const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
+  try {
+    thread_.run_blocking(form, with_grace(deadline), "joining the job");
+  } catch (...) {
+    close();
+    throw;
+  }
+  install_reporter();
+}
+
+DTRAIN_DEFINED ControlPlane::~ControlPlane() {
+  close();
+}
+
+DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
+  failure_->set_reporter({});
+  const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
+  const bool left = thread_.run_blocking(leave, with_grace(deadline), "leaving the job");
+  close();
+  return left;
+}
+
+DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, const ControlPlaneOptions& options,
+                                                    const HostIdentity& host, Deadline deadline) {
+  JoinRequest request;
+  request.info = RankInfo{
+      options.rank,       host.id,         host.name, options.local_rank, options.local_world_size, options.node_rank,
+      options.node_count, options.settings};
+  request.world_size = options.world_size;
+  request.job = options.job;
+  request.origin = options.origin;
+  request.opens_store = options.host_store;
+  const bool alone = options.world_size == 1 && options.host_store;
+  StoreAddress address;
+  address.host = alone ? "127.0.0.1" : options.master_host;
+  address.port = alone ? std::uint16_t{0} : options.master_port;
+  address.ports = alone ? std::uint16_t{1} : options.master_ports;
+  address.attempt = options.attempt;
+  address.secret = options.secret;
+  if (options.host_store) {
+    const ListenOptions listen_options{options.interface, options.secret.has_value()};
+    std::vector<net::Listener> listeners;
+    if (alone) {
+      listeners.push_back(net::Listener::bind_loopback(loop, 0));
+    } else {
+      listeners = co_await listen_or_query_holder(loop, address, listen_options, request, deadline);
+    }
+    const net::SocketAddress bound = listeners.front().local();
+    address.host = bound.is_any() ? "localhost" : bound.host();
+    address.port = bound.port();
+    address.ports = 1;
+    open_store(loop, std::move(listeners), options, host, deadline);
+  }
+  try {
+    loop_state_->session = co_await JoinedJob::join(loop, address, std::move(request), failure_, deadline);
+  } catch (const std::exception& error) {
+    if (loop_state_->server) {  // the others are to receive why their store goes away
+      loop_state_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+    }
+    throw;
+  }
+  membership_ = loop_state_->session->membership();
+  membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
+  client_ = loop_state_->session->client();
+}
+
+DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
+                                             const ControlPlaneOptions& options, const HostIdentity& host,
+                                             Deadline join_deadline) {
+  loop_state_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
+  StoreJobOptions job;
+  job.world_size = options.world_size;
+  job.attempt = options.attempt;
+  job.job = options.job;
+  job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+  job.opener = StoreOpener{::getpid(), host.id, options.origin};
+  job.join_deadline = join_deadline;
+  loop_state_->job = &loop_state_->server->open(std::move(job));
+}
+
+DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
+  bool left = loop_state_->session != nullptr;
+  if (loop_state_->session != nullptr) {
+    left = co_await loop_state_->session->leave(deadline);
+  }
+  if (loop_state_->server) {
+    const bool all = co_await loop_state_->job->all_left(deadline);
+    left = left && all;
+  }
+  co_return left;
+}
+
+/// Ends the session, and gives the other ranks time to receive the cause where this rank hosts the store.
+DTRAIN_DEFINED async::Task<void> ControlPlane::wait_for_departures() {
+  loop_state_->session.reset();
+  if (loop_state_->server) {
+    co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
+  }
+}
+
+DTRAIN_DEFINED async::Task<void> ControlPlane::destroy_loop_state() {
+  loop_state_->session.reset();
+  loop_state_->server.reset();
+  co_return;
+}
+
+/// A report goes to the store; once there is no session any more, nobody else is to be notified.
+DTRAIN_DEFINED void ControlPlane::install_reporter() {
+  const std::weak_ptr<FailureLatch> latch = failure_;
+  failure_->set_reporter([loop_handle = loop_handle_, weak_client = client_, latch](const Cause& cause) {
+    const bool posted = loop_handle->post([weak_client, latch, cause] {
+      if (const std::shared_ptr<StoreClient> client = weak_client.lock()) {
+        client->report(cause);
+      } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
+        own->set(cause);
+      }
+    });
+    const std::shared_ptr<FailureLatch> own = latch.lock();
+    if (!posted && own) {
+      own->set(cause);
+    }
+  });
+}
+
+DTRAIN_DEFINED void ControlPlane::close() noexcept {
+  failure_->set_reporter({});
+  const auto first = [this](async::EventLoop&) { return wait_for_departures(); };
+  const auto then = [this](async::EventLoop&) { return destroy_loop_state(); };
+  for (const bool last : {false, true}) {
+    try {
+      const Deadline deadline = with_grace(Deadline::after(detail::departure_timeout));
+      last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+    } catch (...) {  // the loop has ended, and with it every task
+    }
+  }
+  loop_handle_->close();
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,88 @@
+#pragma once
+/// @file
+/// Which host a process runs on, distinguished by what two containers on one machine do not share.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Which machine a rank runs on, as the ranks compare it.
+struct HostIdentity {
+  std::string id;    ///< equal on two ranks exactly where they share a host
+  std::string name;  ///< for messages only: names repeat, and differ between views of one machine
+};
+
+/// The identity that follows from its two parts: what makes it testable without several machines.
+inline std::string host_id_of(std::string_view boot_id, std::string_view network_namespace) {
+  const std::size_t end = boot_id.find_last_not_of(" \t\r\n");
+  std::string id(boot_id.substr(0, end == std::string_view::npos ? 0 : end + 1));
+  id.append("/net:").append(network_namespace);
+  return id;
+}
+
+namespace detail {
+
+/// The first bytes of a small file of the kernel's; empty where it cannot be read.
+inline std::string read_small_file(const char* path) {
+  int fd = -1;
+  do {
+    fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    return {};
+  }
+  char text[128];
+  ssize_t count = -1;
+  do {
+    count = ::read(fd, text, sizeof text);
+  } while (count < 0 && errno == EINTR);
+  static_cast<void>(::close(fd));  // read only: nothing can be lost
+  return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
+}
+
+}  // namespace detail
+
+/// The boot id, which all containers and namespaces of a machine share, with the inode of the network namespace, which
+/// two containers do not. Where the system tells neither, the host's name stands in.
+/// @param override_id DTRAIN_HOST_ID, where it is set: taken as it is; the caller reads the environment
+/// @throws Error (posix) if the system does not tell its name; Error (invalid_argument) for an override that is too
+/// long
+inline HostIdentity host_identity(const std::optional<std::string>& override_id = std::nullopt) {
+  struct ::utsname system {};
+  if (::uname(&system) != 0) {
+    throw errno_error("asking for the name of this host");
+  }
+  HostIdentity host;
+  host.name = static_cast<const char*>(system.nodename);
+  host.name.resize(std::min(host.name.size(), max_name_bytes));
+  if (override_id && !override_id->empty()) {
+    if (override_id->size() > max_name_bytes) {
+      throw Error(Errc::invalid_argument, "DTRAIN_HOST_ID has " + std::to_string(override_id->size()) +
+                                              " characters; at most " + std::to_string(max_name_bytes) +
+                                              " are allowed");
+    }
+    host.id = *override_id;
+    return host;
+  }
+  const std::string boot_id = detail::read_small_file("/proc/sys/kernel/random/boot_id");
+  struct ::stat space {};
+  const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
+  host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
+                       has_namespace ? std::to_string(space.st_ino) : "name:" + host.name);
+  return host;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,54 @@
+#pragma once
+/// @file
+/// What must be the same on all ranks, as a text that can be compared and explained: pure.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/core/sanitize.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lines "name=value", in an order that all ranks share. Bounded by max_settings_bytes.
+class JobSettings {
+ public:
+  JobSettings& add(std::string_view name, std::string_view value) {
+    text_.append(name).append("=").append(value).append("\n");
+    return *this;
+  }
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
+};
+
+namespace detail {
+
+/// Takes the first line off, as a sentence may have it; "nothing" where there is none.
+inline std::string take_line(std::string_view& text) {
+  if (text.empty()) {
+    return "nothing";
+  }
+  const std::size_t end = text.find('\n');
+  const std::string line = sanitize(text.substr(0, end));
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
+}
+
+}  // namespace detail
+
+/// The first lines that differ; nothing where all are equal.
+inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
+  while (!a.empty() || !b.empty()) {
+    std::string first = detail::take_line(a);
+    std::string second = detail::take_line(b);
+    if (first != second) {
+      return std::make_pair(std::move(first), std::move(second));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

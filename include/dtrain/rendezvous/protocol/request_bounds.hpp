@@ -1,0 +1,70 @@
+#pragma once
+/// @file
+/// What a rank may ask of the store at all, checked before anything is sent.
+
+#include <cstddef>
+#include <string>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/rendezvous/protocol/request.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What a request is doing, for the beginning of sentences: "setting key 'a' and 2 more". @pre it has a key
+inline std::string describe(const Request& request) {
+  const char* verb = "";
+  switch (request.kind) {
+    case RequestKind::set: verb = "setting key "; break;
+    case RequestKind::get: verb = "waiting for key "; break;
+    case RequestKind::try_get: verb = "looking for key "; break;
+    case RequestKind::add: verb = "adding to key "; break;
+    case RequestKind::wait: verb = "waiting for key "; break;
+    case RequestKind::barrier: verb = "waiting in barrier "; break;
+    case RequestKind::compare_set: verb = "comparing and setting key "; break;
+    case RequestKind::erase: verb = "erasing key "; break;
+    case RequestKind::append: verb = "appending to key "; break;
+    case RequestKind::set_many: verb = "setting key "; break;
+    case RequestKind::get_many:
+    case RequestKind::take: verb = "waiting for key "; break;
+  }
+  return verb + in_quotes(request.keys.front()) +
+         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+}
+
+/// @throws Error (invalid_argument) for what is too long or too much, with the bound
+inline void require_bounded(const Request& request, const std::string& doing) {
+  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
+    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
+  };
+  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
+  if (request.keys.size() > max_keys_per_wait) {
+    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_per_wait, " are possible at once");
+  }
+  if (request.members.ranges.size() > max_barrier_ranges) {
+    refuse("its " + std::to_string(request.members.size()) + " ranks are " +
+               std::to_string(request.members.ranges.size()) + " ranges of equal steps",
+           max_barrier_ranges);
+  }
+  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
+  for (const std::string& key : request.keys) {
+    sum += key.size();
+    if (key.size() > max_key_bytes) {
+      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
+    }
+  }
+  for (const std::string& value : request.values) {
+    sum += value.size();
+    if (value.size() > max_value_bytes) {
+      refuse("a value has " + bytes(value.size()), max_value_bytes);
+    }
+  }
+  if (request.value.size() > max_value_bytes) {
+    refuse("the value has " + bytes(request.value.size()), max_value_bytes);
+  }
+  if (sum > max_batch_bytes) {
+    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,61 @@
+#pragma once
+/// @file
+/// The frames of a handshake, and the proofs of the secret over them.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "dtrain/core/crypto/hmac.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Whose proof it is. Each has a label of its own, so neither can be sent back as the other.
+enum class ProofSide : std::uint8_t { rank, store };
+
+/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
+/// of a label and the SHA-256 of these frames up to the place of the proof itself, which ends its frame. It is bound to
+/// both nonces, so that none can be replayed; to the protocol's and dtrain's version, the role and the attempt,
+/// which are in the Hello; and to everything else that its frame says. The store's covers the rank's. Pure.
+class Transcript {
+ public:
+  void add(std::span<const std::byte> frame) noexcept { append(hash_, frame); }
+
+  /// The proof for a frame whose proof is not filled in yet, without adding it.
+  Proof proof_for(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    Sha256 hash = hash_;
+    append(hash, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
+    constexpr std::string_view rank_label = "dtrain: a rank's proof";
+    constexpr std::string_view store_label = "dtrain: the store's proof";
+    const std::string_view label = side == ProofSide::rank ? rank_label : store_label;
+    return HmacSha256(secret.bytes()).update(label).update(hash.digest()).digest();
+  }
+
+  /// Whether a received frame ends with the right proof.
+  bool is_proved(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    if (frame.size() < sizeof(Proof)) {
+      return false;
+    }
+    Proof given{};
+    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
+    return equal_in_constant_time(given, proof_for(side, secret, frame));
+  }
+
+ private:
+  static void append(Sha256& hash, std::span<const std::byte> frame) noexcept {
+    std::array<std::byte, 8> length{};
+    for (std::size_t i = 0; i < length.size(); ++i) {
+      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
+    }
+    hash.update(length).update(frame);
+  }
+
+  Sha256 hash_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,16 @@
+#pragma once
+/// @file
+/// The version as ranks and stores compare it.
+
+#include <string>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "0.1.0"
+inline std::string version_text() {
+  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

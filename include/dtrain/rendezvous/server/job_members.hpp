@@ -1,0 +1,69 @@
+#pragma once
+/// @file
+/// The processes that those who want to join a job are compared with: the store's opener, and one of each host. Pure.
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/server/rank_table.hpp"
+#include "dtrain/rendezvous/server/store_job_options.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The names of jobs are always compared; what started a process, and its program, where a rank opened the store.
+class JobMembers {
+ public:
+  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
+      : process_(opener.process),
+        opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
+                as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
+
+  bool has_opener() const noexcept { return process_ != 0; }
+
+  /// "rank 0 on host a (process 12)", or the launcher.
+  const std::string& opener() const noexcept { return opener_.description; }
+
+  /// Whether it wanted to open a store itself, and is not the process that opened this one.
+  bool opens_another(const Join& join) const noexcept {
+    return join.opens_store && (join.process != process_ || join.info.host_id != opener_.host_id);
+  }
+
+  /// With the opener, then with the first that joined from the same host.
+  JobComparison compare(const Join& join) const {
+    const JobMember member = member_of(join);
+    JobComparison compared = compare_jobs(member, opener_);
+    const auto neighbour = first_of_host_.find(member.host_id);
+    if (compared.relation != JobComparison::Relation::same || neighbour == first_of_host_.end()) {
+      return compared;
+    }
+    return compare_jobs(member, neighbour->second);
+  }
+
+  /// It has joined.
+  void add(const Join& join) {
+    if (has_opener()) {
+      first_of_host_.try_emplace(join.info.host_id, member_of(join));
+    }
+  }
+
+ private:
+  /// A name as it is received from the ranks that join.
+  static std::string as_received(const std::string& name) {
+    std::string shown = sanitize(std::string(truncate_utf8(name, max_name_bytes)));
+    shown.resize(truncate_utf8(shown, max_name_bytes).size());
+    return shown;
+  }
+
+  static JobMember member_of(const Join& join) {
+    return {process_text(join), join.job, join.info.host_id, join.origin};
+  }
+
+  std::int64_t process_;
+  JobMember opener_;
+  std::map<std::string, JobMember> first_of_host_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,298 @@
+#pragma once
+/// @file
+/// rendezvous::JobServer: a job with the sessions of its ranks.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/rendezvous/protocol/random.hpp"
+#include "dtrain/rendezvous/server/job_state.hpp"
+#include "dtrain/rendezvous/server/join_timeout.hpp"
+#include "dtrain/rendezvous/server/store_job_options.hpp"
+#include "dtrain/rendezvous/session/resumable_session.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Does what its JobState wants done, and detects lost ranks: their session has had no connection for the reconnect
+/// window, or has sent nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
+/// session at once. Threads: the loop's.
+class JobServer {
+ public:
+  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
+  JobServer(async::EventLoop& loop, StoreJobOptions options, const Limits& limits)
+      : loop_(loop),
+        options_(checked(std::move(options))),
+        limits_(limits),
+        job_(options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
+        over_(loop),
+        join_timeout_(loop, job_, options_.join_deadline, [this] { apply(); }),
+        liveness_task_(loop_.spawn(watch_liveness())) {}
+  JobServer(const JobServer&) = delete;
+  JobServer& operator=(const JobServer&) = delete;
+  ~JobServer() = default;
+
+  const StoreJobOptions& options() const noexcept { return options_; }
+
+  /// Posts a failure that the store's own process noticed. The first cause of the job wins and goes to every rank.
+  void post_failure(const Cause& cause) {
+    job_.post(cause);
+    apply();
+  }
+
+  /// The job's first cause; nothing while it is well.
+  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
+
+  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
+  async::Task<bool> all_left(Deadline deadline) {
+    const async::WakeReason ready = co_await over_.wait(deadline);
+    co_return ready == async::WakeReason::ready;
+  }
+
+  std::size_t sessions() const noexcept { return clients_.size(); }
+
+  /// What its ranks keep in it.
+  const KeyValueMap& keys() const noexcept { return job_.keys(); }
+
+  /// @name For the server's handshake
+  /// @{
+  /// A process that may do so joins, or resumes its session. After Accepted, attach() with the same session.
+  std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+    const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
+    const ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
+    if (present != nullptr && !present->session->attached() && present->session->received() == 0) {
+      return accept(entry->session, *present);  // its connection broke before it had received Accepted
+    }
+    const SessionId id = ++last_id_;
+    auto client = std::make_unique<ClientEntry>(Nonce(random_bytes<16>()), make_session(id));
+    ClientEntry& added = *clients_.emplace(id, std::move(client)).first->second;
+    const JobState::JoinResult result = job_.join(id, join);
+    if (std::holds_alternative<std::monostate>(result)) {
+      join_timeout_.joined(join.join_timeout_ms);
+      const Accepted accepted = accept(id, added);
+      apply();
+      return accepted;
+    }
+    clients_.erase(id);
+    apply();
+    const Refused* refused = std::get_if<Refused>(&result);
+    return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(result);
+  }
+  std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
+    const auto found = clients_.find(resume.token.session);
+    if (found == clients_.end() || found->second->key != resume.token.key) {
+      if (job_.cause()) {
+        return Failure{*job_.cause()};
+      }
+      return Refused{"this session is over: it was without a connection for too long, or it never was"};
+    }
+    return accept(found->first, *found->second);
+  }
+  /// The session goes on over this connection. @param has how many frames the rank has
+  void attach(SessionId id, std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) {
+      return;
+    }
+    connection->reader.raise_bound(max_frame_bytes);
+    connection->watch(limits_.liveness);
+    if (found->second->session->attach(std::move(connection), has)) {
+      found->second->waiting.cancel();
+    } else {
+      detach(id, "it missed frames that it had acknowledged, or claimed some that were never sent");
+    }
+  }
+  void record_refusal(std::string sentence) { job_.record_refusal(std::move(sentence)); }
+  /// @}
+
+ private:
+  struct ClientEntry {
+    ClientEntry(Nonce secret_key, std::shared_ptr<ResumableSession> resumable_session)
+        : key(secret_key), session(std::move(resumable_session)) {}
+    ClientEntry(const ClientEntry&) = delete;
+    ClientEntry& operator=(const ClientEntry&) = delete;
+    ~ClientEntry() { session->close(); }
+
+    Nonce key;
+    std::shared_ptr<ResumableSession> session;
+    async::TaskHandle waiting;  ///< for a new connection
+  };
+
+  static StoreJobOptions checked(StoreJobOptions options) {
+    if (options.world_size < 1 || options.world_size > max_world_size) {
+      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
+                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
+    }
+    return options;
+  }
+
+  std::shared_ptr<ResumableSession> make_session(SessionId id) {
+    ResumableSession::FrameHandlers handlers;
+    handlers.on_frame = [this, id](std::span<const std::byte> frame) { return receive_frame(id, frame); };
+    handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
+    const SessionOptions session{limits_.outgoing_bytes, limits_.send, true, heartbeat()};
+    return std::make_shared<ResumableSession>(loop_, session, std::move(handlers));
+  }
+
+  /// Fewer heartbeats a rank where there are many ranks: ten thousand of them send 10,000 a second.
+  std::chrono::milliseconds heartbeat() const {
+    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
+    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
+  }
+
+  Accepted accept(SessionId id, const ClientEntry& client) const {
+    Accepted accepted;
+    accepted.token = SessionToken{id, client.key};
+    accepted.received = client.session->received();
+    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
+    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
+    accepted.reconnect_window_ms = wire_milliseconds(limits_.reconnect_window);
+    return accepted;
+  }
+  static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
+    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
+  }
+
+  bool receive_frame(SessionId id, std::span<const std::byte> frame) {
+    if (!job_.has_joined(id)) {
+      return true;  // it has left: what it still sends is read only so that its end is seen
+    }
+    std::optional<FromRank> message = decode_from_rank(frame);
+    if (!message) {
+      return false;
+    }
+    job_.receive(id, *std::move(message));
+    apply();
+    return true;
+  }
+
+  /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
+  void disconnected(SessionId id, const std::string& how) {
+    const std::string text = "its process ended, or its connection broke, before it left the job (" + how + ")";
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) {
+      return;
+    }
+    const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.reconnect_window.count() > 0;
+    if (may_come_back) {
+      found->second->waiting = loop_.spawn(detach_after_reconnect_window(id, text));
+    } else {
+      detach(id, text);
+    }
+  }
+
+  async::Task<void> detach_after_reconnect_window(SessionId id, std::string how) {
+    co_await loop_.sleep_for(limits_.reconnect_window);
+    detach(id, how);
+  }
+
+  /// A session is over.
+  void detach(SessionId id, const std::string& how) {
+    const std::optional<Cause> loss = job_.session_ended(id, how);
+    clients_.erase(id);
+    if (loss) {
+      job_.post(*loss);
+    }
+    apply();
+  }
+
+  /// Where the store's own process was stopped meanwhile, no rank is lost for it.
+  async::Task<void> watch_liveness() {
+    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(step);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      const bool was_stopped = now - before > step + limits_.liveness / 2;
+      std::vector<SessionId> silent;
+      for (auto& [id, client] : clients_) {
+        if (was_stopped) {
+          client->session->reset_liveness_clock();
+        } else if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
+          silent.push_back(id);
+        }
+      }
+      for (const SessionId id : silent) {
+        detach(id, "it has sent nothing for " + duration_text(limits_.liveness) +
+                       " (it is stopped, or its host or the way to it is gone)");
+      }
+    }
+  }
+
+  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
+  void apply() {
+    if (std::exchange(applying_, true)) {
+      return;
+    }
+    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
+    std::vector<SessionId> unread;
+    for (auto actions = job_.take_actions(); !actions.empty(); actions = job_.take_actions()) {
+      for (ServerAction& action : actions) {
+        std::visit([&](auto& each) { perform(each, unread); }, action);
+      }
+    }
+    applying_ = false;
+    if (job_.over()) {
+      over_.set();
+    }
+    for (const SessionId id : unread) {
+      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+    }
+  }
+
+  template <class Answer>
+  requires std::is_same_v<Answer, SendMessage> || std::is_same_v<Answer, SendValues>
+  void perform(Answer& send, std::vector<SessionId>& unread) {
+    const auto found = clients_.find(send.session);
+    if (found != clients_.end() && !found->second->session->send(encode(std::move(send.message)))) {
+      unread.push_back(send.session);
+    }
+  }
+  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
+    const auto found = clients_.find(close.session);
+    if (found != clients_.end()) {
+      found->second->session->close_after_sending();
+    }
+  }
+  void perform(const RankJoined& joined, std::vector<SessionId>&) {
+    if (options_.on_joined) {
+      options_.on_joined(joined.rank, joined.host);
+    }
+  }
+  void perform(const RankLeft& left, std::vector<SessionId>&) {
+    if (options_.on_left) {
+      options_.on_left(left.rank);
+    }
+  }
+  void perform(const JobFailedAction& failed, std::vector<SessionId>&) {
+    if (options_.on_failure) {
+      options_.on_failure(failed.cause);
+    }
+  }
+
+  void perform(const LogWarning& doubt, std::vector<SessionId>&) { log(LogLevel::warning, doubt.sentence); }
+
+  async::EventLoop& loop_;
+  StoreJobOptions options_;
+  Limits limits_;
+  JobState job_;
+  async::ManualResetEvent over_;
+  bool applying_ = false;
+  SessionId last_id_ = 0;
+  std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
+  JoinTimeout join_timeout_;  ///< the tasks come last: they are gone before what they use
+  async::TaskHandle liveness_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,219 @@
+#pragma once
+/// @file
+/// What the store knows of its job, as a state machine without sockets and clocks: messages in, actions out.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/server/job_members.hpp"
+#include "dtrain/rendezvous/server/rank_table.hpp"
+#include "dtrain/rendezvous/server/server_action.hpp"
+#include "dtrain/rendezvous/storage/request_handler.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Which ranks have joined, the first cause and leaving; requests are the RequestHandler's.
+/// Threads: one. Bounded by its Limits whatever it receives.
+class JobState {
+ public:
+  /// @param id of this start of the job, which every rank gets
+  /// @param job its name, and `opener` the rank that opens its store: with them all others are compared
+  JobState(int world_size, std::string owner, std::string id, const Limits& limits, const std::string& job = {},
+           StoreOpener opener = {})
+      : id_(std::move(id)),
+        members_(owner, job, std::move(opener)),
+        rank_table_(world_size, std::move(owner)),
+        request_handler_(world_size, limits, actions_) {}
+  JobState(const JobState&) = delete;
+  JobState& operator=(const JobState&) = delete;
+  ~JobState() = default;
+
+  /// The actions since the last call.
+  std::vector<ServerAction> take_actions() { return std::exchange(actions_, {}); }
+
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  bool formed() const noexcept { return formed_; }
+  const RankTable& rank_table() const noexcept { return rank_table_; }
+  const KeyValueMap& keys() const noexcept { return request_handler_.keys(); }
+
+  /// No rank is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
+  bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
+
+  bool has_joined(SessionId session) const { return ranks_.contains(session); }
+
+  /// The result of a Join: nothing where the session has joined, or why not.
+  using JoinResult = std::variant<std::monostate, Refused, Failure>;
+
+  /// A process that has proved the secret asks to join. @pre the session is new
+  JoinResult join(SessionId session, const Join& join) {
+    const JobComparison compared = members_.compare(join);
+    if (compared.relation == JobComparison::Relation::other) {
+      record_refusal(compared.sentence);
+      return Refused{compared.sentence, true};
+    }
+    if (cause_) {
+      return Failure{*cause_};
+    }
+    auto result = claim(session, join);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      record_refusal(refused->sentence);
+      return *refused;
+    }
+    if (const Cause* cause = std::get_if<Cause>(&result)) {
+      post(*cause);
+      return Failure{*cause};
+    }
+    ranks_.emplace(session, join.info.rank);
+    request_handler_.open(session, join.info.rank);
+    members_.add(join);
+    if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
+      actions_.emplace_back(LogWarning{compared.sentence});  // one for each job is enough
+    }
+    actions_.emplace_back(RankJoined{join.info.rank, join.info.host});
+    if (rank_table_.complete()) {
+      form();
+    }
+    return std::monostate{};
+  }
+
+  /// A process was refused. The sentence is kept for the error of the ranks that time out waiting: it might have been
+  /// the missing one.
+  void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
+
+  /// A rank sent a message in its session.
+  void receive(SessionId session, FromRank message) {
+    std::visit([&](auto& each) { on(session, each); }, message);
+  }
+
+  /// A session is gone. @returns the loss, for post, if it had joined and not left
+  std::optional<Cause> session_ended(SessionId session, const std::string& how) {
+    const auto found = ranks_.find(session);
+    if (found == ranks_.end()) {
+      return std::nullopt;
+    }
+    const int rank = found->second;
+    const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
+    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, how + " " + doing};
+    remove(session, RankTable::RankState::lost);
+    return cause;
+  }
+
+  /// The first cause wins; it goes to every rank at once.
+  void post(const Cause& cause) {
+    if (cause_) {
+      return;
+    }
+    cause_ = cause;
+    actions_.emplace_back(JobFailedAction{cause});
+    for (const auto& [session, rank] : ranks_) {
+      send(session, Failure{cause});
+    }
+    request_handler_.fail();
+  }
+
+  /// The ranks that have not joined yet.
+  std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
+
+  /// The deadline passed before all ranks had joined. @param waited how long that was: "600 s"
+  void on_join_timeout(const std::string& waited) {
+    if (formed_ || cause_) {
+      return;
+    }
+    std::string text = "within " + waited + " only " + rank_list(rank_table_.ranks_in(RankTable::RankState::joined)) +
+                       " of " + std::to_string(rank_table_.world_size()) + " joined, " + missing() +
+                       " did not; see whether they run and know the address of the store";
+    if (!last_refusal_.empty()) {
+      text += " (a process was refused: " + last_refusal_ + ")";
+    }
+    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
+  }
+
+ private:
+  void send(SessionId session, ToRank message) { actions_.emplace_back(send_to(session, std::move(message))); }
+  void close(SessionId session) { actions_.emplace_back(CloseAfterSending{session}); }
+
+  /// Admits the rank. Where ranks of two jobs may meet, because nothing distinguished them so far, a second claim of a
+  /// rank ends a job that is not complete yet.
+  std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
+    const bool opens_another = members_.opens_another(join);
+    const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
+    const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
+    const bool one_size = join.world_size == rank_table_.world_size();
+    if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
+      return Cause{CauseKind::disagreement, join.info.rank, join.info.host,
+                   process_text(join) + " claims a place that " +
+                       (opens_another ? members_.opener() : taken->process_text()) +
+                       " has, while the job forms: two jobs have met at one port, or a rank was given twice; " +
+                       detail::distinct_name_remedy() + ", and each process its own rank"};
+    }
+    if (opens_another) {
+      return Refused{members_.opener() + " has opened this store, for another job; " + detail::distinct_name_remedy(),
+                     true};
+    }
+    return rank_table_.admit(session, join);
+  }
+
+  void form() {
+    auto formed = form_membership(rank_table_.info(), id_);
+    if (const Cause* cause = std::get_if<Cause>(&formed)) {
+      return post(*cause);
+    }
+    formed_ = true;
+    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
+      const SessionId session = rank_table_.at(membership.rank).session;
+      send(session, Welcome{std::move(membership)});
+    }
+  }
+
+  void remove(SessionId session, RankTable::RankState how) {
+    rank_table_.remove(ranks_.at(session), how);
+    request_handler_.close(session);
+    ranks_.erase(session);
+  }
+
+  void on(SessionId session, Request& request) {
+    if (cause_) {
+      return send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+    }
+    if (!formed_) {
+      return send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+    }
+    request_handler_.receive(session, request);
+  }
+
+  void on(SessionId session, const Cancel& cancel) { request_handler_.receive(session, cancel); }
+
+  void on(SessionId, const FailureReport& report) { post(report.cause); }
+
+  void on(SessionId session, const Leave&) {
+    const int rank = ranks_.at(session);
+    const std::string host = rank_table_.at(rank).info.host;
+    send(session, Left{});
+    close(session);
+    remove(session, RankTable::RankState::left);
+    actions_.emplace_back(RankLeft{rank});
+    if (!formed_) {
+      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
+    }
+    request_handler_.refuse_barriers(rank);
+  }
+
+  std::string id_;
+  JobMembers members_;
+  RankTable rank_table_;
+  std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
+  std::optional<Cause> cause_;
+  bool formed_ = false;
+  bool has_warned_ = false;
+  std::string last_refusal_;
+  std::vector<ServerAction> actions_;
+  RequestHandler request_handler_;  ///< answers into actions_
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

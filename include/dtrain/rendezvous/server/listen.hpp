@@ -1,0 +1,172 @@
+#pragma once
+/// @file
+/// Where a store listens for the others of its job.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/interfaces.hpp"
+#include "dtrain/net/listener.hpp"
+#include "dtrain/net/resolve_host.hpp"
+#include "dtrain/rendezvous/client/client_handshake.hpp"
+#include "dtrain/rendezvous/client/slow_notice.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The user's settings for it.
+struct ListenOptions {
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
+  bool has_secret = false;                  ///< then reaching the port is not enough to join
+};
+
+namespace detail {
+
+/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
+inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
+                                               const net::SocketAddress& endpoint) {
+  try {
+    return net::Listener::bind(loop, endpoint);
+  } catch (const Error& error) {
+    if (error.code().value() == EADDRNOTAVAIL) {
+      return std::nullopt;
+    }
+    if (error.code().value() == EADDRINUSE) {
+      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
+                                    " is in use by another program, or by another rank 0, and the job's store is to "
+                                    "listen there; choose another with MASTER_PORT or --master-port");
+    }
+    throw;
+  }
+}
+
+/// The addresses of what DTRAIN_INTERFACE names. @throws Error (usage) where this machine has no such
+inline std::vector<net::SocketAddress> named_addresses(const std::string& name, std::uint16_t port) {
+  if (const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(name, port)) {
+    return {*address};
+  }
+  std::vector<net::SocketAddress> found;
+  std::string there;
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (each.interface == name) {
+      found.push_back(each.address.with_port(port));
+    }
+    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.address.host() + ")";
+  }
+  if (found.empty()) {
+    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
+                                 " is neither an address nor an interface of this machine with "
+                                 "one; there are: " +
+                                 there);
+  }
+  return found;
+}
+
+/// Every interface is for those with a secret. @param who names it: "DTRAIN_INTERFACE=0.0.0.0" @throws Error (usage)
+inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
+  if (!has_secret && endpoint.unmapped().is_any()) {
+    throw Error(Errc::usage, source +
+                                 " means every interface of this machine, and to listen at all of them the job's " +
+                                 "store needs a secret; name one address or interface, or set the same DTRAIN_SECRET " +
+                                 "for all of the job");
+  }
+}
+
+/// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
+/// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
+/// @throws Error (usage) where that would be every interface, for everybody
+inline std::vector<net::SocketAddress> resolve_candidates(const std::string& host,
+                                                          const std::vector<net::SocketAddress>& resolved,
+                                                          const std::optional<net::SocketAddress>& outward) {
+  std::vector<net::SocketAddress> candidates;
+  if (outward) {
+    candidates.push_back(outward->with_port(resolved.front().port()));
+  }
+  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
+               [](const net::SocketAddress& each) { return each.is_loopback(); });
+  if (candidates.empty()) {
+    throw Error(Errc::usage,
+                "the job's store is to listen at " + host +
+                    ", which is no address of this machine, and to listen at all of its addresses the job "
+                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
+                    "the same DTRAIN_SECRET for all of the job");
+  }
+  return candidates;
+}
+
+}  // namespace detail
+
+/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
+/// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
+/// address of the default route, and at the loopback address that the name means here. 0.0.0.0 and :: are every
+/// address.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve by the
+/// deadline; Error (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of
+/// this machine's
+inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
+                                                                std::uint16_t port, Deadline deadline,
+                                                                ListenOptions options) {
+  std::vector<net::Listener> listeners;
+  const std::string source =
+      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
+  const auto listen = [&](const net::SocketAddress& endpoint) {
+    detail::require_secret_for_any(endpoint, source, options.has_secret);
+    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
+    if (listener) {
+      listeners.push_back(*std::move(listener));
+    }
+    return !listeners.empty();
+  };
+  if (options.interface) {
+    const std::vector<net::SocketAddress> interface_addresses = detail::named_addresses(*options.interface, port);
+    if (!std::any_of(interface_addresses.begin(), interface_addresses.end(), listen)) {
+      throw Error(Errc::usage, source + " is no address of this machine");
+    }
+    co_return std::move(listeners);
+  }
+  SlowNotice notice(loop, "opening the job's store at " + host + ":" + std::to_string(port),
+                    "the name service has not answered");
+  net::Backoff backoff;
+  backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
+  async::Task<std::vector<net::SocketAddress>> lookup = net::resolve_with_backoff(loop, host, port, deadline, backoff);
+  const std::vector<net::SocketAddress> resolved = co_await std::move(lookup);
+  const bool loopback = net::is_loopback_host(host);
+  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::SocketAddress& endpoint) {
+    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
+  });
+  if (!found && options.has_secret) {
+    listeners.push_back(net::Listener::bind_any(loop, port));
+  } else if (!found) {
+    const std::vector<net::SocketAddress> candidates =
+        detail::resolve_candidates(host, resolved, net::address_of_default_route());
+    std::for_each(candidates.begin(), candidates.end(), listen);
+  }
+  if (listeners.empty()) {
+    throw Error(Errc::usage, "the job's store is to listen at " + host +
+                                 ", which is no address of this machine; set "
+                                 "MASTER_ADDR to one that is");
+  }
+  co_return std::move(listeners);
+}
+
+/// listen_for_ranks at the first port that is free of those where `address` may be.
+inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& loop, StoreAddress address,
+                                                             Deadline deadline, ListenOptions options) {
+  for (std::uint16_t offset = 0;; ++offset) {
+    const auto port = static_cast<std::uint16_t>(address.port + offset);
+    try {
+      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, options);
+      co_return std::move(listeners);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || offset + 1 >= address.ports) {
+        throw;
+      }
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

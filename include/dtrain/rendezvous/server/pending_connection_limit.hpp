@@ -1,0 +1,17 @@
+#pragma once
+/// @file
+/// How many connections that have not joined a server keeps open.
+
+#include <algorithm>
+#include <cstddef>
+
+#include "dtrain/core/process/open_files.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
+inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

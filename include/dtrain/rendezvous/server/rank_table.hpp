@@ -1,0 +1,160 @@
+#pragma once
+/// @file
+/// Table of ranks: joining, joined, left, lost. No I/O.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/rendezvous/membership/job_settings.hpp"
+#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "rank 1 on host a (process 12)"
+inline std::string process_text(int rank, const std::string& host, std::int64_t process) {
+  return "rank " + std::to_string(rank) + " on host " + host + " (process " + std::to_string(process) + ")";
+}
+inline std::string process_text(const Join& join) {
+  return process_text(join.info.rank, join.info.host, join.process);
+}
+
+/// Names a connection of the server's; never used twice.
+using SessionId = std::uint64_t;
+
+/// The process of each rank, and whether it has joined, left or was lost.
+class RankTable {
+ public:
+  enum class RankState : std::uint8_t { not_joined = 1, joined, left, lost };
+
+  struct RankEntry {
+    RankState state = RankState::not_joined;
+    SessionId session = 0;
+    RankInfo info;
+    std::int64_t process = 0;
+
+    std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
+  };
+
+  /// @param owner names in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
+  RankTable(int world_size, std::string owner)
+      : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const noexcept { return static_cast<int>(entries_.size()); }
+  const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
+
+  /// Nothing where the rank was admitted; Refused where only this one is wrong, as is each that comes when all ranks
+  /// have joined (another job's rank, with this one's address); a Cause where the job cannot be formed, as with
+  /// different world sizes or settings.
+  std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
+    const int rank = join.info.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = "rank " + std::to_string(rank) + " on host " + join.info.host +
+                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
+                               " that it has " + std::to_string(world_size());
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"};
+    }
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
+                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
+    }
+    RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    if (entry.state != RankState::not_joined) {
+      const char* state = entry.state == RankState::joined ? ""
+                          : entry.state == RankState::left ? ", which has left"
+                                                           : ", which was lost";
+      return Refused{"rank " + std::to_string(rank) + " is taken: " + entry.process_text() + " has it" + state +
+                     "; give each process its own rank"};
+    }
+    if (joined_ == 0) {
+      settings_ = join.info.settings;
+      settings_from_ = "rank " + std::to_string(rank) + " on host " + join.info.host;
+    } else if (const auto difference = first_difference(join.info.settings, settings_)) {
+      return Cause{CauseKind::disagreement, rank, join.info.host,
+                   "rank " + std::to_string(rank) + " on host " + join.info.host + " has " + difference->first + ", " +
+                       settings_from_ + " has " + difference->second +
+                       "; start all ranks with the same program and settings"};
+    }
+    entry = RankEntry{RankState::joined, session, join.info, join.process};
+    entry.info.settings.clear();  // ten thousand copies of one text
+    ++joined_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// The entry of a rank that has joined, also where it has left or was lost since; null where it has not, or there is
+  /// none.
+  const RankEntry* find(int rank) const noexcept {
+    if (rank < 0 || rank >= world_size()) {
+      return nullptr;
+    }
+    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    return entry.state == RankState::not_joined ? nullptr : &entry;
+  }
+
+  /// The entry of the very process that sends this, where it has joined already; null where there is none.
+  const RankEntry* find_process(const Join& join) const noexcept {
+    const int rank = join.info.rank;
+    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
+      return nullptr;
+    }
+    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    const bool same = entry.info.host_id == join.info.host_id && entry.process == join.process;
+    return entry.state == RankState::joined && same ? &entry : nullptr;
+  }
+
+  /// A rank that has joined is gone. @param how left or lost
+  void remove(int rank, RankState how) {
+    entries_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+    left_ += how == RankState::left ? 1 : 0;
+  }
+
+  /// Whether every rank has joined at some time.
+  bool complete() const noexcept { return joined_ == entries_.size(); }
+
+  /// How many are joined now.
+  std::size_t present() const noexcept { return present_; }
+
+  bool anyone_left() const noexcept { return left_ > 0; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> ranks_in(RankState state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
+  /// The RankInfo of all, in order of rank.
+  std::vector<RankInfo> info() const {
+    std::vector<RankInfo> all;
+    all.reserve(entries_.size());
+    for (const RankEntry& entry : entries_) {
+      all.push_back(entry.info);
+    }
+    return all;
+  }
+
+ private:
+  std::string owner_;
+  std::string settings_;       ///< those of the first that joined
+  std::string settings_from_;  ///< the rank and host of that one
+  std::vector<RankEntry> entries_;
+  std::size_t joined_ = 0;
+  std::size_t present_ = 0;
+  std::size_t left_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,297 @@
+#pragma once
+/// @file
+/// rendezvous::StoreServer: accepts connections, performs the handshake and hands each over to its job.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/core/process/open_files.hpp"
+#include "dtrain/net/listener.hpp"
+#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/transcript.hpp"
+#include "dtrain/rendezvous/protocol/version_text.hpp"
+#include "dtrain/rendezvous/server/job_server.hpp"
+#include "dtrain/rendezvous/server/pending_connection_limit.hpp"
+#include "dtrain/rendezvous/server/too_few_files.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
+/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+class StoreServer {
+ public:
+  /// @param listeners at least one
+  StoreServer(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
+      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+    raise_open_files();
+    options_.limits.pending_connections = pending_connection_limit(options_.limits.pending_connections);
+    for (net::Listener& listener : listeners_) {
+      accepting_.push_back(
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { fail_all_jobs(reason); }));
+    }
+  }
+  StoreServer(async::EventLoop& loop, net::Listener listener, ServerOptions options)
+      : StoreServer(loop, one(std::move(listener)), std::move(options)) {}
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  ~StoreServer() = default;
+
+  /// Where it listens; the first of its addresses.
+  net::SocketAddress local() const noexcept { return listeners_.front().local(); }
+
+  /// Opens a job. A former one of its role ends: its sessions are closed, and late ranks of it are refused by name.
+  /// Where this process may not open as many files as the job needs, the job has failed from the beginning.
+  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
+  JobServer& open(StoreJobOptions options) {
+    auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
+    std::unique_ptr<JobServer>& place = jobs_[job->options().role];
+    place = std::move(job);
+    if (const std::optional<Cause> cause = too_few_files(place->options())) {
+      place->post_failure(*cause);
+    }
+    return *place;
+  }
+
+  /// How many connections have not joined: for tests and diagnosis.
+  std::size_t pending_connections() const noexcept { return without_hello_.size() + with_hello_.size(); }
+
+ private:
+  /// A connection that has not joined.
+  struct PendingConnection {
+    std::unique_ptr<FramedConnection> connection;
+    async::TaskHandle task;  ///< gone before the connection
+  };
+  using ConnectionId = std::uint64_t;
+  using PendingConnections = std::map<ConnectionId, PendingConnection>;  ///< the oldest first
+
+  /// What a rank has sent in the handshake.
+  struct ReceivedHandshake {
+    Hello hello;
+    HandshakeRequest request;
+    Transcript transcript;
+  };
+
+  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
+
+  static std::vector<net::Listener> one(net::Listener listener) {
+    std::vector<net::Listener> listeners;
+    listeners.push_back(std::move(listener));
+    return listeners;
+  }
+
+  async::Task<void> accept_all(net::Listener& listener) {
+    for (std::size_t accepted_at_once = 1;; ++accepted_at_once) {
+      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
+      if (accepted) {
+        add_pending(std::move(*accepted));
+      }
+      if (accepted_at_once >=
+          max_pending_connections() / 8) {  // they are served before many others could push them out
+        co_await loop_.sleep_for(std::chrono::milliseconds(0));
+        accepted_at_once = 0;
+      }
+    }
+  }
+
+  /// Where all ranks of a large job come at once, there is room for each of them.
+  std::size_t max_pending_connections() const noexcept {
+    std::size_t most = options_.limits.pending_connections;
+    for (const auto& [role, job] : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job->options().world_size);
+      most += ranks - std::min(ranks, job->sessions());
+    }
+    return most;
+  }
+
+  void add_pending(net::Connection connection) {
+    if (pending_connections() >= max_pending_connections()) {
+      PendingConnections& pending_connections = pool_to_shrink();
+      pending_connections.erase(pending_connections.begin());
+    }
+    const ConnectionId id = ++last_id_;
+    try {
+      PendingConnection& pending = without_hello_[id];
+      pending.connection = std::make_unique<FramedConnection>(std::move(connection), max_handshake_bytes);
+      pending.connection->watch(options_.limits.liveness);
+      pending.task = loop_.spawn(receive(id, *pending.connection));
+    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
+      without_hello_.erase(id);
+    }
+  }
+
+  /// Where the oldest makes room for one more. Anybody can send a Hello: so connections with one, of whom a rank is one
+  /// until the store's answer has come back to it, have half of the places before the others, and no more. Neither
+  /// floods of connections nor of Hellos push a rank out before half of all places have been given away anew.
+  PendingConnections& pool_to_shrink() noexcept {
+    return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
+  }
+
+  /// One connection, from its first byte to its session or its end. What goes wrong with it ends it and no other.
+  async::Task<void> receive(ConnectionId id, FramedConnection& connection) {
+    try {
+      const Deadline deadline = Deadline::after(options_.limits.handshake);
+      std::variant<std::monostate, Refused, ReceivedHandshake> received =
+          co_await receive_handshake(id, connection, deadline);
+      if (const Refused* refused = std::get_if<Refused>(&received)) {
+        co_await reject(connection, encode(*refused));
+      } else if (ReceivedHandshake* handshake = std::get_if<ReceivedHandshake>(&received)) {
+        const std::optional<Frame> no = route_to_job(id, *handshake);
+        if (no) {
+          co_await reject(connection, *no);
+        }
+      }
+    } catch (const std::exception&) {  // the connection broke, or there is no memory for it
+    }
+    if (without_hello_.erase(id) == 0) {
+      with_hello_.erase(id);
+    }
+  }
+
+  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  async::Task<std::variant<std::monostate, Refused, ReceivedHandshake>> receive_handshake(ConnectionId id,
+                                                                                          FramedConnection& connection,
+                                                                                          Deadline deadline) {
+    ReceivedHandshake handshake;
+    const net::FrameResult first = co_await connection.reader.read_frame(deadline);
+    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    if (!hello) {
+      co_return std::monostate();
+    }
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      co_return std::move(*refused);
+    }
+    handshake.hello = std::get<Hello>(std::move(*hello));
+    if (auto refused = refusal_of_missing_secret(handshake.hello)) {
+      co_return *std::move(refused);
+    }
+    with_hello_.insert(without_hello_.extract(id));
+    handshake.transcript.add(first.payload);
+    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    handshake.transcript.add(challenge);
+    const net::IoResult sent = co_await connection.writer.write_frame(challenge, deadline);
+    if (!sent.ok()) {
+      co_return std::monostate();
+    }
+    const net::FrameResult second = co_await connection.reader.read_frame(deadline);
+    std::optional<HandshakeRequest> request = second.ok() ? decode_handshake_request(second.payload) : std::nullopt;
+    if (!request) {
+      co_return std::monostate();
+    }
+    if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, second.payload)) {
+      co_return Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    }
+    handshake.transcript.add(second.payload);
+    handshake.request = *std::move(request);
+    co_return std::move(handshake);
+  }
+
+  std::optional<Refused> refusal_of_missing_secret(const Hello& hello) const {
+    if (options_.secret && !hello.has_secret) {
+      return Refused{
+          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+          "DTRAIN_SECRET_FILE"};
+    }
+    return std::nullopt;
+  }
+
+  /// The session takes the connection over, and nothing is returned; or what to answer instead.
+  std::optional<Frame> route_to_job(ConnectionId id, ReceivedHandshake& handshake) {
+    const auto place = jobs_.find(handshake.hello.role);
+    if (place == jobs_.end() && handshake.hello.role == ClientRole::rank) {
+      return Frame();  // not yet
+    }
+    if (place == jobs_.end()) {
+      return encode(
+          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+                  "start this process with --nnodes=1, or correct the address"});
+    }
+    JobServer& job = *place->second;
+    const Join* join = std::get_if<Join>(&handshake.request);
+    if (handshake.hello.attempt > job.options().attempt) {
+      return Frame();  // the store itself still belongs to the former attempt
+    }
+    if (auto refused = refusal_of_earlier_attempt(handshake.hello, join, job.options())) {
+      job.record_refusal(refused->sentence);
+      return encode(*std::move(refused));
+    }
+    std::variant<Accepted, Refused, Failure> answer =
+        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(handshake.request));
+    const Accepted* accepted = std::get_if<Accepted>(&answer);
+    if (accepted == nullptr) {
+      return std::visit([](auto& each) { return encode(each); }, answer);
+    }
+    Frame frame = encode(*accepted);
+    if (options_.secret) {
+      const Proof proof = handshake.transcript.proof_for(ProofSide::store, *options_.secret, frame);
+      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+    }
+    std::unique_ptr<FramedConnection> connection = std::move(with_hello_.at(id).connection);
+    static_cast<void>(connection->writer.queue(frame));  // its queue is empty
+    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(handshake.request).received;
+    job.attach(accepted->token.session, std::move(connection), has);
+    return std::nullopt;
+  }
+
+  static std::optional<Refused> refusal_of_earlier_attempt(const Hello& hello, const Join* join,
+                                                           const StoreJobOptions& job) {
+    if (hello.attempt < job.attempt) {
+      return Refused{(join == nullptr ? "a process" : process_text(*join)) + " belongs to attempt " +
+                     std::to_string(hello.attempt) + " of the job, which has been started again as attempt " +
+                     std::to_string(job.attempt) + "; end what is left of the earlier attempt"};
+    }
+    return std::nullopt;
+  }
+
+  /// Sends the answer, and gives the other side a moment to read it and close. @param frame empty: nothing is sent
+  async::Task<void> reject(FramedConnection& connection, Frame frame) {
+    if (frame.empty()) {
+      co_return;
+    }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+    const net::IoResult sent = co_await connection.writer.write_frame(frame, deadline);
+    if (!sent.ok()) {
+      co_return;
+    }
+    connection.tcp.shutdown_write();
+    for (bool open = true; open;) {
+      const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
+      open = rest.ok();
+    }
+  }
+
+  /// The server itself cannot go on.
+  void fail_all_jobs(const std::exception_ptr& reason) {
+    std::string text = "an unknown exception";
+    try {
+      std::rethrow_exception(reason);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+    }
+    for (const auto& [role, job] : jobs_) {
+      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    }
+  }
+
+  async::EventLoop& loop_;
+  std::vector<net::Listener> listeners_;
+  ServerOptions options_;
+  std::map<ClientRole, std::unique_ptr<JobServer>> jobs_;
+  ConnectionId last_id_ = 0;
+  PendingConnections without_hello_;
+  PendingConnections with_hello_;             ///< have sent a Hello as a rank does, and no proof yet
+  std::vector<async::TaskHandle> accepting_;  ///< last: gone before what they use
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,75 @@
+#pragma once
+/// @file
+/// Listening for the ranks of a job where another job's store may hold the port.
+
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/net/connect.hpp"
+#include "dtrain/net/local_address.hpp"
+#include "dtrain/rendezvous/client/store_connector.hpp"
+#include "dtrain/rendezvous/server/listen.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// Sends a Join to a store of dtrain's at `address` as the process that wanted to open one there: its job fails where
+/// nothing distinguishes the two jobs. @returns its answer; empty for what is no store of dtrain's or does not answer
+/// soon
+inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreAddress address,
+                                                  const JoinRequest& request, Deadline deadline) {
+  std::string answer;
+  try {
+    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, deadline);
+    net::Connection connection = co_await std::move(connecting);
+    FramedConnection framed(std::move(connection));
+    HandshakeRequest message = request.message(std::chrono::milliseconds(0));
+    const HandshakeResult result =
+        co_await handshake(framed, address, std::move(message), "asking", deadline, deadline);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      answer = refused->sentence;
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      answer = failure->cause.sentence();
+    }
+  } catch (const Error&) {  // a program of somebody else's, or a store with another secret
+  }
+  co_return answer;
+}
+
+}  // namespace detail
+
+/// listen_on_any. Where the port is taken, a store of dtrain's that has it is asked whose it is, and learns of this
+/// process.
+/// @param request as this process would join
+/// @throws as listen_on_any; what the other store says ends the sentence
+inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::EventLoop& loop, StoreAddress address,
+                                                                      ListenOptions options, const JoinRequest& request,
+                                                                      Deadline deadline) {
+  constexpr std::chrono::milliseconds reply_timeout{1500};
+  std::optional<Error> taken;
+  try {
+    std::vector<net::Listener> listeners = co_await listen_on_any(loop, address, deadline, options);
+    co_return std::move(listeners);
+  } catch (const Error& error) {
+    if (error.code().value() != EADDRINUSE) {
+      throw;
+    }
+    taken = error;
+  }
+  const std::string own = options.interface ? net::local_address_named(*options.interface) : std::string();
+  address.host = own.empty() ? address.host : own;
+  const Deadline soon = earlier(deadline, Deadline::after(reply_timeout));
+  const std::string answer = co_await detail::query_port_holder(loop, address, request, soon);
+  if (answer.empty()) {
+    throw *taken;
+  }
+  throw Error(taken->code(), taken->what() + ("; the store of dtrain's there says: " + answer));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

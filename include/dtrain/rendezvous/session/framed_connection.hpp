@@ -1,0 +1,32 @@
+#pragma once
+/// @file
+/// A connection between a rank and its store with its frames, at an address that does not change.
+
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+#include "dtrain/net/framing/frame.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct FramedConnection {
+  /// @param bound of the frames that are read at first
+  explicit FramedConnection(net::Connection connected, std::size_t bound = max_frame_bytes)
+      : tcp(std::move(connected)), reader(tcp, bound), writer(tcp, max_frame_bytes) {}
+  FramedConnection(const FramedConnection&) = delete;
+  FramedConnection& operator=(const FramedConnection&) = delete;
+
+  /// Lets the system notice a host or a path that is gone: probes while nothing is sent, a bound while something is.
+  void watch(std::chrono::milliseconds liveness) {
+    tcp.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+    tcp.set_user_timeout(liveness);
+  }
+
+  net::Connection tcp;
+  net::FrameReader reader;
+  net::FrameWriter writer;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,107 @@
+#pragma once
+/// @file
+/// The frames of one direction of a session, kept until the other side has them: a pure queue.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "dtrain/net/framing/frame.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+using Frame = std::vector<std::byte>;
+
+/// A frame to be sent: its own bytes, and those that it shares with other frames.
+struct OutgoingFrame {
+  OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
+      : own(std::move(bytes)), parts(std::move(shared)) {
+    for (const net::SharedBytes& part : parts) {
+      shared_bytes += part.bytes->size();
+    }
+  }
+
+  std::size_t size() const noexcept { return own.size() + shared_bytes; }
+
+  Frame own;
+  std::vector<net::SharedBytes> parts;
+  std::size_t shared_bytes = 0;
+};
+
+/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept, for a peer that loses
+/// its connection, until it has acknowledged them. No more can be taken than may be kept, so none is ever dropped.
+class RetransmitQueue {
+ public:
+  /// @param most bytes that may wait
+  /// @param kept bytes that may be taken and not acknowledged
+  RetransmitQueue(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
+
+  /// False, with nothing appended, where more than the bound would wait: the peer does not read.
+  [[nodiscard]] bool push(OutgoingFrame frame) {
+    if (waiting_bytes_ + frame.size() > most_) {
+      return false;
+    }
+    waiting_bytes_ += frame.size();
+    frames_.push_back(std::move(frame));
+    return true;
+  }
+
+  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
+  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
+
+  /// Whether a frame waits, and may be kept beside those that are not acknowledged; one alone always may.
+  bool may_take() const noexcept {
+    return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
+  }
+  std::size_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
+  const OutgoingFrame& take() {
+    const OutgoingFrame& frame = frames_[taken_++];
+    waiting_bytes_ -= frame.size();
+    taken_bytes_ += frame.size();
+    return frame;
+  }
+
+  /// The peer has the first `count` frames. False for a count that cannot be: it was never sent so many.
+  bool acknowledge(std::uint64_t count) noexcept {
+    if (count > first_ + taken_) {
+      return false;
+    }
+    while (first_ < count) {
+      drop_first();
+    }
+    return true;
+  }
+
+  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what it has
+  /// acknowledged, or claims what was never sent.
+  bool rewind(std::uint64_t count) noexcept {
+    if (count < first_ || !acknowledge(count)) {
+      return false;
+    }
+    waiting_bytes_ += std::exchange(taken_bytes_, 0);
+    taken_ = 0;
+    return true;
+  }
+
+ private:
+  void drop_first() noexcept {
+    taken_bytes_ -= frames_.front().size();
+    frames_.pop_front();
+    --taken_;
+    ++first_;
+  }
+
+  std::size_t most_;
+  std::size_t kept_;
+  std::deque<OutgoingFrame> frames_;  ///< those that were taken, then those that wait
+  std::size_t taken_ = 0;
+  std::uint64_t first_ = 0;  ///< the number of frames_.front()
+  std::size_t taken_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,203 @@
+#pragma once
+/// @file
+/// The keys and values of a job: a pure state machine.
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/storage/key_waiters.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every change is whole or, with the sentence of a refusal, none. Those that add keys give whose waits they end.
+class KeyValueMap {
+ public:
+  using Refusal = std::optional<std::string>;
+  using Released = KeyWaiters::Released;
+
+  /// What add came to, or append's length in bytes.
+  struct Count {
+    std::int64_t value = 0;
+    Refusal refusal;
+  };
+
+  explicit KeyValueMap(const Limits& limits) : limits_(limits) {}
+
+  const std::string* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second.get();
+  }
+
+  /// The value for answers that outlive it here; null where there is none.
+  SharedValue shared(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second;
+  }
+
+  /// Sets or replaces a value and releases those who waited for the key.
+  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    Refusal refusal =
+        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
+    if (!refusal) {
+      store(key, std::move(value), released);
+    }
+    return refusal;
+  }
+
+  /// As so many sets in this order; of a key that is there twice the last value counts. @pre as many values as keys
+  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   std::vector<Released>& released) {
+    std::map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      last[keys[i]] = i;
+    }
+    std::size_t added = 0;
+    std::size_t freed = 0;
+    std::size_t taken = 0;
+    for (const auto& [key, place] : last) {
+      const std::string* old = find(key);
+      added += old == nullptr ? 1 : 0;
+      freed += old == nullptr ? 0 : key.size() + old->size();
+      taken += key.size() + values[place].size();
+    }
+    Refusal refusal = refuse(added, freed, taken);
+    if (!refusal) {
+      for (const auto& [key, place] : last) {
+        store(key, std::move(values[place]), released);
+      }
+    }
+    return refusal;
+  }
+
+  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
+  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+    std::int64_t present = 0;
+    if (const std::string* text = find(key)) {
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, present);
+      if (error != std::errc() || stop != end) {
+        return {0, "it holds no integer; add works on keys that add alone has written"};
+      }
+    }
+    Count sum;
+    if (__builtin_add_overflow(present, delta, &sum.value)) {
+      return {0, "the sum does not fit into 64 bits"};
+    }
+    sum.refusal = set(key, std::to_string(sum.value), released);
+    return sum;
+  }
+
+  /// Appends to the value; a missing key counts as empty.
+  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    if (old == nullptr) {
+      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
+    }
+    const std::size_t length = old->size() + text.size();
+    if (length > max_value_bytes) {
+      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
+                     std::to_string(max_value_bytes) + " are possible"};
+    }
+    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
+    if (!count.refusal) {
+      std::shared_ptr<std::string>& value = values_.at(key);
+      if (value.use_count() > 1) {  // answers have it as it was
+        value = std::make_shared<std::string>(*value);
+      }
+      *value += text;
+      bytes_ += text.size();
+    }
+    return count;
+  }
+
+  /// Removes the key; who waits for it goes on waiting. @returns whether it existed
+  bool erase(const std::string& key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) {
+      return false;
+    }
+    bytes_ -= key.size() + found->second->size();
+    values_.erase(found);
+    taken_.erase(key);
+    waits_.on_erased(key);
+    return true;
+  }
+
+  /// A take of the key was answered: it is erased with the last of `readers`. Nothing where it is gone already.
+  void take(const std::string& key, std::int64_t readers) {
+    if (values_.contains(key) && ++taken_[key] >= readers) {
+      erase(key);
+    }
+  }
+
+  /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
+  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
+            std::int64_t readers = 0) {
+    return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
+  }
+
+  /// Takes a wait back; nothing if there is no such (any more).
+  std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
+
+  /// Takes back all waits of a session.
+  void forget(std::uint64_t session) { waits_.forget(session); }
+
+  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  std::optional<std::string> lacked_by(std::uint64_t session) const {
+    return waits_.lacked_by(session, Exists{values_});
+  }
+
+  const KeyWaiters& waits() const noexcept { return waits_; }
+  std::size_t size() const noexcept { return values_.size(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  using Values = std::unordered_map<std::string, std::shared_ptr<std::string>>;
+
+  /// For KeyWaiters.
+  struct Exists {
+    bool operator()(const std::string& key) const { return values.contains(key); }
+    const Values& values;
+  };
+
+  /// Why the store cannot take `added` more keys, and `taken` bytes in the place of `freed` ones.
+  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
+    if (values_.size() + added > limits_.keys && added > 0) {
+      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
+             std::to_string(limits_.keys) + "; erase keys or use them again";
+    }
+    if (bytes_ - freed + taken > limits_.store_bytes) {
+      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+    }
+    return std::nullopt;
+  }
+
+  void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    auto shared = std::make_shared<std::string>(std::move(value));
+    const auto [place, is_new] = values_.try_emplace(key);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second->size());
+    place->second = std::move(shared);
+    taken_.erase(key);
+    if (is_new) {
+      waits_.on_added(key, released);
+    }
+  }
+
+  Limits limits_;
+  std::size_t bytes_ = 0;
+  Values values_;
+  std::unordered_map<std::string, std::int64_t> taken_;  ///< how often, of the keys that will be taken again
+  KeyWaiters waits_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,299 @@
+#pragma once
+/// @file
+/// Where the requests of a job's ranks are served: a pure state machine, requests in, answers out.
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/server/server_action.hpp"
+#include "dtrain/rendezvous/storage/barriers.hpp"
+#include "dtrain/rendezvous/storage/key_value_map.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every request gets one answer, unless its session ends first. Threads: one. Bounded by its Limits.
+class RequestHandler {
+ public:
+  /// @param actions gets the answers. Lifetime: outlives the handler
+  RequestHandler(int world_size, const Limits& limits, std::vector<ServerAction>& actions)
+      : limits_(limits), world_size_(world_size), actions_(actions), keys_(limits), barriers_(world_size) {}
+  RequestHandler(const RequestHandler&) = delete;
+  RequestHandler& operator=(const RequestHandler&) = delete;
+  ~RequestHandler() = default;
+
+  using Instant = KeyWaiters::Instant;
+
+  const KeyValueMap& keys() const noexcept { return keys_; }
+
+  /// A session may ask from now on, as this rank.
+  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}}); }
+
+  /// Nobody waits for the session's answers any more.
+  void close(SessionId session) {
+    keys_.forget(session);
+    barriers_.forget(session);
+    clients_.erase(session);
+  }
+
+  /// Ends every request without an answer: the job has failed, and its ranks were notified.
+  void fail() {
+    for (auto& [session, client] : clients_) {
+      keys_.forget(session);
+      client.pending.clear();
+    }
+    barriers_.clear();
+  }
+
+  /// This rank has left the job: no barrier that it has a part in can complete any more.
+  void refuse_barriers(int left) {
+    left_.insert(left);
+    for (const RequestKey id : barriers_.clear_those_of(left)) {
+      answer(id, Status::refused, cannot_complete({left}));
+    }
+  }
+
+  /// What a rank is doing, as far as its requests tell.
+  std::string doing(SessionId session) const {
+    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
+      return "while it waited in barrier " + in_quotes(*barrier);
+    }
+    const std::optional<std::string> key = keys_.lacked_by(session);
+    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+  }
+
+  /// @pre the session is open, and the request came out of decode_from_rank
+  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
+    const RequestKey id{session, request.id};
+    ClientRequests& client = clients_.at(session);
+    if (client.pending.size() >= limits_.pending_requests) {
+      return answer(id, Status::refused,
+                    "this rank has " + std::to_string(client.pending.size()) +
+                        " requests without an answer, the limit; await some first");
+    }
+    if (!client.pending.insert(request.id).second) {
+      return;  // an id that is used twice: its first use will be answered
+    }
+    serve(id, client.rank, request, now);
+  }
+
+  /// The rank cancels a request; one that was answered meanwhile stays so.
+  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
+    const RequestKey id{session, cancel.id};
+    if (const std::optional<KeyWaiters::Cancelled> wait = keys_.cancel(id)) {
+      answer(id, Status::cancelled, sentence(*wait, now));
+    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
+      answer(id, Status::cancelled, sentence(*barrier, now));
+    }
+  }
+
+ private:
+  struct ClientRequests {
+    int rank = 0;
+    std::set<std::uint64_t> pending;  ///< requests without an answer
+  };
+
+  static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
+    std::string text;
+    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
+      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+    }
+    if (wait.keys > 1) {
+      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
+    }
+    return "no rank set " + text + " in the " + duration_text(now - wait.since) + " since this rank began to wait";
+  }
+
+  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
+    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(barrier.members) +
+                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
+                       duration_text(now - barrier.since) + " ago)";
+    if (!barrier.missing.empty()) {
+      text += "; " + rank_list(barrier.missing) + " did not come";
+    }
+    if (!barrier.cancelled.empty()) {
+      text += "; " + rank_list(barrier.cancelled) + " arrived and cancelled";
+    }
+    return text;
+  }
+
+  template <class Value>
+  void answer(BasicResponse<Value> response, SessionId session) {
+    const auto found = clients_.find(session);
+    if (found != clients_.end()) {
+      found->second.pending.erase(response.id);
+      actions_.emplace_back(send_to(session, std::move(response)));
+    }
+  }
+  void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
+    answer(Response{id.request, status, std::move(text), number}, id.session);
+  }
+  void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
+    answer(id, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
+  }
+
+  void serve(RequestKey id, int rank, Request& request, Instant now) {
+    std::vector<KeyWaiters::Released> released;
+    const std::string& key = request.keys.front();
+    switch (request.kind) {
+      case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
+      case RequestKind::set_many: answer(id, keys_.set_many(request.keys, std::move(request.values), released)); break;
+      case RequestKind::add: count(id, keys_.add(key, request.number, released)); break;
+      case RequestKind::append: count(id, keys_.append(key, request.value, released)); break;
+      case RequestKind::compare_set: compare_set(id, request, released); break;
+      case RequestKind::erase: answer(id, keys_.erase(key) ? Status::ok : Status::missing); break;
+      case RequestKind::try_get: {
+        const SharedValue value = keys_.shared(key);
+        answer(ValueResponse{id.request, value ? Status::ok : Status::missing, value}, id.session);
+        break;
+      }
+      case RequestKind::get:
+      case RequestKind::wait:
+      case RequestKind::get_many:
+      case RequestKind::take: wait(id, request, now); break;
+      case RequestKind::barrier: arrive(id, rank, request, now); break;
+    }
+    release(released);
+  }
+
+  void count(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
+
+  void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
+    const std::string& key = request.keys.front();
+    const std::string* value = keys_.find(key);
+    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
+    if (as_expected) {
+      answer(id, keys_.set(key, std::move(request.value), released), 1);
+    } else {
+      answer(id, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
+    }
+  }
+
+  void wait(RequestKey id, Request& request, Instant now) {
+    if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
+      return answer(id, Status::refused,
+                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
+    }
+    if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
+      const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
+      answer(found(wait), id.session);
+      count_take(wait);
+    }
+  }
+
+  static ValueResponse refusal(RequestKey id, std::string why) {
+    return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+  }
+
+  /// The answer to a wait whose keys all exist, with values that are the store's own.
+  ValueResponse found(const KeyWaiters::Released& wait) const {
+    ValueResponse response;
+    response.id = wait.id.request;
+    if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
+      response.text = keys_.shared(wait.keys.front());
+    } else if (wait.kind == RequestKind::get_many) {
+      std::size_t bytes = 0;
+      for (const std::string& key : wait.keys) {
+        bytes += keys_.find(key)->size();
+      }
+      if (bytes > max_batch_bytes) {
+        return refusal(wait.id, "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
+                                    std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
+                                    " are given at once; ask for fewer keys");
+      }
+      for (const std::string& key : wait.keys) {
+        response.values.push_back(keys_.shared(key));
+      }
+    }
+    return response;
+  }
+
+  void count_take(const KeyWaiters::Released& wait) {
+    if (wait.kind == RequestKind::take) {
+      keys_.take(wait.keys.front(), wait.readers);
+    }
+  }
+
+  /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
+  void release(const std::vector<KeyWaiters::Released>& released) {
+    std::map<SessionId, std::size_t> bytes;
+    for (const KeyWaiters::Released& each : released) {
+      ValueResponse response = found(each);
+      std::size_t& sum = bytes[each.id.session];
+      sum += response.text ? response.text->size() : 0;
+      for (const SharedValue& value : response.values) {
+        sum += value->size();
+      }
+      if (sum > limits_.outgoing_bytes / 2) {
+        response =
+            refusal(each.id, "the answers that this rank waits for at once have more than " +
+                                 std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once");
+      }
+      answer(std::move(response), each.id.session);
+    }
+    for (const KeyWaiters::Released& each : released) {  // now that nobody's answer needs the key any more
+      count_take(each);
+    }
+  }
+
+  void arrive(RequestKey id, int rank, Request& request, Instant now) {
+    const RankSet& members = request.members;
+    const bool of_all = members.ranges.empty();
+    if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
+      return answer(id, Status::refused,
+                    "it is one of " + rank_list(members.ranks()) + " of a job of " + std::to_string(world_size_) +
+                        ", and rank " + std::to_string(rank) + " came to it");
+    }
+    if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
+      return answer(id, Status::refused,
+                    "this rank would wait in barriers of more than " + std::to_string(limits_.barrier_ranges) +
+                        " ranges of ranks, the limit");
+    }
+    std::vector<int> left;
+    std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
+                 [&](int each) { return of_all || members.contains(each); });
+    if (!left.empty()) {
+      return answer(id, Status::refused, cannot_complete(left));
+    }
+    std::vector<RequestKey> released;
+    switch (barriers_.arrive(request.keys.front(), rank, id, now, released, std::move(request.members))) {
+      case Barriers::ArrivalResult::already_there:
+        return answer(id, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+      case Barriers::ArrivalResult::other_members:
+        return answer(
+            id, Status::refused,
+            "other ranks wait in one of this name: " + rank_list(barriers_.members_of(request.keys.front()).ranks()) +
+                "; name one of them otherwise");
+      case Barriers::ArrivalResult::waiting:
+      case Barriers::ArrivalResult::completed: break;
+    }
+    for (const RequestKey each : released) {
+      answer(each, Status::ok);
+    }
+  }
+
+  static std::string cannot_complete(const std::vector<int>& left) {
+    return "it cannot complete: " + rank_list(left) + " left the job";
+  }
+
+  Limits limits_;
+  int world_size_;
+  std::vector<ServerAction>& actions_;
+  KeyValueMap keys_;
+  Barriers barriers_;
+  std::set<int> left_;  ///< the ranks without which no barrier can complete any more
+  std::map<SessionId, ClientRequests> clients_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,251 @@
+#pragma once
+/// @file
+/// Algorithm communicator: reductions by a topology's algorithm, everything else by the backend.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/check_arguments.hpp"
+#include "dtrain/backend/on_host_streams.hpp"
+#include "dtrain/backend/setup/split.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/topology/operation_sequencer.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// An `Algorithm` is opened by `Algorithm(context, deadline)`, collectively, on channels of its own; in the thread that
+/// runs the stream it does
+///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   false where one of its channels has failed
+/// and from any thread `abort(cause)` and `failure()`. One with an Allocation has allocate_blocking(bytes, deadline).
+///
+/// Host memory. The broken channel of an algorithm ends the whole, and the whole ends all of them.
+/// Threads: as backend::Communicator. Destruction skips work that has not run.
+template <backend::Backend B, class Algorithm>
+class AlgorithmCommunicator {
+  using Inner = typename B::Communicator;
+  template <class A>
+  static auto allocation_of(A*) -> typename A::Allocation;
+  static auto allocation_of(void*) -> typename Inner::Allocation;
+  static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
+
+ public:
+  using Stream = typename Inner::Stream;
+  using Allocation = decltype(allocation_of(static_cast<Algorithm*>(nullptr)));
+
+  /// Collective, blocking. @throws as B::open_blocking
+  static AlgorithmCommunicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    return AlgorithmCommunicator(context, deadline);
+  }
+
+  AlgorithmCommunicator(AlgorithmCommunicator&&) noexcept = default;
+  AlgorithmCommunicator& operator=(AlgorithmCommunicator&&) noexcept = default;
+
+  int rank() const noexcept { return inner().rank(); }
+  int size() const noexcept { return inner().size(); }
+  const rendezvous::Membership& members() const noexcept { return state_->context.members; }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    backend::check_all_reduce(input, output);
+    backend::check_reduced_by_kernels("all_reduce", output);
+    check_host(output.device);
+    check_host(input.device);
+    state_->sequencer->retain();
+    try {
+      stream.enqueue(Reduce{state_.get(), state_->sequencer, state_->enqueued + 1, input, output, op});
+    } catch (...) {
+      state_->sequencer->release();
+      throw;
+    }
+    ++state_->enqueued;
+  }
+
+  void broadcast(BufferView buffer, int root, Stream stream) { inner().broadcast(buffer, root, stream); }
+  void barrier(Stream stream) { inner().barrier(stream); }
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) requires backend::CanReduceScatter<Inner> {
+    inner().reduce_scatter(input, output, op, stream);
+  }
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
+    inner().all_gather(input, output, stream);
+  }
+  void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().send(input, peer, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().recv(output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().send_recv(input, to, output, from, stream);
+  }
+
+  /// See CanSplit: the ranks of a color use the topology among themselves.
+  AlgorithmCommunicator split_blocking(int color, int key, Deadline deadline) {
+    check();
+    help();  // other ranks may wait for work that is enqueued here before they come
+    const backend::ChannelContext child =
+        backend::split_context(state_->context, state_->splits + 1, color, key, deadline);
+    ++state_->splits;
+    return open_blocking(child, deadline);
+  }
+
+  /// See CanAllocate. Where the algorithm allocates on its own channel, reductions that were enqueued end first.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    if constexpr (allocates_itself) {
+      check();
+      if (!state_->sequencer->wait_until_done(state_->enqueued, deadline, [this] { help(); })) {
+        throw Error(Errc::timeout, "memory of channel '" + state_->context.name +
+                                       "' was requested while reductions of it wait on a stream that no thread runs; "
+                                       "wait for them first");
+      }
+      return state_->algorithm.allocate_blocking(bytes, deadline);
+    } else {
+      return inner().allocate_blocking(bytes, deadline);
+    }
+  }
+
+  void abort(const Cause& cause) noexcept { state_->abort(cause); }
+  std::optional<Cause> failure() const { return state_->failure(); }
+
+ private:
+  /// State that stays at its address when the communicator moves.
+  struct AlgorithmState {
+    AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
+        : context(of),
+          inner(B::open_blocking(context, deadline)),
+          algorithm(context, deadline),
+          sequencer(new OperationSequencer) {}
+    AlgorithmState(const AlgorithmState&) = delete;
+    AlgorithmState& operator=(const AlgorithmState&) = delete;
+    ~AlgorithmState() {
+      sequencer->close(enqueued, [this] {
+        abort({CauseKind::exception, context.reporting_rank(), context.members.host,
+               "its communicator was destroyed before all of its work had run"});
+      });
+      sequencer->release();
+    }
+
+    void abort(const Cause& cause) noexcept {
+      inner.abort(cause);
+      algorithm.abort(cause);
+    }
+
+    std::optional<Cause> failure() const {
+      std::optional<Cause> cause = algorithm.failure();
+      return cause ? cause : inner.failure();
+    }
+
+    /// In the thread that runs the stream. What an algorithm throws is the channel's failure.
+    void reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
+      try {
+        if (!failure() && !algorithm.all_reduce(input, output, op)) {
+          if (const std::optional<Cause> cause = failure()) {
+            abort(*cause);
+          }
+        }
+      } catch (const std::exception& error) {
+        fail(error.what());
+      }
+    }
+
+    void fail(const char* text) noexcept {
+      try {
+        const Cause cause{CauseKind::exception, context.reporting_rank(), context.members.host,
+                          "an all_reduce on channel '" + context.name + "': " + text};
+        abort(cause);
+        context.failure->report(cause);
+      } catch (...) {
+        // Out of memory for the sentence: the peers time out.
+      }
+    }
+
+    const backend::ChannelContext context;
+    Inner inner;          ///< of the whole group; the program's other operations
+    Algorithm algorithm;  ///< with channels of its own: it runs while the program enqueues
+    OperationSequencer* const sequencer;
+    std::uint64_t enqueued = 0;
+    std::uint64_t splits = 0;
+  };
+
+  struct Reduce {
+    AlgorithmState* state;  ///< valid until the sequencer is closed
+    OperationSequencer* sequencer;
+    std::uint64_t number;
+    ConstBufferView input;
+    BufferView output;
+    ReduceOp op;
+
+    void operator()() noexcept {
+      const auto reject = [this]() noexcept {
+        state->fail(
+            "it began before the one enqueued before it had run; operations of one communicator go to one stream, or "
+            "to streams that wait for each other");
+      };
+      sequencer->run(
+          number, [this]() noexcept { state->reduce(input, output, op); }, reject);
+      sequencer->release();
+    }
+    void drop() noexcept { sequencer->release(); }
+  };
+
+  AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
+      : state_(make_process_owned<AlgorithmState>(context, deadline)) {}
+
+  Inner& inner() const noexcept { return state_->inner; }
+
+  void help() const {
+    if (state_->context.on_stall) {
+      state_->context.on_stall();
+    }
+  }
+
+  /// @throws the job's first cause, or this channel's
+  void check() const {
+    state_->context.failure->throw_if_failed(state_->context.reporting_rank());
+    if (const std::optional<Cause> cause = failure()) {
+      throw_cause(*cause);
+    }
+  }
+
+  static void check_host(Device device) {
+    if (device.kind != DeviceKind::host) {
+      throw Error(Errc::unsupported, "topology::" + std::string(Algorithm::name()) +
+                                         " reduces host memory, not memory of " + to_string(device) +
+                                         "; use topology::Flat with a backend for it");
+    }
+  }
+
+  ProcessOwned<AlgorithmState> state_;
+};
+
+/// What `Rebind<B>` is for an algorithm on backend B.
+template <backend::Backend B, class Algorithm>
+struct AlgorithmBackend {
+  using Communicator = AlgorithmCommunicator<B, Algorithm>;
+  using StreamOwner = typename B::StreamOwner;
+  static constexpr backend::Determinism determinism = Algorithm::determinism;
+
+  static constexpr std::string_view name() noexcept { return B::name(); }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host && B::supports(kind); }
+  static constexpr bool reduces(DType dtype) noexcept { return Algorithm::reduces(dtype); }
+
+  /// Collective, blocking. See backend::CanOpen.
+  static Communicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    return Communicator::open_blocking(context, deadline);
+  }
+};
+
+/// A backend on host streams, as the algorithms' own steps are, that carries messages between two ranks.
+template <class B>
+concept HasPointToPoint = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
+
+}  // namespace DTRAIN_NAMESPACE::topology

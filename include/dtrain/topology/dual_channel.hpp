@@ -1,0 +1,81 @@
+#pragma once
+/// @file
+/// topology::DualChannel: an algorithm's chunks are sent on two channels in turn.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/topology/parallel_runner.hpp"
+#include "dtrain/topology/sub_channel.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Every second chunk, from `first` on; or all of them.
+struct ChunkRun {
+  std::size_t first = 0;
+  std::size_t stride = 1;
+};
+
+/// A channel has one operation under way, and its links are idle while a chunk is reduced. With
+/// two channels they carry a chunk of the other one meanwhile.
+/// Threads: run one at a time, abort() and failure() from any.
+template <backend::Backend B>
+class DualChannel {
+ public:
+  using SubChannel = topology::SubChannel<typename B::Communicator>;
+
+  /// Collective, blocking. @throws as B::open_blocking
+  DualChannel(const backend::ChannelContext& context, const char* purpose, Deadline deadline)
+      : first_(B::open_blocking(sub_channel_context(context, purpose), deadline)),
+        second_(B::open_blocking(sub_channel_context(context, std::string(purpose) + "-2"), deadline)) {}
+
+  int rank() const noexcept { return first_.rank(); }
+  int size() const noexcept { return first_.size(); }
+
+  /// `work(channel, run)` sends the chunks of a run on a channel; two runs at once where there are two chunks or more.
+  /// Blocking. @returns whether the channels still work. @throws what `work` throws
+  template <class Work>
+  bool run(std::size_t chunks, Work work) {
+    if (chunks < 2) {
+      return work(first_, ChunkRun{});
+    }
+    return runner_.run_both(
+        [&] {
+          return work(first_, ChunkRun{0, 2});
+        },
+        [&] {
+          return work(second_, ChunkRun{1, 2});
+        },
+        [&](const Cause& cause) { abort(cause); });
+  }
+
+  void abort(const Cause& cause) noexcept {
+    first_.abort(cause);
+    second_.abort(cause);
+  }
+
+  std::optional<Cause> failure() const {
+    std::optional<Cause> cause = first_.failure();
+    return cause ? cause : second_.failure();
+  }
+
+ private:
+  /// The context of an algorithm's channel, beside the group's own channel of the same ranks.
+  static backend::ChannelContext sub_channel_context(const backend::ChannelContext& context,
+                                                     const std::string& purpose) {
+    backend::ChannelContext made = context;
+    made.name += "/" + purpose;
+    return made;
+  }
+
+  SubChannel first_;
+  SubChannel second_;
+  ParallelRunner runner_;  ///< destroyed first
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology

@@ -1,0 +1,56 @@
+#pragma once
+/// @file
+/// Partition of buffers: into one block for each of several ranks, and these into chunks; and copying.
+
+#include <algorithm>
+#include <cstddef>
+
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Sent over a link at a time, and reduced while it is in the cache.
+inline constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
+
+/// A range of a buffer's elements.
+struct BufferRange {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Block `index` of `blocks` that differ by one element at most, the longer ones first.
+constexpr BufferRange block_of(std::size_t count, int blocks, int index) noexcept {
+  const auto number = static_cast<std::size_t>(blocks);
+  const auto at = static_cast<std::size_t>(index);
+  return {at * (count / number) + std::min(at, count % number), count / number + (at < count % number ? 1 : 0)};
+}
+
+/// Chunk `index` of a range that is cut into chunks of `length`; empty behind its end.
+constexpr BufferRange chunk_of(BufferRange range, std::size_t length, std::size_t index) noexcept {
+  const std::size_t skipped = std::min(range.count, index * length);
+  return {range.begin + skipped, std::min(length, range.count - skipped)};
+}
+
+/// How many chunks of `length` cover `count`.
+constexpr std::size_t chunks_in(std::size_t count, std::size_t length) noexcept {
+  return (count + length - 1) / length;
+}
+
+constexpr BufferView view_of(const BufferView& whole, BufferRange range) noexcept {
+  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
+          whole.device};
+}
+constexpr ConstBufferView view_of(const ConstBufferView& whole, BufferRange range) noexcept {
+  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
+          whole.device};
+}
+
+/// Nothing where both are the same memory.
+inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
+  if (from.data != to.data && to.count != 0) {
+    kernels::copy_bytes(to.data, from.data, to.bytes());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology

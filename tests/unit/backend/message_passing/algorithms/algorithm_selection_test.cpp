@@ -1,0 +1,369 @@
+#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/element_bytes.hpp"
+#include "support/large_values.hpp"
+#include "support/memory_endpoint.hpp"
+#include "support/scalar_chain.hpp"
+#include "support/scalar_reduction.hpp"
+#include "support/thread_ranks.hpp"
+
+namespace {
+
+using dtrain::Accumulate;
+namespace passing = dtrain::backend::message_passing;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using dtrain::size_bytes;
+using dtrain::backend::Operation;
+using dtrain::backend::OperationKind;
+using passing::Buffers;
+using passing::OperationContext;
+using support::MemoryEndpoint;
+using support::MemoryNetwork;
+using support::RankThread;
+using support::run_thread_ranks;
+
+/// Chunks of 256 bytes: a few thousand elements take many rounds.
+passing::Tuning fine() {
+  passing::Tuning tuning;
+  tuning.small_bytes = 64;
+  tuning.chunk_bytes = 256;
+  tuning.chunks_in_flight = 3;
+  tuning.point_to_point_chunk_bytes = 500;
+  return tuning;
+}
+
+passing::ChannelInfo channel_info(const passing::Tuning& tuning, int size,
+                                  Accumulate accumulate = Accumulate::element) {
+  passing::ChannelInfo made{"test", {}, tuning, {}, accumulate};
+  for (int rank = 0; rank < size; ++rank) {
+    made.job_ranks.push_back(rank);
+  }
+  return made;
+}
+
+/// Runs a routine to its end. @throws what it throws
+void run(const passing::Routine& routine) {
+  routine.resume();
+  REQUIRE(routine.done());
+  routine.check();
+}
+
+Operation operation(OperationKind kind, std::size_t count, DType dtype = DType::f32, ReduceOp op = ReduceOp::sum) {
+  Operation made;
+  made.sequence = 1;
+  made.kind = kind;
+  made.count = count;
+  made.dtype = dtype;
+  made.op = op;
+  return made;
+}
+
+constexpr int sizes[] = {1, 2, 3, 4, 8};
+constexpr std::size_t counts[] = {0, 1, 7, 16, 17, 100, 1000, 4099};
+
+using Bytes = std::vector<std::byte>;
+
+std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
+  std::vector<Bytes> made;
+  for (int rank = 0; rank < size; ++rank) {
+    made.push_back(support::awkward_bytes(dtype, count, static_cast<std::uint64_t>(rank) + count));
+  }
+  return made;
+}
+
+/// What every rank's output is after `kind`, one operation each on ranks that are threads.
+std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning, const std::vector<Bytes>& given,
+                           std::size_t output_bytes, bool in_place, Accumulate accumulate = Accumulate::element) {
+  const int size = static_cast<int>(given.size());
+  const auto network = std::make_shared<MemoryNetwork>();
+  std::vector<Bytes> made(given.size());
+  const passing::ChannelInfo where = channel_info(tuning, size, accumulate);
+  run_thread_ranks(size, [&](RankThread& thread) {
+    thread.doing("a collective");
+    const auto self = static_cast<std::size_t>(thread.rank());
+    MemoryEndpoint endpoint(network, thread.rank(), size);
+    passing::Scratch scratch;
+    OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
+    Bytes input = given[self];
+    Bytes output(in_place ? 0 : output_bytes);
+    const Buffers buffers{input.data(), in_place ? input.data() : output.data()};
+    run(passing::collective(context, buffers));
+    if (!in_place) {
+      CHECK(input == given[self]);
+    }
+    made[self] = in_place ? input : output;
+  });
+  return made;
+}
+
+TEST_CASE("direct exchange and all-to-all reduce every type and operation in rank order, to the bit") {
+  passing::Tuning tuning = fine();
+  tuning.all_to_all = true;
+  for (const int size : {2, 3, 8}) {
+    for (const DType dtype : support::all_dtypes) {
+      for (const ReduceOp op : support::all_ops) {
+        for (const std::size_t count : {std::size_t{7}, std::size_t{1000}}) {
+          CAPTURE(size);
+          CAPTURE(dtrain::name(dtype));
+          CAPTURE(dtrain::name(op));
+          const std::vector<Bytes> given = inputs(size, dtype, count);
+          const Bytes expected = support::scalar_reduction(dtype, op, given);
+          for (const Bytes& output :
+               outputs(operation(OperationKind::all_reduce, count, dtype, op), tuning, given, expected.size(), false)) {
+            CHECK(output == expected);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Block b of `count` elements in `size` blocks is reduced from the rank behind b on round to b, one after the other.
+Bytes ring_reduction(DType dtype, ReduceOp op, const std::vector<Bytes>& given, Accumulate accumulate) {
+  const std::size_t size = given.size();
+  const std::size_t width = size_bytes(dtype);
+  const std::size_t count = given[0].size() / width;
+  const std::size_t block = (count + size - 1) / size;
+  Bytes result(count * width);
+  for (std::size_t b = 0; b < size; ++b) {
+    const auto begin = static_cast<std::ptrdiff_t>(std::min(count, b * block) * width);
+    const auto end = static_cast<std::ptrdiff_t>(std::min(count, (b + 1) * block) * width);
+    std::vector<Bytes> parts;
+    for (std::size_t step = 1; step <= size; ++step) {
+      const Bytes& all = given[(b + step) % size];
+      parts.emplace_back(all.begin() + begin, all.begin() + end);
+    }
+    const Bytes reduced = support::scalar_chain(dtype, op, parts, accumulate);
+    std::copy(reduced.begin(), reduced.end(), result.begin() + begin);
+  }
+  return result;
+}
+
+TEST_CASE("a ring reduces every type and operation in its own order, the same on every rank") {
+  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
+    for (const int size : {2, 3, 4, 8}) {
+      for (const DType dtype : support::all_dtypes) {
+        for (const ReduceOp op : support::all_ops) {
+          CAPTURE(dtrain::name(accumulate));
+          CAPTURE(size);
+          CAPTURE(dtrain::name(dtype));
+          CAPTURE(dtrain::name(op));
+          const std::size_t count = 1003;
+          const std::vector<Bytes> given = inputs(size, dtype, count);
+          const Bytes expected = ring_reduction(dtype, op, given, accumulate);
+          for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine(), given,
+                                             expected.size(), false, accumulate)) {
+            CHECK(output == expected);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, whatever the type and the length") {
+  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
+    for (const int size : {9, 10}) {
+      for (const DType dtype : support::all_dtypes) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{2003}}) {
+          CAPTURE(dtrain::name(accumulate));
+          CAPTURE(size);
+          CAPTURE(dtrain::name(dtype));
+          CAPTURE(count);
+          const std::vector<Bytes> given(static_cast<std::size_t>(size), support::large_values(dtype, count));
+          const Operation average = operation(OperationKind::all_reduce, count, dtype, ReduceOp::average);
+          for (const Bytes& output : outputs(average, fine(), given, given[0].size(), true, accumulate)) {
+            const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
+            CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Integers: every order gives the same.
+TEST_CASE("all_reduce is right for any length and number of ranks, by every algorithm, in place and not") {
+  for (const bool all_to_all : {false, true}) {
+    for (const int direct_exchange_ranks : {0, 8}) {
+      passing::Tuning tuning = fine();
+      tuning.all_to_all = all_to_all;
+      tuning.direct_exchange_ranks = direct_exchange_ranks;
+      for (const int size : sizes) {
+        for (const std::size_t count : counts) {
+          for (const bool in_place : {false, true}) {
+            CAPTURE(size);
+            CAPTURE(count);
+            const std::vector<Bytes> given = inputs(size, DType::i32, count);
+            const Bytes expected = support::scalar_reduction(DType::i32, ReduceOp::sum, given);
+            for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, DType::i32), tuning, given,
+                                               expected.size(), in_place)) {
+              CHECK(output == expected);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an average of integers by recursive doubling divides once, at the end") {
+  passing::Tuning tuning = fine();
+  tuning.direct_exchange_ranks = 0;
+  for (const int size : {2, 3, 5, 6, 7, 8}) {
+    std::vector<Bytes> given;
+    for (int rank = 0; rank < size; ++rank) {
+      const std::int64_t value = 10 * rank + 3;
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+      given.emplace_back(bytes, bytes + sizeof(value));
+    }
+    const Bytes expected = support::scalar_reduction(DType::i64, ReduceOp::average, given);
+    for (const Bytes& output : outputs(operation(OperationKind::all_reduce, 1, DType::i64, ReduceOp::average), tuning,
+                                       given, expected.size(), false)) {
+      CHECK(output == expected);
+    }
+  }
+}
+
+TEST_CASE("reduce_scatter gives each rank its block, all_gather puts them together") {
+  for (const bool all_to_all : {false, true}) {
+    passing::Tuning tuning = fine();
+    tuning.all_to_all = all_to_all;
+    for (const int size : sizes) {
+      const auto ranks = static_cast<std::size_t>(size);
+      for (const std::size_t count : counts) {
+        CAPTURE(size);
+        CAPTURE(count);
+        const std::vector<Bytes> given = inputs(size, DType::i32, count * ranks);
+        const Bytes reduced = support::scalar_reduction(DType::i32, ReduceOp::sum, given);
+        const std::vector<Bytes> blocks =
+            outputs(operation(OperationKind::reduce_scatter, count, DType::i32), tuning, given, count * 4, false);
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+          const auto begin = reduced.begin() + static_cast<std::ptrdiff_t>(rank * count * 4);
+          CHECK(blocks[rank] == Bytes(begin, begin + static_cast<std::ptrdiff_t>(count * 4)));
+        }
+        for (const Bytes& output : outputs(operation(OperationKind::all_gather, count, DType::i32), tuning, blocks,
+                                           count * ranks * 4, false)) {
+          CHECK(output == reduced);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("broadcast reaches every rank from every root") {
+  for (const int size : sizes) {
+    for (int root = 0; root < size; ++root) {
+      for (const std::size_t count : counts) {
+        CAPTURE(size);
+        CAPTURE(root);
+        CAPTURE(count);
+        const std::vector<Bytes> given = inputs(size, DType::f32, count);
+        Operation what = operation(OperationKind::broadcast, count);
+        what.root = root;
+        for (const Bytes& output : outputs(what, fine(), given, count * 4, true)) {
+          CHECK(output == given[static_cast<std::size_t>(root)]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("no rank leaves a barrier before the last has come") {
+  for (const int size : sizes) {
+    const auto network = std::make_shared<MemoryNetwork>();
+    std::atomic<int> came{0};
+    const passing::ChannelInfo where = channel_info(fine(), size);
+    run_thread_ranks(size, [&](RankThread& thread) {
+      MemoryEndpoint endpoint(network, thread.rank(), size);
+      passing::Scratch scratch;
+      OperationContext<MemoryEndpoint> context{endpoint, scratch, where, operation(OperationKind::barrier, 0)};
+      const Buffers none;
+      came.fetch_add(1);
+      run(passing::collective(context, none));
+      CHECK(came.load() == size);
+    });
+  }
+}
+
+TEST_CASE("messages go round a ring of ranks that all send and receive at once") {
+  for (const int size : {2, 3, 4}) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{16}, std::size_t{17}, std::size_t{999}}) {
+      const auto network = std::make_shared<MemoryNetwork>();
+      const std::vector<Bytes> given = inputs(size, DType::f32, count);
+      const passing::ChannelInfo where = channel_info(fine(), size);
+      run_thread_ranks(size, [&](RankThread& thread) {
+        MemoryEndpoint endpoint(network, thread.rank(), size);
+        passing::Scratch scratch;
+        Operation what = operation(OperationKind::send_recv, count);
+        what.sequence = 0;
+        OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
+        const int previous = context.before(1);
+        Bytes output(count * 4);
+        const passing::PointToPoint work{given[static_cast<std::size_t>(thread.rank())], output, context.after(1),
+                                         previous, what};
+        run(passing::point_to_point(context, work));
+        CHECK(output == given[static_cast<std::size_t>(previous)]);
+      });
+    }
+  }
+}
+
+std::string disagreement(const Operation& first, const Operation& second) {
+  const auto network = std::make_shared<MemoryNetwork>();
+  const passing::ChannelInfo where = channel_info(fine(), 2);
+  std::mutex mutex;
+  std::string sentence;
+  run_thread_ranks(2, [&](RankThread& thread) {
+    thread.doing("a collective that the other rank does not call");
+    Bytes input(100'000);
+    Bytes output(100'000);
+    passing::Scratch scratch;
+    MemoryEndpoint endpoint(network, thread.rank(), 2);
+    OperationContext<MemoryEndpoint> context{endpoint, scratch, where, thread.rank() == 0 ? first : second};
+    const Buffers buffers{input.data(), output.data()};
+    try {
+      run(passing::collective(context, buffers));
+    } catch (const dtrain::Error& error) {
+      if (error.code() == make_error_code(dtrain::Errc::disagreement)) {
+        const std::lock_guard lock(mutex);
+        sentence = sentence.empty() ? error.what() : sentence;
+      }
+    }
+  });
+  return sentence;
+}
+
+TEST_CASE("ranks that call different operations fail with a sentence that names both") {
+  const Operation small = operation(OperationKind::all_reduce, 8);
+  const Operation large = operation(OperationKind::all_reduce, 4000);
+  Operation larger = operation(OperationKind::all_reduce, 4001);
+  CHECK(disagreement(large, larger).find("all_reduce (sum) of 4001 f32") != std::string::npos);
+  CHECK(disagreement(small, large).find("all_reduce (sum) of 4000 f32") != std::string::npos);
+  CHECK(disagreement(small, operation(OperationKind::barrier, 0)).find("called barrier") != std::string::npos);
+  CHECK(disagreement(large, operation(OperationKind::all_reduce, 4000, DType::f32, ReduceOp::max))
+            .find("all_reduce (max)") != std::string::npos);
+  larger.sequence = 2;
+  CHECK(disagreement(larger, operation(OperationKind::all_reduce, 4001)).find("operation 2") != std::string::npos);
+}
+
+TEST_CASE("ranks that broadcast from different roots fail with a sentence that names both, whatever the length") {
+  for (const std::size_t count : {std::size_t{8}, std::size_t{4000}}) {
+    Operation mine = operation(OperationKind::broadcast, count);
+    Operation other = mine;
+    other.root = 1;
+    for (const std::string& sentence : {disagreement(mine, other), disagreement(other, mine)}) {
+      CAPTURE(sentence);
+      CHECK(sentence.find("from rank 0") != std::string::npos);
+      CHECK(sentence.find("from rank 1") != std::string::npos);
+    }
+  }
+}
+
+}  // namespace

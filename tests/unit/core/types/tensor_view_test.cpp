@@ -1,0 +1,65 @@
+#include "dtrain/core/types/tensor_view.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+using dtrain::Shape;
+constexpr std::int64_t huge = std::int64_t{1} << 60;
+
+TEST_CASE("a shape's element count is the product of its extents") {
+  CHECK(Shape{}.element_count() == 1);
+  CHECK(Shape{784, 256}.element_count() == 784 * 256);
+  CHECK(Shape{3, 0, 5}.element_count() == 0);
+  CHECK(Shape{1, 1, 1, 1, 1, 1, 1, 8}.element_count() == 8);
+}
+
+TEST_CASE("shapes are equal when all their extents are") {
+  CHECK(Shape{2, 3} == Shape{2, 3});
+  CHECK(Shape{2, 3} != Shape{3, 2});
+  CHECK(Shape{6} != Shape{2, 3});
+  CHECK(Shape{2, 3} != Shape{2, 3, 1});
+}
+
+TEST_CASE("a shape prints as its extents") {
+  CHECK(to_string(Shape{}) == "[]");
+  CHECK(to_string(Shape{7}) == "[7]");
+  CHECK(to_string(Shape{784, 256}) == "[784, 256]");
+}
+
+TEST_CASE("a shape holds 2^60 elements, whose bytes can be counted, and not one extent more") {
+  CHECK(dtrain::TensorView{nullptr, {huge}, dtrain::DType::f64}.bytes() == static_cast<std::size_t>(huge) * 8);
+  CHECK(Shape{huge}.element_count() == static_cast<std::size_t>(huge));
+  CHECK(Shape{huge / 2, 2}.element_count() == static_cast<std::size_t>(huge));
+  CHECK_THROWS_AS((Shape{huge, 2}), dtrain::Error);
+  CHECK_THROWS_AS((Shape{huge + 1}), dtrain::Error);
+  CHECK_THROWS_AS((Shape{INT64_MAX, INT64_MAX}), dtrain::Error);
+}
+
+TEST_CASE("a shape refuses a negative extent and a ninth one, and says which") {
+  CHECK_THROWS_WITH((Shape{4, -1}), "extent -1 of a shape is negative or makes it too large");
+  CHECK_THROWS_WITH((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), "a shape has 9 extents; at most 8 are possible");
+}
+
+TEST_CASE("a view of host memory reads and writes that memory") {
+  std::vector<float> values(6, 1.0F);
+  const dtrain::TensorView view = dtrain::tensor_view(values.data(), {2, 3});
+  CHECK(view.bytes() == 6 * sizeof(float));
+  CHECK(view.flat().count == 6);
+  view.as<float>()[5] = 2.0F;
+  CHECK(values[5] == 2.0F);
+}
+
+TEST_CASE("a view read as another type, or on the host while it is elsewhere, says so") {
+  std::vector<float> values(6);
+  dtrain::TensorView view = dtrain::tensor_view(values.data(), {6});
+  CHECK_THROWS_WITH(view.as<double>(), "a view of f32 on host was read as f64 on host");
+  view.device = {dtrain::DeviceKind::cuda, 1};
+  CHECK_THROWS_WITH(view.as<float>(), "a view of f32 on cuda:1 was read as f32 on host");
+}
+
+}  // namespace

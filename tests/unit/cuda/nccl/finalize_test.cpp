@@ -1,0 +1,89 @@
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_EMULATED_CUDA
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "support/nccl_rank.hpp"
+
+namespace {
+
+using dtrain::Deadline;
+using dtrain::backend::nccl::AbandonedThreads;
+using support::FakeJob;
+using support::NcclRank;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+bool none_is_left_behind() {
+  const Deadline deadline = Deadline::after(20s);
+  while (AbandonedThreads::count() != 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(1ms);
+  }
+  return AbandonedThreads::count() == 0;
+}
+
+}  // namespace
+
+TEST_CASE("two channels that the ranks of a node close in different orders end within 10 s, and NCCL follows") {
+  emulation::reset();
+  emulation::set_device_count(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(
+      2,
+      [&](RankThread& thread) {
+        std::optional<NcclRank> one(std::in_place, job, thread.rank(), 2, "one");
+        std::optional<NcclRank> other(std::in_place, job, thread.rank(), 2, "other");
+        auto& first = thread.rank() == 0 ? one : other;
+        auto& second = thread.rank() == 0 ? other : one;
+        const auto began = Deadline::Clock::now();
+        thread.doing("closing the first");
+        first.reset();
+        thread.doing("closing the second");
+        second.reset();
+        CHECK(Deadline::Clock::now() - began < 16s);
+        CHECK(!job->latch(thread.rank())->failed());
+      },
+      60s);
+  CHECK(none_is_left_behind());
+  CHECK(emulation::concurrent_calls() == 0);
+}
+
+TEST_CASE("a rank that leaves waits for 10 s for the others of the node, and for 1 s with its next channels") {
+  emulation::reset();
+  emulation::set_device_count(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<bool> has_left{false};
+  run_thread_ranks(
+      2,
+      [&](RankThread& thread) {
+        std::optional<NcclRank> channels[3];
+        for (int i = 0; i < 3; ++i) {
+          channels[i].emplace(job, thread.rank(), 2, "channel " + std::to_string(i));
+        }
+        if (thread.rank() == 1) {
+          const auto began = Deadline::Clock::now();
+          for (auto& channel : channels) {
+            channel.reset();
+          }
+          CHECK(Deadline::Clock::now() - began < 20s);
+          CHECK(AbandonedThreads::count() == 3);
+          has_left = true;
+        }
+        const Deadline deadline = Deadline::after(50s);
+        while (!has_left.load() && !deadline.passed()) {
+          std::this_thread::sleep_for(1ms);
+        }
+        CHECK(has_left.load());
+      },
+      60s);
+  CHECK(none_is_left_behind());
+}
+
+#endif  // DTRAIN_EMULATED_CUDA

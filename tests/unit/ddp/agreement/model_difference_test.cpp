@@ -1,0 +1,93 @@
+#include "dtrain/ddp/agreement/model_difference.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+
+using dtrain::DType;
+using dtrain::ddp::first_difference;
+using dtrain::ddp::ModelSignature;
+
+namespace {
+
+ModelSignature two_layers() {
+  return {25,
+          1,
+          dtrain::ReduceOp::average,
+          {{"fc1.weight", {784, 256}, DType::f32, dtrain::DeviceKind::host},
+           {"fc1.bias", {256}, DType::f32, dtrain::DeviceKind::host},
+           {"scale", {}, DType::f64, dtrain::DeviceKind::host}}};
+}
+
+std::string difference(const ModelSignature& mine, const ModelSignature& theirs) {
+  return first_difference(mine, 2, theirs, 0).value_or("none");
+}
+
+}  // namespace
+
+TEST_CASE("equal signatures have no difference") {
+  CHECK(difference(two_layers(), two_layers()) == "none");
+}
+
+TEST_CASE("the first difference names both ranks and both things") {
+  const ModelSignature theirs = two_layers();
+
+  ModelSignature mine = two_layers();
+  mine.parameters[0].shape = {784, 128};
+  mine.parameters[1].shape = {128};
+  CHECK(difference(mine, theirs) == "rank 2's parameter 0 'fc1.weight' is f32 [784, 128], rank 0's is f32 [784, 256]");
+
+  mine = two_layers();
+  mine.parameters[2].dtype = DType::f32;
+  CHECK(difference(mine, theirs) == "rank 2's parameter 2 'scale' is f32 [], rank 0's is f64 []");
+
+  mine = two_layers();
+  mine.parameters[1].device = dtrain::DeviceKind::cuda;
+  CHECK(difference(mine, theirs) == "rank 2's parameter 1 'fc1.bias' is f32 [256] on cuda, rank 0's is f32 [256]");
+
+  mine = two_layers();
+  std::swap(mine.parameters[0], mine.parameters[1]);
+  CHECK(difference(mine, theirs) ==
+        "rank 2's parameter 0 'fc1.bias' is f32 [256], rank 0's is 'fc1.weight', f32 [784, 256]");
+
+  mine = two_layers();
+  mine.parameters.pop_back();
+  CHECK(difference(mine, theirs) ==
+        "rank 0 has 3 parameters, rank 2 has 2; the first that only rank 0 has is 2 'scale', f64 []");
+  CHECK(difference(theirs, mine) ==
+        "rank 2 has 3 parameters, rank 0 has 2; the first that only rank 2 has is 2 'scale', f64 []");
+}
+
+TEST_CASE("options are compared, and come before parameters") {
+  ModelSignature mine = two_layers();
+  mine.parameters.clear();
+  mine.deterministic = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::deterministic is true, rank 0's is false");
+  mine.accumulate = dtrain::Accumulate::f32;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::accumulate is f32, rank 0's is element");
+  mine.reduce_op = dtrain::ReduceOp::sum;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reduce_op is sum, rank 0's is average");
+  mine.first_bucket_bytes = 7;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::first_bucket_bytes is 7, rank 0's is 1");
+  mine.bucket_bytes = 9;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::bucket_bytes is 9, rank 0's is 25");
+}
+
+TEST_CASE("what ranks may leave out is compared") {
+  ModelSignature mine = two_layers();
+  mine.broadcast_buffers = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::broadcast_buffers is true, rank 0's is false");
+  mine.allow_unused_parameters = true;
+  CHECK(difference(two_layers(), mine) == "rank 2's DdpOptions::allow_unused_parameters is false, rank 0's is true");
+  mine.reorder_gradients = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reorder_gradients is true, rank 0's is false");
+}
+
+TEST_CASE("names from another process are cut and cannot act on a terminal") {
+  ModelSignature theirs = two_layers();
+  theirs.parameters[0].name = "\x1b[2J" + std::string(500, 'x');
+  const std::string text = difference(two_layers(), theirs);
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text.size() < 300);
+}

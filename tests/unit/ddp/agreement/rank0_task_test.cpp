@@ -1,0 +1,136 @@
+#include "dtrain/ddp/agreement/rank0_task.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "support/temporary_directory.hpp"
+#include "unit/rendezvous/store_job.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace rendezvous_test;
+
+/// What run_on_rank0_blocking needs of a group, whose calls take 200 ms at most.
+struct HastyGroup {
+  int rank() const { return control_plane.membership().rank; }
+  int world_size() const { return control_plane.membership().world_size; }
+  const Membership& members() const { return control_plane.membership(); }
+  std::chrono::nanoseconds timeout() const { return 200ms; }
+  Store store() const { return control_plane.store().with_timeout(timeout()); }
+  int next_number(const std::string&) const { return ++*number; }
+  void start_pending() const {}
+
+  ControlPlane& control_plane;
+  std::shared_ptr<int> number = std::make_shared<int>(0);
+};
+
+/// What is written to stderr while it lives.
+class StandardError {
+ public:
+  explicit StandardError(std::string path) : path_(std::move(path)), before_(::dup(2)) {
+    const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    REQUIRE(before_ >= 0);
+    REQUIRE(file >= 0);
+    REQUIRE(::dup2(file, 2) == 2);
+    ::close(file);
+  }
+  StandardError(const StandardError&) = delete;
+  StandardError& operator=(const StandardError&) = delete;
+  ~StandardError() {
+    ::dup2(before_, 2);
+    ::close(before_);
+  }
+  std::string text() const {
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  std::string path_;
+  int before_;
+};
+
+}  // namespace
+
+TEST_CASE("rank 0 may write for longer than the timeout: the others wait, and say for what") {
+  const support::TemporaryDirectory folder;
+  std::string said;
+  {
+    const StandardError error(folder.path + "/stderr");
+    run_job(3, [&](ControlPlane& control_plane) {
+      const HastyGroup group{control_plane};
+      for (const bool result : {true, false}) {
+        const bool outcome = dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file /slow/disk", [&] {
+          const Deadline deadline = soon();
+          while (error.text().find("rank 2: after") == std::string::npos && !deadline.passed()) {
+            std::this_thread::sleep_for(10ms);
+          }
+          return result;
+        });
+        CHECK(outcome == result);
+      }
+      control_plane.store().barrier("done", soon()).wait();
+    });
+    said = error.text();
+  }
+  const std::string rest =
+      " s rank 0 is still writing the file /slow/disk; this rank waits as long as that one is alive\n";
+  CHECK(said.find("dtrain: rank 2: after ") != std::string::npos);
+  CHECK(said.find(rest) != std::string::npos);
+}
+
+TEST_CASE("who waits for rank 0's work hears that rank 0 was lost") {
+  StoreProcess store(2);
+  std::atomic<bool> works{false};
+  const auto errors = on_ranks(2, [&](int rank) {
+    std::optional<ControlPlane> control_plane(std::in_place, rank_options(rank, 2, store.port()));
+    if (rank == 0) {
+      const Deadline deadline = soon();
+      while (!works && !deadline.passed()) {
+        std::this_thread::sleep_for(1ms);
+      }
+      std::this_thread::sleep_for(500ms);
+      return control_plane.reset();
+    }
+    works = true;
+    const HastyGroup group{*control_plane};
+    dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file x", [] { return true; });
+  });
+  CHECK(errors[0] == "");
+  CHECK(errors[1].starts_with("rank 0 on host "));
+  CHECK(errors[1].find(" was lost: ") != std::string::npos);
+}
+
+TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all ranks") {
+  run_job(2, [](ControlPlane& control_plane) {
+    const HastyGroup group{control_plane};
+    for (const std::error_code code :
+         {std::error_code(ENOSPC, std::generic_category()), make_error_code(dtrain::Errc::protocol)}) {
+      try {
+        dtrain::ddp::detail::run_on_rank0_blocking(
+            group, "writing the file x", [&]() -> bool { throw dtrain::Error(code, "7 it cannot be written"); });
+        CHECK_MESSAGE(false, "nothing was thrown");
+      } catch (const dtrain::Error& error) {
+        CHECK(error.code() == code);
+        CHECK(error.rank() == 0);
+        CHECK(error.what() ==
+              "7 it cannot be written (on rank 0 on host " + host_identity().name + ", which does it for all ranks)");
+      }
+    }
+    control_plane.store().barrier("done", soon()).wait();
+  });
+}

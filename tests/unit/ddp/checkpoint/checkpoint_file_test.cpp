@@ -1,0 +1,477 @@
+#include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/summary_file.hpp"
+#include "support/temporary_directory.hpp"
+
+using dtrain::NamedTensor;
+using dtrain::ddp::AtomicFile;
+using dtrain::ddp::read_checkpoint_file;
+using dtrain::ddp::write_checkpoint_file;
+using support::file_content;
+
+namespace {
+
+/// What a small training has: weights, an optimizer's velocity, the steps done.
+struct Training {
+  std::vector<float> weights = std::vector<float>(12);
+  std::vector<double> velocity = std::vector<double>(3);
+  std::int64_t steps = 0;
+
+  std::vector<NamedTensor> state() {
+    return {{"weights", dtrain::tensor_view(weights.data(), {3, 4})},
+            {"velocity", dtrain::tensor_view(velocity.data(), {3})},
+            {"steps", dtrain::tensor_view(&steps, {})},
+            {"nothing", dtrain::tensor_view(weights.data(), {0, 7})}};
+  }
+  friend bool operator==(const Training&, const Training&) = default;
+};
+
+Training after(std::int64_t steps) {
+  Training training;
+  std::mt19937 random(static_cast<unsigned>(steps));
+  for (float& weight : training.weights)
+    weight = static_cast<float>(random()) / 1e9F;
+  for (double& value : training.velocity)
+    value = static_cast<double>(random());
+  training.steps = steps;
+  return training;
+}
+
+void put(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+}
+
+/// The sentence with which loading `path` into `training` is refused; empty where it is not. Then no value has changed.
+std::string refusal(const std::string& path, Training training = after(99)) {
+  const Training before = training;
+  try {
+    static_cast<void>(read_checkpoint_file(path, training.state()));
+  } catch (const dtrain::Error& error) {
+    CHECK(training == before);
+    return error.what();
+  }
+  return {};
+}
+
+bool exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("what is written to a checkpoint is read back, bit for bit, and nothing else is left in its folder") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  write_checkpoint_file(path, (saved = after(8)).state());
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == after(8));
+  CHECK(!exists(path + ".part"));
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0400) == 0400);
+  write_checkpoint_file(path, {});
+  CHECK(read_checkpoint_file(path, {}));
+}
+
+TEST_CASE("no file is no error, and leaves the values as they are") {
+  const support::TemporaryDirectory folder;
+  Training training = after(3);
+  CHECK(!read_checkpoint_file(folder.path + "/none", training.state()));
+  CHECK(training == after(3));
+}
+
+TEST_CASE("the bytes of a checkpoint are those that the format says") {
+  const support::TemporaryDirectory folder;
+  std::int32_t value = 258;
+  write_checkpoint_file(folder.path + "/c", std::vector<NamedTensor>{{"x", dtrain::tensor_view(&value, {1})}});
+  std::string expected("dtrain checkpoint 1\n\x13\0\0\0\1\0\0\0\1\0\0\0x", 33);
+  expected += static_cast<char>(dtrain::DType::i32);
+  expected += std::string("\1\1\0\0\0\0\0\0\0\2\1\0\0", 13);
+  const auto digest = dtrain::Sha256().update(expected).digest();
+  expected.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  CHECK(file_content(folder.path + "/c") == expected);
+}
+
+TEST_CASE("a checkpoint that is cut anywhere, longer, or of which any bit is flipped is refused") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const std::string whole = file_content(path);
+  REQUIRE(refusal(path).empty());
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    put(path, whole.substr(0, length));
+    CAPTURE(length);
+    CHECK(!refusal(path).empty());
+  }
+  put(path, whole + '\0');
+  CHECK(refusal(path).find("its length, ") != std::string::npos);
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    put(path, flipped);
+    CAPTURE(bit);
+    CHECK(!refusal(path).empty());
+  }
+}
+
+TEST_CASE("a refusal says what is wrong with the file") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const std::string whole = file_content(path);
+
+  std::string changed = whole;
+  changed[changed.size() - 40] ^= 1;
+  put(path, changed);
+  CHECK(refusal(path) == "the checkpoint " + path +
+                             " cannot be loaded: its content does not have the digest that stands at its end; name "
+                             "another file, or remove this one to begin anew");
+  put(path, "P5 28 28 255 and so on, as a picture begins");
+  CHECK(refusal(path).find("it is no checkpoint of dtrain's") != std::string::npos);
+  put(path, "dtrain checkpoint 2\n" + whole.substr(20));
+  CHECK(refusal(path).find("another version of dtrain") != std::string::npos);
+  put(path, whole);
+  CHECK(refusal(folder.path).find("it is no regular file") != std::string::npos);
+  REQUIRE(::mkfifo((folder.path + "/pipe").c_str(), 0600) == 0);
+  CHECK(refusal(folder.path + "/pipe").find("it is no regular file") != std::string::npos);
+}
+
+TEST_CASE("a file with other tensors is refused with the first difference") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const auto refused = [&](const std::vector<NamedTensor>& tensors) -> std::string {
+    try {
+      static_cast<void>(read_checkpoint_file(path, tensors));
+    } catch (const dtrain::Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  std::vector<NamedTensor> state = saved.state();
+  state[1].value.shape = {1, 3};
+  CHECK(refused(state).find("its tensor 1 is 'velocity', f64 [3], the program's is 'velocity', f64 [1, 3]; ") !=
+        std::string::npos);
+  state = saved.state();
+  state[0].name = "other";
+  CHECK(refused(state).find("its tensor 0 is 'weights', f32 [3, 4], the program's is 'other', f32 [3, 4]; ") !=
+        std::string::npos);
+  state = saved.state();
+  state.pop_back();
+  CHECK(refused(state).find("it has 4 tensors, the program has 3; ") != std::string::npos);
+  state[0].value.device.kind = dtrain::DeviceKind::cuda;
+  CHECK(refused(state).find("copy it to host memory") != std::string::npos);
+}
+
+TEST_CASE("a list that claims more than its file has room for is refused before memory is taken for it") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::string magic(dtrain::ddp::checkpoint_magic);
+  const std::string digest(32, '\0');
+  put(path, magic + std::string("\xff\xff\xff\xff", 4) + digest);  // 4 GiB of list
+  CHECK(refusal(path).find("its length, ") != std::string::npos);
+  put(path, magic + std::string("\x04\0\0\0\xff\xff\xff\xff", 8) + digest);  // 2^32 tensors
+  CHECK(refusal(path).find("its list of tensors is damaged") != std::string::npos);
+  // One tensor of 2^60 doubles, and one more: the sum of their bytes does not fit 64 bits.
+  const std::string huge("\0\0\0\0\1\1\0\0\0\0\0\0\0\x10", 14);
+  put(path, magic + std::string("\x24\0\0\0\3\0\0\0", 8) + huge + huge + std::string("\0\0\0\0", 4) + digest);
+  CHECK(!refusal(path).empty());
+}
+
+TEST_CASE("where the disk is full, writing is refused and the old checkpoint stays whole") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(7);
+  write_checkpoint_file(path, saved.state());
+  const auto whole_size = static_cast<rlim_t>(file_content(path).size());
+  rlimit old{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  for (rlim_t limit = 0; limit < whole_size; limit += 13) {
+    const rlimit small{limit, old.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    std::string sentence;
+    try {
+      Training next = after(8);
+      write_checkpoint_file(path, next.state());
+    } catch (const dtrain::Error& error) {
+      sentence = error.what();
+    }
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
+    CAPTURE(limit);
+    CHECK(sentence == "writing the file " + path +
+                          " failed: File too large; files that this process writes are limited to " +
+                          std::to_string(limit) +
+                          " bytes (ulimit -f); what was there is unchanged; name a file in a folder that can be "
+                          "written and has room");
+    CHECK(!exists(path + ".part"));
+  }
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == after(7));
+}
+
+TEST_CASE("a folder that is not there is an error that names the file") {
+  Training saved = after(1);
+  CHECK_THROWS_WITH_AS(
+      write_checkpoint_file("/nowhere/at/all", saved.state()),
+      "writing the file /nowhere/at/all failed: No such file or directory; what was there is unchanged; "
+      "name a file in a folder that can be written and has room",
+      dtrain::Error);
+}
+
+TEST_CASE("two writers of one file do not mix: the second is refused, and what a dead one left is taken over") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training saved = after(5);
+  {
+    dtrain::ddp::AtomicFile first(path);
+    CHECK_THROWS_AS(write_checkpoint_file(path, saved.state()), dtrain::Error);
+    CHECK(exists(path + ".part"));
+  }
+  CHECK(!exists(path + ".part"));
+  put(path + ".part", std::string(10000, 'x'));
+  write_checkpoint_file(path, saved.state());
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == saved);
+  put(folder.path + "/victim", "untouched");
+  REQUIRE(::symlink((folder.path + "/victim").c_str(), (path + ".part").c_str()) == 0);
+  CHECK_THROWS_AS(write_checkpoint_file(path, saved.state()), dtrain::Error);
+  CHECK(file_content(folder.path + "/victim") == "untouched");
+}
+
+TEST_CASE("a writer that is killed at any moment leaves a whole checkpoint, never an older one") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training first = after(0);
+  write_checkpoint_file(path, first.state());
+  std::mt19937 random(1);
+  std::int64_t newest = 0;
+  for (int kill = 0; kill < 25; ++kill) {
+    CAPTURE(kill);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      for (std::int64_t steps = newest + 1;; ++steps) {
+        try {
+          Training training = after(steps);
+          write_checkpoint_file(path, training.state());
+        } catch (...) {
+          ::_exit(1);
+        }
+      }
+    }
+    ::usleep(static_cast<useconds_t>(random() % 8000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    Training loaded;
+    REQUIRE(read_checkpoint_file(path, loaded.state()));
+    CHECK(loaded == after(loaded.steps));
+    CHECK(loaded.steps >= newest);
+    newest = std::max(newest, loaded.steps);
+  }
+}
+
+TEST_CASE("what is no regular file is not replaced by one") {
+  const support::TemporaryDirectory folder;
+  const std::string pipe = folder.path + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  Training training = after(1);
+  for (const std::string& path : {pipe, folder.path}) {
+    CHECK_THROWS_WITH_AS(
+        write_checkpoint_file(path, training.state()),
+        ("writing the file " + path + " failed: it is no regular file, and would be " + "replaced by one; name another")
+            .c_str(),
+        dtrain::Error);
+    CHECK(!exists(path + ".part"));
+  }
+  struct stat status {};
+  REQUIRE(::lstat(pipe.c_str(), &status) == 0);
+  CHECK(S_ISFIFO(status.st_mode));
+}
+
+TEST_CASE("a symbolic link stays one, and what it names is replaced") {
+  const support::TemporaryDirectory folder;
+  const std::string link = folder.path + "/latest";
+  Training training = after(1);
+  write_checkpoint_file(folder.path + "/run", training.state());
+  REQUIRE(::symlink("run", link.c_str()) == 0);
+  write_checkpoint_file(link, (training = after(2)).state());
+  struct stat status {};
+  REQUIRE(::lstat(link.c_str(), &status) == 0);
+  CHECK(S_ISLNK(status.st_mode));
+  Training loaded;
+  CHECK(read_checkpoint_file(folder.path + "/run", loaded.state()));
+  CHECK(loaded == after(2));
+
+  REQUIRE(::unlink((folder.path + "/run").c_str()) == 0);  // a link to nothing becomes the file
+  write_checkpoint_file(link, (training = after(3)).state());
+  CHECK(read_checkpoint_file(link, loaded.state()));
+  CHECK(loaded == after(3));
+}
+
+TEST_CASE("who may read a checkpoint may read the one that replaces it, and nobody else") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  Training training = after(1);
+  const auto permissions = [](const std::string& of) {
+    struct stat status {};
+    REQUIRE(::stat(of.c_str(), &status) == 0);
+    return status.st_mode & 0777;
+  };
+  for (const mode_t mode : {mode_t{0600}, mode_t{0664}, mode_t{0440}}) {
+    write_checkpoint_file(path, training.state());
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    {
+      const AtomicFile file(path);
+      CHECK(permissions(path + ".part") == 0600);  // its writer's alone, until it is whole
+    }
+    write_checkpoint_file(path, training.state());
+    CHECK(permissions(path) == mode);
+  }
+}
+
+TEST_CASE("nobody but its writer may open a checkpoint that is being written") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::string part = path + ".part";
+  struct Umask {
+    explicit Umask(mode_t mask) : before(::umask(mask)) {}
+    ~Umask() { ::umask(before); }
+    mode_t before;
+  };
+  const Umask umask(022);
+  struct stat status {};
+  {
+    AtomicFile file(path);
+    REQUIRE(::stat(part.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+    file.commit();
+  }
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0644);  // what the umask leaves a new file
+
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  std::atomic<bool> done{false};
+  std::atomic<int> looks{0};
+  std::atomic<int> open_to_others{0};
+  std::thread watcher([&] {
+    struct stat seen {};
+    while (!done) {
+      if (::stat(part.c_str(), &seen) != 0) continue;
+      ++looks;
+      if ((seen.st_mode & 0077) != 0) ++open_to_others;
+    }
+  });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (looks < 500 && std::chrono::steady_clock::now() < end) {
+    AtomicFile file(path);
+    file.commit();
+  }
+  done = true;
+  watcher.join();
+  CHECK(looks > 0);
+  CHECK(open_to_others == 0);
+}
+
+TEST_CASE("what a dead writer left is removed, not written to: not by another name, nor by who has it open") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::string other_name = folder.path + "/other name";
+  put(path + ".part", "left");
+  REQUIRE(::link((path + ".part").c_str(), other_name.c_str()) == 0);
+  Training saved = after(5);
+  write_checkpoint_file(path, saved.state());
+  CHECK(file_content(other_name) == "left");
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == saved);
+}
+
+TEST_CASE("a part of another user is refused, and stays" * doctest::skip(::geteuid() != 0)) {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path + ".part", "somebody else's");
+  REQUIRE(::chown((path + ".part").c_str(), 65534, 65534) == 0);
+  Training saved = after(5);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(path, saved.state()),
+                       ("writing the file " + path + " failed: " + path + ".part is of user 65534, this process of " +
+                        "user 0; remove it if no process is writing it")
+                           .c_str(),
+                       dtrain::Error);
+  CHECK(file_content(path + ".part") == "somebody else's");
+  CHECK(!exists(path));
+}
+
+TEST_CASE("whose file a checkpoint is, his it stays when root writes it" * doctest::skip(::geteuid() != 0)) {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path, "old");
+  REQUIRE(::chown(path.c_str(), 1234, 2345) == 0);
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  Training saved = after(5);
+  for (const bool is_left_over : {false, true}) {
+    CAPTURE(is_left_over);
+    if (is_left_over) {  // by a writer that was killed when it had given the file away
+      put(path + ".part", "left");
+      REQUIRE(::chown((path + ".part").c_str(), 1234, 2345) == 0);
+    }
+    write_checkpoint_file(path, saved.state());
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    CHECK(status.st_uid == 1234);
+    CHECK(status.st_gid == 2345);
+    CHECK((status.st_mode & 0777) == 0640);
+  }
+}
+
+TEST_CASE("a name with a zero byte names no file, and least of all the one that it begins with") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/other";
+  put(path, "somebody else's");
+  const std::string name = path + std::string("\0.checkpoint", 12);
+  Training training = after(1);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(name, training.state()), doctest::Contains("has a zero byte in it"),
+                       dtrain::Error);
+  CHECK(refusal(name).find("other\\x00.checkpoint has a zero byte in it") != std::string::npos);
+  CHECK(file_content(path) == "somebody else's");
+}
+
+TEST_CASE("what could not be read again is not written") {
+  const support::TemporaryDirectory folder;
+  const std::vector<NamedTensor> nothing(1);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(folder.path + "/c", nothing),
+                       "tensor 0 of a checkpoint has no memory; allocate it before", dtrain::Error);
+  const std::vector<dtrain::ddp::ParameterSignature> many(dtrain::ddp::max_checkpoint_tensors + 1);
+  CHECK_THROWS_WITH_AS(static_cast<void>(dtrain::ddp::checkpoint_header(many)),
+                       doctest::Contains("a checkpoint of 1048577 tensors was to be written"), dtrain::Error);
+}

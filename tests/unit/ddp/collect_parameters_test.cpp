@@ -1,0 +1,94 @@
+#include "dtrain/ddp/collect_parameters.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+using dtrain::Error;
+using dtrain::Parameter;
+using dtrain::tensor_view;
+using dtrain::ddp::check_parameters;
+using dtrain::ddp::collect_parameters;
+
+namespace {
+
+struct Model {
+  std::array<float, 8> values{};
+  std::array<float, 8> gradients{};
+  std::vector<Parameter> list{{"a", tensor_view(values.data(), {4}), tensor_view(gradients.data(), {4})},
+                              {"b", tensor_view(values.data() + 4, {4}), tensor_view(gradients.data() + 4, {4})}};
+  const std::vector<Parameter>& parameters() const { return list; }
+};
+
+struct BindingModel : Model {
+  void bind_gradient(std::size_t, const dtrain::TensorView&) {}
+};
+
+}  // namespace
+
+TEST_CASE("parameters are collected with names and addresses, and their sizes planned by") {
+  Model model;
+  const std::vector<Parameter> collected = collect_parameters(model);
+  REQUIRE(collected.size() == 2);
+  CHECK(collected[1].name == "b");
+  CHECK(collected[1].gradient.data == model.list[1].gradient.data);
+  CHECK(dtrain::ddp::gradient_sizes(collected)[1].bytes == 16);
+}
+
+TEST_CASE("a model without parameters is refused") {
+  Model model;
+  model.list.clear();
+  CHECK_THROWS_WITH_AS(collect_parameters(model), doctest::Contains("nothing to train"), Error);
+}
+
+TEST_CASE("value and gradient must be alike") {
+  Model model;
+  model.list[1].gradient.shape = {2, 2};
+  CHECK_THROWS_WITH_AS(collect_parameters(model),
+                       doctest::Contains("parameter 1 'b' is f32 [4] on host, its gradient is f32 [2, 2] on host"),
+                       Error);
+  model.list[1].gradient = model.list[1].value;
+  model.list[1].gradient.dtype = dtrain::DType::i32;
+  CHECK_THROWS_WITH_AS(collect_parameters(model), doctest::Contains("its gradient is i32 [4]"), Error);
+}
+
+TEST_CASE("memory must be there, gradients of a model that binds them excepted") {
+  Model model;
+  model.list[0].gradient.data = nullptr;
+  CHECK_THROWS_WITH_AS(collect_parameters(model), doctest::Contains("the gradient of parameter 0 'a' has no memory"),
+                       Error);
+  BindingModel binding;
+  binding.list[0].gradient.data = nullptr;
+  CHECK(collect_parameters(binding).size() == 2);
+  binding.list[0].value.data = nullptr;
+  CHECK_THROWS_WITH_AS(collect_parameters(binding), doctest::Contains("the value of parameter 0 'a' has no memory"),
+                       Error);
+}
+
+TEST_CASE("a parameter without elements needs no memory") {
+  const std::vector<Parameter> empty{{"none", tensor_view<float>(nullptr, {0}), tensor_view<float>(nullptr, {0})}};
+  CHECK_NOTHROW(check_parameters(empty, false));
+}
+
+TEST_CASE("gradients that share memory are refused, also where they only overlap") {
+  Model model;
+  for (const std::size_t begin : {0U, 3U}) {
+    model.list[1].gradient = tensor_view(model.gradients.data() + begin, {4});
+    CHECK_THROWS_WITH_AS(collect_parameters(model),
+                         doctest::Contains("the gradients of parameter 0 'a' and parameter 1 'b' share memory"), Error);
+  }
+}
+
+TEST_CASE("a name beyond the bound is refused and not printed whole") {
+  Model model;
+  model.list[0].name = std::string(2000, 'n');
+  try {
+    collect_parameters(model);
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).size() < 300);
+    CHECK(std::string(error.what()).find("2000 bytes") != std::string::npos);
+  }
+}

@@ -1,0 +1,45 @@
+#include "dtrain/ddp/reduction/ready_tracker.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using dtrain::ddp::ReadyTracker;
+
+TEST_CASE("a new step forgets the entries of the one before") {
+  ReadyTracker tracker({"a", "b"});
+  for (int step = 1; step <= 3; ++step) {
+    tracker.begin_step();
+    CHECK(tracker.missing().find("parameter 0 'a', parameter 1 'b'") != std::string::npos);
+    tracker.mark_ready(0);
+    tracker.mark_ready(1);
+    CHECK(tracker.missing().empty());
+    CHECK(tracker.end_step());
+    CHECK_FALSE(tracker.end_step());
+  }
+  CHECK(tracker.step() == 3);
+}
+
+TEST_CASE("the observed order is that of the announcements, with what was not announced at the end, last first") {
+  ReadyTracker tracker({"a", "b", "c", "d", "e"});
+  tracker.record_order(true);
+  tracker.begin_step();
+  for (const std::size_t parameter : {3u, 0u, 4u})
+    tracker.mark_ready(parameter);
+  CHECK(tracker.observed_order() == std::vector<std::size_t>{3, 0, 4, 2, 1});
+  CHECK(tracker.was_ready(3));
+  CHECK_FALSE(tracker.was_ready(2));
+  tracker.record_order(true);
+  CHECK(tracker.observed_order() == std::vector<std::size_t>{4, 3, 2, 1, 0});
+}
+
+TEST_CASE("five missing parameters are named without a rest, the sixth is counted") {
+  ReadyTracker five({"a", "b", "c", "d", "e"});
+  five.begin_step();
+  CHECK(five.missing().find("parameter 4 'e';") != std::string::npos);
+  ReadyTracker six({"a", "b", "c", "d", "e", "f"});
+  six.begin_step();
+  CHECK(six.missing().find("parameter 4 'e' and 1 more;") != std::string::npos);
+  CHECK(six.missing().find("'f'") == std::string::npos);
+}

@@ -1,0 +1,166 @@
+#include "dtrain/identity/environment/half_identity.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "dtrain/identity/description.hpp"
+#include "unit/identity/outcome.hpp"
+
+namespace identity = dtrain::identity;
+using identity::Environment;
+using outcome::contains;
+using outcome::refusal_of;
+
+namespace {
+
+struct Half {
+  Environment environment;
+  std::vector<const char*> stated;
+};
+
+std::vector<Half> halves() {
+  std::vector<Half> all{
+      {{{"NODE_RANK", "0"}, {"NNODES", "2"}}, {"NODE_RANK='0'", "NNODES='2'", "RANK and WORLD_SIZE are not set"}},
+      {{{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}}, {"NODE_RANK='1'", "AZUREML_NODE_COUNT='2'", "PerNode"}},
+      {{{"PALS_RANKID", "0"}}, {"PALS_RANKID='0'", "PMI_RANK and PMI_SIZE are not set"}},
+      {{{"SM_CURRENT_HOST", "algo-1"}}, {"SM_CURRENT_HOST='algo-1'", "SM_HOSTS is not set"}},
+      {{{"SM_HOSTS", R"(["algo-1", "algo-2"])"}}, {"SM_HOSTS='[", "SM_CURRENT_HOST is not set"}},
+      {{{"PET_NODE_RANK", "0"}}, {"PET_NODE_RANK='0'", "PET_NNODES is not set"}},
+      {{{"LOCAL_RANK", "1"}}, {"LOCAL_RANK='1'", "RANK and WORLD_SIZE are not set"}},
+      {{{"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}, {"LOCAL_WORLD_SIZE='2'", "RANK and WORLD_SIZE are not set"}},
+      {{{"SLURM_PROCID", "2"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "7"}},
+       {"SLURM_PROCID='2'", "SLURM_STEP_ID='0'", "SLURM_STEP_NUM_TASKS is not set"}},
+  };
+  for (const auto& [rank, size] : std::vector<std::pair<std::string, std::string>>{
+           {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"},
+           {"HOROVOD_RANK", "HOROVOD_SIZE"},
+           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+           {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
+           {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+           {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+           {"PMI_RANK", "PMI_SIZE"},
+       }) {
+    static std::vector<std::string> kept;
+    kept.reserve(64);  // so that what is pointed at stays
+    for (const auto& [set, missing, value] : {std::tuple(rank, size, "0"), std::tuple(size, rank, "3")}) {
+      const std::string& stated = kept.emplace_back(set + "='" + value + "'");
+      const std::string& lacks = kept.emplace_back(missing + " is not set; set " + missing + " for every process");
+      all.push_back({{{set, value}}, {stated.c_str(), lacks.c_str()}});
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("half an identity is an error that names the variable, what is missing, and how to be alone") {
+  for (const Half& half : halves()) {
+    Environment environment = half.environment;
+    const outcome::Refusal refused = refusal_of(environment);
+    CAPTURE(environment.begin()->first);
+    CAPTURE(refused.sentence);
+    CHECK(refused.code == "half-identity");
+    CHECK(contains(refused.sentence, "says that this process is one of several, but "));
+    CHECK(contains(refused.sentence, ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone"));
+    for (const char* part : half.stated) {
+      CHECK(contains(refused.sentence, part));
+    }
+    environment["DTRAIN_LAUNCHER"] = "none";
+    CHECK(identity::process_identity(environment).launcher == "single");
+    CHECK(identity::process_identity(environment).world_size == 1);
+  }
+}
+
+TEST_CASE("beside a complete source no half of another one matters") {
+  for (Half half : halves()) {
+    const std::string first = half.environment.begin()->first;
+    CAPTURE(first);
+    half.environment.insert({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+    half.environment.erase("LOCAL_RANK");  // which RANK and WORLD_SIZE would read
+    half.environment.erase("LOCAL_WORLD_SIZE");
+    CHECK(refusal_of(half.environment).code == "");
+  }
+}
+
+TEST_CASE("a size of 1, a first local rank, and one host say nothing") {
+  for (const Environment& environment : std::vector<Environment>{
+           {{"OMPI_COMM_WORLD_SIZE", "1"}},
+           {{"PMI_SIZE", "1"}},
+           {{"HOROVOD_SIZE", "1"}},
+           {{"DTRAIN_WORLD_SIZE", "1"}},
+           {{"FLUX_JOB_SIZE", "1"}},
+           {{"LOCAL_RANK", "0"}},
+           {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
+           {{"NODE_RANK", "0"}, {"NNODES", "1"}},
+           {{"NODE_RANK", "0"}},
+           {{"NNODES", "4"}},
+           {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "1"}},
+           {{"SM_HOSTS", R"(["algo-1"])"}},
+           {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967291"}},
+           {{"SLURM_PROCID", "0"}},
+           {{"PMIX_RANK", "0"}, {"PMI_SIZE", "1"}},
+       }) {
+    CAPTURE(environment.begin()->first);
+    CHECK(refusal_of(environment).sentence == "");
+    CHECK(identity::process_identity(environment).launcher == "single");
+  }
+}
+
+TEST_CASE("a half that is no number is a bad integer") {
+  for (const char* variable : {"PMI_RANK", "PMI_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PALS_RANKID", "PET_NODE_RANK",
+                               "DTRAIN_RANK", "FLUX_JOB_SIZE"}) {
+    CAPTURE(variable);
+    CHECK(refusal_of({{variable, "1x"}}).code == "bad-integer");
+  }
+  CHECK(refusal_of({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "batch"}}).code == "bad-integer");
+}
+
+TEST_CASE("a rank of PMIx without its size is one of several, whatever size another launcher left") {
+  CHECK(refusal_of({{"PMIX_RANK", "0"}}).code == "pmix-only");
+  CHECK(refusal_of({{"PMIX_RANK", "0"}, {"PMI_SIZE", "4"}}).code == "half-identity");
+  CHECK(refusal_of({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "4"}}).code == "pmix-only");
+}
+
+TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, unless they are meant to be") {
+  Environment sweep{{"JOB_COMPLETION_INDEX", "2"}};
+  identity::ProcessIdentity who = identity::process_identity(sweep);
+  CHECK(who.launcher == "single");
+  REQUIRE(who.warnings.size() == 1);
+  CHECK(who.warnings[0] ==
+        "JOB_COMPLETION_INDEX='2' is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in "
+        "the manifest to make the pods one job");
+  sweep["DTRAIN_LAUNCHER"] = "none";
+  CHECK(identity::process_identity(sweep).warnings.empty());
+  who = identity::process_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "3"}, {"SLURM_NTASKS", "1"}});
+  REQUIRE(who.warnings.size() == 1);
+  CHECK(contains(who.warnings[0], "Slurm job of 3 nodes, not started with srun: this is one process"));
+  CHECK(identity::process_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}}).warnings.empty());
+}
+
+TEST_CASE("half of a node's identity is an error for a per-node launcher too, and --nnodes=1 ends the doubt") {
+  const Environment half{{"PET_NODE_RANK", "1"}};
+  CHECK(outcome::node_refusal_of(half).code == "half-identity");
+  identity::NodeFlags alone;
+  alone.node_count = "1";
+  CHECK(outcome::node_refusal_of(half, alone).code == "");
+  CHECK(outcome::node_refusal_of({{"NODE_RANK", "1"}, {"NNODES", "2"}, {"MASTER_ADDR", "h"}}).code == "");
+}
+
+TEST_CASE("where RANK and WORLD_SIZE were set by hand no sentence speaks of torch") {
+  const Environment job{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}};
+  const identity::ProcessIdentity who = identity::process_identity(job);
+  CHECK(who.launcher == "torch");
+  CHECK(contains(to_string(who), "identity from RANK and WORLD_SIZE: rank 1 of 4"));
+  CHECK_FALSE(contains(to_string(who), "torch"));
+  Environment elastic = job;
+  elastic["TORCHELASTIC_RUN_ID"] = "none";
+  CHECK(contains(to_string(identity::process_identity(elastic)), "identity from torch: rank 1 of 4"));
+  const std::string homeless = refusal_of({{"RANK", "1"}, {"WORLD_SIZE", "4"}}).sentence;
+  CHECK(contains(homeless, "MASTER_ADDR is not set, and nothing says that all 4 processes run on one node"));
+  CHECK_FALSE(contains(homeless, "torch"));
+  const identity::ProcessIdentity forced = identity::process_identity(
+      {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"DTRAIN_LAUNCHER", "pmi"}});
+  CHECK(contains(to_string(forced), "ignored: RANK and WORLD_SIZE"));
+}

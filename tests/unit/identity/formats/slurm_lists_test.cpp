@@ -1,0 +1,88 @@
+// Slurm's two compressed lists: hosts, and counts of tasks.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "dtrain/identity/formats/slurm_hostlist.hpp"
+#include "dtrain/identity/formats/slurm_tasks_per_node.hpp"
+#include "unit/identity/outcome.hpp"
+
+namespace identity = dtrain::identity;
+using outcome::contains;
+using outcome::Refusal;
+using outcome::refusal;
+
+TEST_CASE("a host list's first host is the first one it stands for") {
+  const std::vector<std::pair<std::string, std::string>> table{
+      {"gpu-a", "gpu-a"},
+      {"gpu-a,node001", "gpu-a"},
+      {"node[001-003,007],gpu-a", "node001"},
+      {"node[7,001-003]", "node7"},
+      {"rack[0-1]node[0-2]", "rack0node0"},
+      {"rack[1-1]-x[009-010]y,a", "rack1-x009y"},
+      {"b,a", "b"},
+      {"node[0099-0100]", "node0099"},
+      {"n[9-10]", "n9"},
+      {"n[99999999999999999999999-99999999999999999999999]", "n99999999999999999999999"},
+      {"a.example.org,b_c", "a.example.org"},
+  };
+  for (const auto& [text, first] : table) {
+    const std::string& list = text;  // what CAPTURE can name
+    CAPTURE(list);
+    CHECK(identity::first_slurm_host("SLURM_STEP_NODELIST", list) == first);
+  }
+}
+
+TEST_CASE("all of a host list is checked, and what is none is refused with the list in the sentence") {
+  for (const char* list :
+       {"",          ",",          "a,",        ",a",       "a,,b",       "node[1",    "node1]",      "node[]",
+        "node[3-1]", "node[10-9]", "node[1-]",  "node[-1]", "node[1,]",   "node[a-b]", "node[1-2-3]", "node[[1]]",
+        "a b",       "a,b;c",      "node[1]x]", "a/b",      "a,node[2-1]"}) {
+    CAPTURE(list);
+    const Refusal refused =
+        refusal([&] { static_cast<void>(identity::first_slurm_host("SLURM_STEP_NODELIST", list)); });
+    CHECK(refused.code == "bad-hostlist");
+    CHECK(contains(refused.sentence, "SLURM_STEP_NODELIST='" + std::string(list) + "'"));
+    CHECK(contains(refused.sentence, "set MASTER_ADDR"));
+  }
+}
+
+TEST_CASE("the counts of tasks give the number on each node") {
+  const std::vector<std::tuple<std::string, int, int>> table{
+      {"2(x3),1", 0, 2},
+      {"2(x3),1", 2, 2},
+      {"2(x3),1", 3, 1},
+      {"1", 0, 1},
+      {"3,1(x2)", 0, 3},
+      {"3,1(x2)", 1, 1},
+      {"3,1(x2)", 2, 1},
+      {"16(x1000),7", 1000, 7},
+      {"2(x1),3", 1, 3},
+      {"128(x9)", 8, 128},
+      {"1(x2147483647),2(x5)", 7, 1},
+  };
+  for (const auto& [text, node, tasks] : table) {
+    const std::string& list = text;  // what CAPTURE can name
+    CAPTURE(list);
+    CHECK(identity::slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", list, node) == tasks);
+  }
+}
+
+TEST_CASE("a list of counts that is none, or ends before the node, is refused") {
+  for (const char* list : {"", ",", "2,", ",2", "2(x3", "2x3", "2(3)", "2(x)", "2(x0)", "0", "0(x2)", "-1", "2(x-1)",
+                           "2 ,1", "2(x3)4", "99999999999", "2(x3)(x2)", "a"}) {
+    CAPTURE(list);
+    const Refusal refused =
+        refusal([&] { static_cast<void>(identity::slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", list, 0)); });
+    CHECK(refused.code == "bad-tasks-per-node");
+    CHECK(contains(refused.sentence, "SLURM_STEP_TASKS_PER_NODE='" + std::string(list) + "'"));
+  }
+  const Refusal beyond =
+      refusal([] { static_cast<void>(identity::slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", "2(x3)", 3)); });
+  CHECK(beyond.code == "bad-tasks-per-node");
+  CHECK(contains(beyond.sentence, "SLURM_NODEID='3'"));
+}

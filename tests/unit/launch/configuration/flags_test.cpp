@@ -1,0 +1,128 @@
+#include "dtrain/launch/configuration/flags.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using dtrain::launch::Flags;
+using dtrain::launch::parse_flags;
+
+namespace {
+
+Flags parse(const std::vector<const char*>& arguments) {
+  return parse_flags(arguments);
+}
+
+std::string error_of(const std::vector<const char*>& arguments) {
+  try {
+    static_cast<void>(parse_flags(arguments));
+  } catch (const dtrain::Error& error) {
+    CHECK(error.code() == dtrain::make_error_code(dtrain::Errc::usage));
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("every spelling of a flag is taken out, and what is the program's stays in order") {
+  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
+           {"train", "--epochs=3", "--nproc-per-node=4", "data"},
+           {"train", "--epochs=3", "--nproc-per-node", "4", "data"},
+           {"train", "--nproc_per_node=4", "--epochs=3", "data"},
+           {"train", "--epochs=3", "data", "--nproc_per_node", "4"},
+           {"train", "--epochs=3", "--nproc-per-node=2", "data", "--nproc-per-node=4"},
+       }) {
+    const Flags flags = parse(arguments);
+    CHECK(flags.node.nproc_per_node == "4");
+    CHECK(flags.program == std::vector<std::string>{"train", "--epochs=3", "data"});
+    CHECK(!flags.help);
+  }
+}
+
+TEST_CASE("all flags arrive where they belong") {
+  const Flags flags =
+      parse({"train", "--nnodes=2", "--node_rank=1", "--master-addr", "h0", "--master-port=99", "--log-dir=logs",
+             "--max-restarts=3", "--help-launch", "--wrap=gdb -ex 'info args' --", "--wrap_rank", "3"});
+  CHECK(flags.node.node_count == "2");
+  CHECK(flags.node.node_rank == "1");
+  CHECK(flags.node.master_addr == "h0");
+  CHECK(flags.node.master_port == "99");
+  CHECK(flags.log_dir == "logs");
+  CHECK(flags.max_restarts == 3);
+  CHECK(flags.wrapper == std::vector<std::string>{"gdb", "-ex", "info args", "--"});
+  CHECK(flags.wrapped_rank == 3);
+  CHECK(!flags.in_process);
+  CHECK(flags.help);
+  CHECK(flags.program == std::vector<std::string>{"train"});
+}
+
+TEST_CASE("everything after the first -- is the program's, which does not see it") {
+  const Flags flags = parse({"train", "a", "--", "--nnodes=3", "--nproc-per-nod=1", "--"});
+  CHECK(!flags.node.node_count);
+  CHECK(flags.program == std::vector<std::string>{"train", "a", "--nnodes=3", "--nproc-per-nod=1", "--"});
+}
+
+TEST_CASE("a flag within two letters of one is an error with the suggestion, any other is the program's") {
+  CHECK(error_of({"train", "--nprocs-per-node=4"}).find("did you mean --nproc-per-node?") != std::string::npos);
+  CHECK(error_of({"train", "--nnode", "2"}).find("did you mean --nnodes?") != std::string::npos);
+  CHECK(error_of({"train", "--lgo-dir=x"}).find("did you mean --log-dir?") != std::string::npos);
+  CHECK(error_of({"train", "--master_adr=x"}).find("did you mean --master-addr?") != std::string::npos);
+  CHECK(error_of({"train", "--wrapp=x"}).find("did you mean --wrap?") != std::string::npos);
+  CHECK(error_of({"train", "--wrap-ranks=1"}).find("did you mean --wrap-rank?") != std::string::npos);
+  CHECK(error_of({"train", "--inprocess"}).find("did you mean --in-process?") != std::string::npos);
+  for (const char* own :
+       {"--map=x", "--drop", "--epochs", "--nodes-of-tree", "--log", "--seed=1", "-n", "--", "--x=--nproc-per-nod"}) {
+    CHECK(error_of({"train", own}) == "");
+  }
+  CHECK(error_of({"--nproc-per-nod"}) == "");  // the program's name
+}
+
+TEST_CASE("a flag without a value, or with one that cannot be, is an error that says what to give") {
+  CHECK(error_of({"train", "--nproc-per-node"}).find("--nproc-per-node=VALUE") != std::string::npos);
+  CHECK(error_of({"train", "--nproc-per-node="}).find("no value") != std::string::npos);
+  CHECK(error_of({"train", "--log-dir", "--epochs=3"}).find("no value") != std::string::npos);
+  for (const char* wrong : {"--max-restarts=-1", "--max-restarts=many", "--max-restarts=10001"}) {
+    CHECK(error_of({"train", wrong}).find("is not a number from 0 to 10000") != std::string::npos);
+  }
+}
+
+TEST_CASE("--wrap is a command, and --wrap-rank a rank of it") {
+  CHECK(error_of({"train", "--wrap", "sh -c 'x"}).find("a quote in it has no end") != std::string::npos);
+  CHECK(error_of({"train", "--wrap", "  "}).find("it has no word") != std::string::npos);
+  CHECK(error_of({"train", "--wrap=env", "--wrap-rank=one"}).find("--wrap-rank='one' is not a number") !=
+        std::string::npos);
+  CHECK(error_of({"train", "--wrap-rank=1"}).find("add --wrap='COMMAND'") != std::string::npos);
+}
+
+TEST_CASE("--in-process is for one rank without a launcher: what only a launcher can do beside it is an error") {
+  CHECK(parse({"train", "--in-process", "--epochs=3"}).in_process);
+  CHECK(parse({"train", "--in-process", "--epochs=3"}).program == std::vector<std::string>{"train", "--epochs=3"});
+  CHECK(parse({"train", "--nproc-per-node=1", "--in_process", "--nnodes=1"}).in_process);
+  for (const std::string other :
+       {"--nproc-per-node=2", "--nnodes=2", "--log-dir=d", "--max-restarts=1", "--wrap=env"}) {
+    CAPTURE(other);
+    CHECK(error_of({"train", "--in-process", other.c_str()})
+              .find("leave out " + other.substr(0, other.find('=')) + ", or --in-process") != std::string::npos);
+  }
+}
+
+TEST_CASE("the edit distance counts insertions, deletions and replacements") {
+  using dtrain::launch::detail::edit_distance;
+  CHECK(edit_distance("", "") == 0);
+  CHECK(edit_distance("abc", "") == 3);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("ab", "ba") == 2);
+}
+
+TEST_CASE("a program without a launcher of its own refuses that launcher's flags, in any spelling, but not after --") {
+  using dtrain::launch::refuse_launcher_flags;
+  for (const char* flag :
+       {"--nproc-per-node=4", "--nproc_per_node", "--nnodes=2", "--max_restarts=1", "--in-process", "--wrap_rank=0"}) {
+    CHECK_THROWS_WITH_AS(refuse_launcher_flags({"train", "--epochs=3", flag}), doctest::Contains("launch::PerNode"),
+                         dtrain::Error);
+    CHECK_NOTHROW(refuse_launcher_flags({"train", "--", flag}));
+  }
+  CHECK_NOTHROW(refuse_launcher_flags({"--nnodes=2", "--log-dir=d", "--master-addr=h", "--local_rank=1"}));
+}

@@ -1,0 +1,130 @@
+#include "dtrain/launch/configuration/node_launcher_options.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "support/contains.hpp"
+
+using dtrain::identity::Environment;
+using dtrain::launch::log_directory;
+using dtrain::launch::node_launcher_options;
+using dtrain::launch::NodeLauncherOptions;
+using dtrain::launch::parse_flags;
+using support::contains;
+
+namespace {
+
+const std::string secret = "0123456789abcdef";
+
+NodeLauncherOptions options_of(std::vector<const char*> arguments, const Environment& environment = {}) {
+  arguments.insert(arguments.begin(), "train");
+  return node_launcher_options(parse_flags(arguments), environment, 6);
+}
+
+std::string error_of(const std::vector<const char*>& arguments, const Environment& environment = {}) {
+  try {
+    static_cast<void>(options_of(arguments, environment));
+  } catch (const dtrain::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("without flags and variables it is one worker on one node, at a port that the system chooses") {
+  const NodeLauncherOptions options = options_of({"--epochs=3"});
+  CHECK(options.workers == 1);
+  CHECK(options.node.node_count == 1);
+  CHECK(!options.node.master_port);
+  CHECK(!options.secret);
+  CHECK(options.max_restarts == 0);
+  CHECK(options.stop_grace == std::chrono::seconds(30));
+  CHECK(options.program.arguments == std::vector<std::string>{"train", "--epochs=3"});
+}
+
+TEST_CASE("flags and variables say how many workers, how often and for how long") {
+  const NodeLauncherOptions options =
+      options_of({"--nproc-per-node=auto", "--max-restarts=4", "--log-dir=d"},
+                 {{"DTRAIN_GRACE_SECONDS", "120"}, {"DTRAIN_LIVENESS_SECONDS", "2"}, {"DTRAIN_HOST_ID", "h"}});
+  CHECK(options.workers == 6);
+  CHECK(options.max_restarts == 4);
+  CHECK(options.program.log_dir == "d");
+  CHECK(options.stop_grace == std::chrono::minutes(2));
+  CHECK(options.liveness == std::chrono::seconds(2));
+  CHECK(options.host_id == "h");
+  for (const char* bad : {"--nproc-per-node=0", "--nproc-per-node=4097", "--nproc-per-node=x"}) {
+    CHECK(contains(error_of({bad}), "--nproc-per-node"));
+  }
+}
+
+TEST_CASE("auto is a worker for each device where the program computes on devices, and none of them is an error") {
+  const auto options = [](std::vector<const char*> arguments, dtrain::launch::VisibleDevices devices) {
+    arguments.insert(arguments.begin(), "train");
+    return node_launcher_options(parse_flags(arguments), {}, 6, devices);
+  };
+  CHECK(options({"--nproc-per-node=auto"}, [] { return 8; }).workers == 8);
+  CHECK(options({"--nproc-per-node=auto"}, nullptr).workers == 6);
+  CHECK(options({"--nproc-per-node=3"}, [] { return 8; }).workers == 3);
+  CHECK(options({}, []() -> int { throw dtrain::Error(dtrain::Errc::limit, "nobody asked"); }).workers == 1);
+  CHECK_THROWS_WITH_AS(options({"--nproc-per-node=auto"}, [] { return 0; }), doctest::Contains("nvidia-smi"),
+                       dtrain::Error);
+}
+
+TEST_CASE(
+    "several nodes have their store at port 29500 unless another is given, with the secret that they were given") {
+  const NodeLauncherOptions options =
+      options_of({"--nnodes=3", "--node-rank=2", "--master-addr=h0"}, {{"DTRAIN_SECRET", secret}});
+  CHECK(options.node.node_count == 3);
+  CHECK(options.node.node_rank == 2);
+  CHECK(options.node.master_addr == "h0");
+  CHECK(options.node.master_port == 29500);
+  REQUIRE(options.secret.has_value());
+  CHECK(options.secret->text() == secret);
+  CHECK(options.node_source == "--nnodes='3'");
+}
+
+TEST_CASE("several nodes without a secret say where that number comes from, how to make one, and how to be alone") {
+  const Environment stray{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}};
+  const std::string error = error_of({}, stray);
+  CHECK(contains(error, "this is node 1 of 2 (from RANK='1', WORLD_SIZE='2')"));
+  CHECK(contains(error, "DTRAIN_SECRET=$(openssl rand -hex 32)"));
+  CHECK(contains(error, "--nnodes=1"));
+  CHECK(error_of({"--nnodes=1"}, stray) == "");
+  CHECK(contains(error_of({"--nnodes=2", "--node-rank=0", "--master-addr=h0"}), "from --nnodes='2'"));
+  CHECK(contains(error_of({}, {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}, {"MASTER_ADDR", "h0"}}),
+                 "from PET_NODE_RANK='0', PET_NNODES='2'"));
+}
+
+TEST_CASE("stray variables of a process are an error that says how to ignore them") {
+  for (const Environment& stray :
+       std::vector<Environment>{{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {{"WORLD_SIZE", "2"}}, {{"RANK", "1"}}}) {
+    CHECK(contains(error_of({}, stray), "RANK"));
+    CHECK(contains(error_of({}, stray), "if there is only this node, give --nnodes=1"));
+    CHECK(error_of({"--nnodes=1"}, stray) == "");
+  }
+  CHECK(!contains(error_of({"--nnodes=2", "--node-rank=0"}), "--nnodes=1"));
+}
+
+TEST_CASE("workers that compute on devices have longer to end, and to die where the job would start again") {
+  const dtrain::launch::VisibleDevices devices = [] { return 2; };
+  const auto shutdown_timeouts = [](std::vector<const char*> arguments, dtrain::launch::VisibleDevices visible) {
+    arguments.insert(arguments.begin(), "train");
+    return node_launcher_options(parse_flags(arguments), {}, 6, visible).shutdown_timeouts;
+  };
+  const dtrain::launch::ShutdownTimeouts usual;
+  CHECK(shutdown_timeouts({}, nullptr).exit_grace == usual.exit_grace);
+  CHECK(shutdown_timeouts({"--max-restarts=1"}, nullptr).kill_timeout == usual.kill_timeout);
+  CHECK(shutdown_timeouts({}, devices).exit_grace == std::chrono::seconds(5));
+  CHECK(shutdown_timeouts({}, devices).kill_timeout == usual.kill_timeout);
+  CHECK(shutdown_timeouts({"--max-restarts=1"}, devices).kill_timeout == std::chrono::seconds(60));
+}
+
+TEST_CASE("attempts do not overwrite each other's log files") {
+  CHECK(log_directory("logs", 0) == "logs");
+  CHECK(log_directory("logs", 1) == "logs/attempt-1");
+  CHECK(log_directory("logs", 12) == "logs/attempt-12");
+}

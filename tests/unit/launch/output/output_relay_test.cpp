@@ -1,0 +1,162 @@
+#include "dtrain/launch/output/output_relay.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "dtrain/launch/supervise/spawn.hpp"
+
+using dtrain::Deadline;
+using dtrain::async::EventLoop;
+using dtrain::async::Task;
+using dtrain::async::TaskHandle;
+using dtrain::launch::Console;
+using dtrain::launch::make_pipe;
+using dtrain::launch::OutputRelay;
+using dtrain::launch::Pipe;
+using std::chrono::milliseconds;
+
+namespace {
+
+void set_non_blocking(int descriptor) {
+  REQUIRE(::fcntl(descriptor, F_SETFL, O_NONBLOCK) == 0);
+}
+
+void run_for(EventLoop& loop, milliseconds time) {
+  const auto sleep = [](EventLoop& home, milliseconds duration) -> Task<void> { co_await home.sleep_for(duration); };
+  loop.run_until(sleep(loop, time), Deadline::after(std::chrono::seconds(30)));
+}
+
+std::string read_all(int descriptor) {
+  std::string text;
+  char bytes[4096];
+  for (ssize_t count = 0; (count = ::read(descriptor, bytes, sizeof bytes)) > 0;) {
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("lines come out whole, prefixed, the last one with an end") {
+  EventLoop loop;
+  Pipe worker = make_pipe();
+  Pipe shown = make_pipe();
+  set_non_blocking(shown.reader.get());
+  Console console(loop, shown.writer.get(), false);
+  const Spawned writing = loop.spawn(console.write_out());
+  OutputRelay relay(loop, std::move(worker.reader), console, 3, true, {});
+  const Spawned relaying = loop.spawn(relay.run());
+  REQUIRE(::write(worker.writer.get(), "one\ntw", 6) == 6);
+  run_for(loop, milliseconds(20));
+  CHECK(read_all(shown.reader.get()) == "[3] one\n");
+  CHECK(relay.is_drained());
+  REQUIRE(::write(worker.writer.get(), "o\nend", 5) == 5);
+  worker.writer.reset();
+  run_for(loop, milliseconds(20));
+  CHECK(relaying.done());
+  CHECK(read_all(shown.reader.get()) == "[3] two\n[3] end\n");
+  CHECK(relay.tail().lines().back() == "end");
+}
+
+TEST_CASE("a console that takes nothing makes the worker wait, and then nothing is lost") {
+  EventLoop loop;
+  Pipe worker = make_pipe();
+  Pipe shown = make_pipe();
+  set_non_blocking(worker.writer.get());
+  set_non_blocking(shown.reader.get());
+  Console console(loop, shown.writer.get(), false);
+  const Spawned writing = loop.spawn(console.write_out());
+  OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
+  const Spawned relaying = loop.spawn(relay.run());
+  const std::string line = std::string(99, 'x') + "\n";
+  std::size_t accepted = 0;
+  const auto fill = [&] {
+    while (::write(worker.writer.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
+      ++accepted;
+    }
+  };
+  for (int i = 0; i < 40; ++i) {
+    fill();
+    run_for(loop, milliseconds(2));
+  }
+  const std::size_t full = accepted;
+  CHECK(full * line.size() < 2000000);  // two pipes and the bound of the console
+  fill();
+  run_for(loop, milliseconds(20));
+  fill();
+  CHECK(accepted == full);
+  worker.writer.reset();
+  std::string text;
+  for (int i = 0; i < 2000 && text.size() < full * (line.size() + 4); ++i) {
+    text += read_all(shown.reader.get());
+    run_for(loop, milliseconds(1));
+  }
+  CHECK(text.size() == full * (line.size() + 4));
+}
+
+TEST_CASE("a console whose reader is gone takes nothing more and holds nobody up") {
+  EventLoop loop;
+  REQUIRE((::signal(SIGPIPE, SIG_IGN) != SIG_ERR));
+  Pipe shown = make_pipe();
+  Console console(loop, shown.writer.get(), false);
+  const Spawned writing = loop.spawn(console.write_out());
+  std::vector<int> reasons;
+  console.on_broken([&reasons](int error) { reasons.push_back(error); });
+  shown.reader.reset();
+  for (int i = 0; i < 10000; ++i) {
+    console.line("[0] ", std::string(100, 'x'));
+    if (i == 0) {
+      run_for(loop, milliseconds(5));
+    }
+  }
+  CHECK(console.broken());
+  CHECK(reasons == std::vector<int>{EPIPE});
+  CHECK(console.empty());
+  const auto wait = [](Console& full, bool& in_time) -> Task<void> {
+    const auto ready = co_await full.room(Deadline::after(milliseconds(500)));
+    in_time = ready == dtrain::async::WakeReason::ready;
+  };
+  bool in_time = false;
+  loop.run_until(wait(console, in_time), Deadline::after(std::chrono::seconds(30)));
+  CHECK(in_time);
+}
+
+TEST_CASE("a regular file is written like anything else") {
+  EventLoop loop;
+  char path[] = "/tmp/dtrain-console-XXXXXX";
+  const dtrain::async::Descriptor file(::mkostemp(path, O_CLOEXEC));
+  REQUIRE(file);
+  Console console(loop, file.get(), false);
+  const Spawned writing = loop.spawn(console.write_out());
+  std::string expected;
+  for (int i = 0; i < 1000; ++i) {
+    console.line("[0] ", std::to_string(i));
+    expected += "[0] " + std::to_string(i) + "\n";
+  }
+  run_for(loop, milliseconds(50));
+  REQUIRE(::lseek(file.get(), 0, SEEK_SET) == 0);
+  CHECK(read_all(file.get()) == expected);
+  REQUIRE(::unlink(path) == 0);
+}
+
+TEST_CASE("on a terminal a line goes above the live one, which is drawn again") {
+  EventLoop loop;
+  Pipe shown = make_pipe();
+  set_non_blocking(shown.reader.get());
+  Console console(loop, shown.writer.get(), true);
+  const Spawned writing = loop.spawn(console.write_out());
+  console.live_line("[0] 10%");
+  console.line("[1] ", "hello");
+  console.live_line("[0] 20%");
+  console.live_line("");
+  console.line("[0] ", "\r10%\r100%");
+  run_for(loop, milliseconds(20));
+  CHECK(read_all(shown.reader.get()) == "[0] 10%\r\x1b[K[1] hello\n[0] 10%\r\x1b[K[0] 20%\r\x1b[K[0] 100%\n");
+}

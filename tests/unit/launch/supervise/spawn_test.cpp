@@ -1,0 +1,112 @@
+#include "dtrain/launch/supervise/spawn.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "dtrain/launch/rank_process.hpp"
+#include "dtrain/launch/supervise/exit_status.hpp"
+#include "dtrain/launch/supervise/process_setup.hpp"
+#include "support/limited_child.hpp"
+
+using dtrain::async::Descriptor;
+using dtrain::launch::ExitStatus;
+using dtrain::launch::make_pipe;
+using dtrain::launch::Pipe;
+using dtrain::launch::spawn;
+using dtrain::launch::SpawnRequest;
+
+namespace {
+
+SpawnRequest shell(const std::string& script, int input, int output) {
+  SpawnRequest request;
+  request.executable = "/bin/sh";
+  request.arguments = {"sh", "-c", script};
+  request.environment = {{"GREETING", "hello"}};
+  request.standard_input = input;
+  request.standard_output = output;
+  request.standard_error = output;
+  sigemptyset(&request.signal_mask);
+  return request;
+}
+
+ExitStatus end_of(pid_t process) {
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(process), &info, WEXITED) == 0);
+  return ExitStatus::of(info);
+}
+
+}  // namespace
+
+TEST_CASE("a spawned program has its arguments, environment, descriptors and a group of its own") {
+  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Pipe output = make_pipe();
+  const pid_t process =
+      spawn(shell("echo $GREETING $HOME; ps -o pgid= -p $$ 2>/dev/null; exit 7", nothing.get(), output.writer.get()));
+  CHECK(::getpgid(process) == process);
+  output.writer.reset();
+  CHECK(end_of(process) == ExitStatus{7, 0});
+  char bytes[64];
+  const ssize_t count = ::read(output.reader.get(), bytes, sizeof bytes);
+  REQUIRE(count >= 6);
+  CHECK(std::string(bytes, 6) == "hello\n");
+}
+
+TEST_CASE("a program that cannot be executed is an error that says why, and leaves no child") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  SpawnRequest request = shell("", nothing.get(), nothing.get());
+  request.executable = "/no/such/program";
+  CHECK_THROWS_WITH_AS(static_cast<void>(spawn(request)), "starting /no/such/program: No such file or directory",
+                       dtrain::Error);
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("a process that joins a job with its standard descriptors closed gets /dev/null in their place") {
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+      ::close(descriptor);
+    }
+    dtrain::launch::JoinOptions options;
+    options.identity.emplace();
+    static_cast<void>(dtrain::launch::rank_process_of(std::move(options)));
+    int open = 0;
+    for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+      open += ::fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;
+    }
+    ::_exit(open);
+  }
+  CHECK(end_of(process) == ExitStatus{3, 0});
+  CHECK(::waitpid(process, nullptr, WNOHANG) < 0);
+}
+
+TEST_CASE("the end of a signalled process names the signal") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const pid_t process = spawn(shell("kill -9 $$", nothing.get(), nothing.get()));
+  CHECK(end_of(process) == ExitStatus{0, SIGKILL});
+}
+
+TEST_CASE("the process knows that it has a thread") {
+  CHECK(dtrain::launch::thread_count() >= 1);
+}
+
+TEST_CASE("a program has the limit of open files that its launcher had, however many the launcher may open now") {
+  const std::string text = support::with_open_files(100, 200, [] {
+    dtrain::raise_open_files();
+    Pipe output = make_pipe();
+    const pid_t process = spawn(shell("ulimit -Sn; ulimit -Hn", output.writer.get(), output.writer.get()));
+    output.writer.reset();
+    std::string seen = std::to_string(*dtrain::open_files_limit()) + " ";
+    char byte = 0;
+    while (::read(output.reader.get(), &byte, 1) == 1) {
+      seen += byte;
+    }
+    return end_of(process) == ExitStatus{} ? seen : seen + " failed";
+  });
+  CHECK(text == "200 100\n200\n");
+}

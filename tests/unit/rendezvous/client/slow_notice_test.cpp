@@ -1,0 +1,55 @@
+#include "dtrain/rendezvous/client/slow_notice.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "dtrain/net/descriptor.hpp"
+
+using dtrain::async::EventLoop;
+using dtrain::async::Task;
+using dtrain::net::Descriptor;
+using dtrain::rendezvous::SlowNotice;
+
+namespace {
+
+/// What is written to stderr while `body` runs on a loop.
+template <class Body>
+std::string said_during(Body body) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  const Descriptor reading(ends[0]);
+  const Descriptor writing(ends[1]);
+  const Descriptor before(::dup(STDERR_FILENO));
+  REQUIRE(::dup2(writing.get(), STDERR_FILENO) == STDERR_FILENO);
+  EventLoop loop;
+  loop.run_until(body(loop), dtrain::Deadline::after(std::chrono::seconds(20)));
+  REQUIRE(::dup2(before.get(), STDERR_FILENO) == STDERR_FILENO);
+  std::array<char, 4096> text{};
+  const ssize_t count = ::read(reading.get(), text.data(), text.size());
+  return std::string(text.data(), static_cast<std::size_t>(count > 0 ? count : 0));
+}
+
+}  // namespace
+
+TEST_CASE("a wait that is long is said once, with what is known by then of what it waits for") {
+  const std::string said = said_during([](EventLoop& loop) -> Task<void> {
+    SlowNotice notice(loop, "joining the job at a:1 as rank 2", "nothing is known", std::chrono::milliseconds(20));
+    notice.note("resolving host 'a': Name or service not known");
+    co_await loop.sleep_for(std::chrono::milliseconds(100));
+  });
+  CHECK(said ==
+        "dtrain: joining the job at a:1 as rank 2: still waiting; resolving host 'a': Name or service not known\n");
+}
+
+TEST_CASE("a wait that ends soon is not mentioned") {
+  const std::string said = said_during([](EventLoop& loop) -> Task<void> {
+    const SlowNotice notice(loop, "joining", "nothing is known", std::chrono::milliseconds(0));
+    co_return;
+  });
+  CHECK(said == "");
+}

@@ -1,0 +1,109 @@
+// ctest: TIMEOUT 120
+#include "dtrain/rendezvous/client/store_connector.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/cutting_proxy.hpp"
+#include "support/name_service.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+
+using namespace rendezvous_test;
+using dtrain_test::CuttingProxy;
+
+namespace {
+
+std::uint16_t free_port() {
+  dtrain::async::EventLoop loop;
+  return dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0)).port();
+}
+
+}  // namespace
+
+TEST_CASE("ranks wait for a name that nobody knows yet, rank 0 that listens there too, and join once it is known") {
+  support::NameService& names = support::NameService::get();
+  names.reset();
+  const std::uint16_t port = free_port();
+  std::atomic<int> ended{0};
+  std::jthread known_later([&](const std::stop_token& stop) {
+    const int tries = 2 * 13;  // of each rank more than there are in five seconds
+    while (names.asked() < tries && ended == 0 && !stop.stop_requested()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    CHECK(ended == 0);
+    names.set_address("127.0.0.1");
+  });
+  const auto errors = on_ranks(2, [&](int rank) {
+    ControlPlaneOptions options = rank_options(rank, 2, port);
+    options.master_host = "train-0.train.test";
+    options.host_store = rank == 0;
+    try {
+      ControlPlane control_plane(options);
+      control_plane.store().barrier("all", soon()).wait();
+      ++ended;
+      control_plane.leave_blocking(soon());
+    } catch (...) {
+      ++ended;
+      throw;
+    }
+  });
+  CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("a name that can be none is refused at once, also where the store may be at several ports") {
+  for (const std::uint16_t ports : {std::uint16_t{1}, std::uint16_t{3}}) {
+    const std::string error = on_ranks(1, [&](int) {
+                                ControlPlaneOptions options = rank_options(1, 2, 29500);
+                                options.master_host = "no-such-host.invalid";
+                                options.master_ports = ports;
+                                const ControlPlane control_plane(options);
+                              }).front();
+    CHECK(error.find("resolving host 'no-such-host.invalid': no name that ends in .invalid exists; set MASTER_ADDR") ==
+          0);
+  }
+}
+
+TEST_CASE("a rank that loses its connection after its Join comes again at once, however long it has waited before") {
+  std::counting_semaphore<> joined{0};
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.reconnect_window = std::chrono::milliseconds(900);  // less than the longest pause between tries
+  options.job.on_joined = [&](int rank, const std::string&) {
+    if (rank == 1) {
+      joined.release();
+    }
+  };
+  StoreProcess store(std::move(options));
+  CuttingProxy proxy(store.port());
+  proxy.refuse(true);
+  std::string error;
+  std::jthread waiting([&] {
+    error = on_ranks(1, [&](int) {
+              ControlPlane control_plane(rank_options(1, 2, proxy.port()));
+              control_plane.store().barrier("all", soon()).wait();
+              control_plane.leave_blocking(soon());
+            }).front();
+  });
+  const Deadline deadline = soon();
+  while (proxy.refused() < 8 && !deadline.passed()) {  // now it pauses for a second between its tries
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  proxy.mute(true);
+  proxy.refuse(false);
+  REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
+  proxy.cut(CuttingProxy::How::reset);  // it has not received Accepted
+  proxy.mute(false);
+  const auto errors = on_ranks(1, [&](int) {
+    ControlPlane control_plane(rank_options(0, 2, store.port()));
+    control_plane.store().barrier("all", soon()).wait();
+    control_plane.leave_blocking(soon());
+  });
+  waiting.join();
+  CHECK(errors.front() == "");
+  CHECK(error == "");
+}

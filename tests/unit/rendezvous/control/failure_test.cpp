@@ -1,0 +1,261 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <future>
+#include <semaphore>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "unit/rendezvous/raw_client.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+/// `count` ranks of a job, each with its latch.
+struct Ranks {
+  Ranks(int world_size, int count, std::uint16_t port) : all(static_cast<std::size_t>(count)) {
+    errors = on_ranks(count, [&](int rank) {
+      all[static_cast<std::size_t>(rank)] = std::make_unique<ControlPlane>(rank_options(rank, world_size, port));
+    });
+  }
+  ControlPlane& operator[](int rank) { return *all.at(static_cast<std::size_t>(rank)); }
+  std::vector<std::unique_ptr<ControlPlane>> all;
+  std::vector<std::string> errors;
+};
+
+}  // namespace
+
+TEST_CASE("a connection that closes is a loss that every rank hears, and every later call throws it") {
+  StoreProcess store(3);
+  RawClient raw(store.port());
+  REQUIRE(raw.enter(2, 3));
+  Ranks ranks(3, 2, store.port());
+  REQUIRE(ranks.errors == std::vector<std::string>(2));
+  std::future<std::string> pending = std::async(std::launch::async, [&]() -> std::string {
+    try {
+      ranks[0].store().get("never", soon()).wait();
+    } catch (const dtrain::PeerLost& error) {
+      return "lost rank " + std::to_string(error.lost_rank()) + " on " + error.host();
+    }
+    return "nothing was thrown";
+  });
+  raw.close();
+  CHECK(pending.get() == "lost rank 2 on raw-host");
+  for (const int rank : {0, 1}) {
+    const std::string cause = cause_of(*ranks[rank].failure());
+    CAPTURE(cause);
+    CHECK(cause.find(
+              "rank 2 on host raw-host was lost: its process ended, or its connection broke, before it left the job") ==
+          0);
+    CHECK_THROWS_AS(ranks[rank].store().set("k", "v", soon()).wait(), dtrain::PeerLost);
+    CHECK_THROWS_AS(ranks[rank].store().barrier("b", soon()).wait(), dtrain::PeerLost);
+    CHECK(ranks[rank].leave(soon()));
+  }
+}
+
+TEST_CASE("leaving and then closing is not a loss") {
+  std::atomic<int> left{0};
+  std::atomic<int> failures{0};
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.on_left = [&](int) { ++left; };
+  options.job.on_failure = [&](const Cause&) { ++failures; };
+  StoreProcess store(std::move(options));
+  RawClient raw(store.port());
+  REQUIRE(raw.enter(1, 2));
+  Ranks ranks(2, 1, store.port());
+  CHECK(raw.receives<Accepted>());
+  CHECK(raw.receives<Welcome>());
+  REQUIRE(raw.send_frame(encode(Leave{})));
+  CHECK(raw.receives<Left>());
+  raw.close();
+  ranks[0].store().set("k", "v", soon()).wait();
+  CHECK(ranks[0].store().get("k", soon()).wait() == "v");
+  CHECK_FALSE(ranks[0].failure()->failed());
+  CHECK(ranks[0].leave(soon()));
+  CHECK(store.all_left(soon()));
+  CHECK(left == 2);
+  CHECK(failures == 0);
+}
+
+TEST_CASE("destroying a control plane without leave is a loss for the others") {
+  StoreProcess store(2);
+  Ranks ranks(2, 2, store.port());
+  ranks.all[1].reset();
+  CHECK(cause_of(*ranks[0].failure()).find("rank 1 on host ") == 0);
+}
+
+TEST_CASE("of many reports at once the first one wins on every rank") {
+  constexpr int world_size = 8;
+  StoreProcess store(world_size);
+  Ranks ranks(world_size, world_size, store.port());
+  const auto errors = on_ranks(world_size, [&](int rank) {
+    const auto& latch = ranks[rank].failure();
+    latch->report(Cause{CauseKind::exception, rank, "h", "report of " + std::to_string(rank)});
+    if (cause_of(*latch).empty()) {
+      throw std::runtime_error("the latch was not set");
+    }
+  });
+  CHECK(errors == std::vector<std::string>(world_size));
+  const std::string first = cause_of(*ranks[0].failure());
+  CHECK(first.find("failed: report of ") != std::string::npos);
+  for (int rank = 0; rank < world_size; ++rank) {
+    CHECK(cause_of(*ranks[rank].failure()) == first);
+  }
+}
+
+TEST_CASE("a failure that the launcher posts reaches all, also ranks that are still joining") {
+  StoreProcess store(3);
+  std::vector<std::string> errors;
+  std::jthread joining([&] {
+    errors = on_ranks(2, [&](int rank) { const ControlPlane control_plane(rank_options(rank, 3, store.port())); });
+  });
+  while (store.connections() < 2) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  store.post_failure(Cause{CauseKind::lost, 2, "host-c", "killed by signal 9"});
+  joining.join();
+  for (const std::string& error : errors) {
+    CHECK(error == "rank 2 on host host-c was lost: killed by signal 9");
+  }
+  try {
+    const ControlPlane late(rank_options(2, 3, store.port()));
+    FAIL("it joined");
+  } catch (const dtrain::Error& error) {
+    CHECK(std::string(error.what()) == "rank 2 on host host-c was lost: killed by signal 9");
+  }
+}
+
+TEST_CASE("within the reconnect window the launcher's cause replaces the bare loss; without one the loss is posted") {
+  for (const bool knows_better : {true, false}) {
+    StoreOptions options = StoreProcess::with_world_size(2);
+    options.limits.reconnect_window = std::chrono::milliseconds(knows_better ? 20000 : 20);
+    StoreProcess store(std::move(options));
+    RawClient raw(store.port());
+    REQUIRE(raw.enter(1, 2));
+    Ranks ranks(2, 1, store.port());
+    raw.close();
+    if (knows_better) {
+      store.post_failure(Cause{CauseKind::lost, 1, "h", "killed by signal 9"});
+    }
+    const std::string cause = cause_of(*ranks[0].failure());
+    CHECK(cause.find(knows_better ? "killed by signal 9" : "before it left the job (") != std::string::npos);
+  }
+}
+
+TEST_CASE("a store that goes away is a failure on every rank that names it") {
+  auto store = std::make_unique<StoreProcess>(2);
+  const std::string place = "127.0.0.1:" + std::to_string(store->port());
+  Ranks ranks(2, 2, store->port());
+  store.reset();
+  for (const int rank : {0, 1}) {
+    const std::string cause = cause_of(*ranks[rank].failure());
+    CAPTURE(cause);
+    CHECK(cause.find("the job was lost: the store of the job at " + place +
+                     " went away: rank 0 or its launcher ended") == 0);
+    CHECK_FALSE(ranks[rank].leave(soon()));
+  }
+}
+
+TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
+  std::counting_semaphore<> joined{0};
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.on_joined = [&](int, const std::string&) { joined.release(); };
+  StoreProcess store(std::move(options));
+  std::string error;
+  std::jthread joining([&] {
+    error = on_ranks(1, [&](int) { const ControlPlane control_plane(rank_options(0, 2, store.port())); }).front();
+  });
+  REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
+  for (int turn = 0; turn < 3; ++turn) {
+    CHECK(store.connections() == 1);  // and meanwhile the store's thread has sent Accepted
+  }
+  store.stop();
+  joining.join();
+  CAPTURE(error);
+  CHECK(error.find("the job was lost: the store of the job at 127.0.0.1:") == 0);
+}
+
+TEST_CASE("rank 0 that hosts the store and fails tells the others its cause before it goes") {
+  std::uint16_t port = 0;
+  {
+    const StoreProcess probe(1);
+    port = probe.port();
+  }
+  std::vector<std::string> heard(3);
+  const auto errors = on_ranks(3, [&](int rank) {
+    ControlPlaneOptions options = rank_options(rank, 3, port);
+    options.host_store = rank == 0;
+    try {
+      ControlPlane control_plane(options);
+      if (rank == 0) {
+        control_plane.failure()->report(Cause{CauseKind::exception, 0, "h", "it broke"});
+      }
+      heard[static_cast<std::size_t>(rank)] = cause_of(*control_plane.failure());
+    } catch (const dtrain::JobFailed& failed) {  // before it knew that all have joined
+      heard[static_cast<std::size_t>(rank)] = failed.what();
+    }
+  });
+  CHECK(errors == std::vector<std::string>(3));
+  CHECK(heard == std::vector<std::string>(3, "rank 0 on host h failed: it broke"));
+}
+
+namespace {
+
+/// Welcomes one rank of a world of one, and then neither answers nor closes.
+dtrain::async::Task<void> frozen_store(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameReader reader(*connection);
+  dtrain::net::FrameWriter writer(*connection);
+  const dtrain::net::FrameResult hello = co_await reader.read_frame(soon());
+  const Frame challenge = encode(Challenge{});
+  co_await writer.write_frame(challenge, soon());
+  const dtrain::net::FrameResult join = co_await reader.read_frame(soon());
+  Accepted answer;
+  answer.heartbeat_ms = answer.liveness_ms = 60000;
+  const Frame accepted = encode(answer);
+  const Frame welcome = encode(Welcome{});
+  co_await writer.write_frame(accepted, soon());
+  co_await writer.write_frame(welcome, soon());
+  co_await connection->loop().sleep_for(std::chrono::seconds(60));
+}
+
+}  // namespace
+
+TEST_CASE("a store that does not answer: a report becomes the own cause, and requests time out") {
+  dtrain::async::LoopThread thread;
+  std::uint16_t port = 0;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
+    port = listener.port();
+    loop.spawn_detached(frozen_store(std::move(listener)));
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  ControlPlane control_plane(rank_options(0, 1, port));
+  std::string text;
+  try {
+    control_plane.store().set("k", "v", Deadline::after(std::chrono::milliseconds(20))).wait();
+  } catch (const dtrain::Error& error) {
+    text = error.what();
+  }
+  CHECK(text == "setting key 'k': the deadline passed and the store does not answer");
+  control_plane.failure()->report(Cause{CauseKind::exception, 0, "h", "own"});
+  CHECK_FALSE(control_plane.failure()->failed());
+  CHECK(cause_of(*control_plane.failure()) == "rank 0 on host h failed: own");
+  CHECK_FALSE(control_plane.leave_blocking(Deadline::after(std::chrono::milliseconds(20))));
+}
+
+TEST_CASE("a report after the store went away changes nothing, and does not hang") {
+  StoreProcess store(1);
+  Ranks ranks(1, 1, store.port());
+  const auto latch = ranks[0].failure();
+  store.stop();
+  latch->report(Cause{CauseKind::exception, 0, "h", "own"});
+  CHECK_FALSE(cause_of(*latch).empty());  // its own, or that the store went away
+  ranks.all.clear();
+  latch->report(Cause{CauseKind::exception, 0, "h", "later"});
+  CHECK(cause_of(*latch).find("later") == std::string::npos);
+}

@@ -1,0 +1,242 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "unit/rendezvous/raw_client.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+
+using namespace rendezvous_test;
+
+namespace {
+
+std::vector<std::byte> random_bytes(std::mt19937& random, std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) {
+    byte = static_cast<std::byte>(random() & 0xffU);
+  }
+  return bytes;
+}
+
+void form_and_leave(StoreProcess& store, int world_size) {
+  const auto errors = on_ranks(world_size, [&](int rank) {
+    ControlPlane control_plane(rank_options(rank, world_size, store.port()));
+    control_plane.store().barrier("all", soon()).wait();
+    control_plane.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
+}
+
+}  // namespace
+
+TEST_CASE("silent, partial, garbage and gigantic clients do not keep a job from forming") {
+  StoreOptions options = StoreProcess::with_world_size(3);
+  options.limits.pending_connections = 8;
+  options.limits.handshake = std::chrono::milliseconds(20000);
+  StoreProcess store(std::move(options));
+  std::mt19937 random(7);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<RawClient>(store.port()));
+    REQUIRE(clients.back()->connected());
+    switch (i % 5) {
+      case 0: break;                                                                            // silent
+      case 1: clients.back()->send({std::byte{9}, std::byte{0}}); break;                        // half a length
+      case 2: clients.back()->send(random_bytes(random, 200)); break;                           // garbage
+      case 3: clients.back()->send(RawClient::framed({}, 0xffffffffU)); break;                  // 4 GiB announced
+      default: clients.back()->send(RawClient::framed(random_bytes(random, 20), 2000)); break;  // and no more
+    }
+  }
+  form_and_leave(store, 3);
+  CHECK(store.all_left(soon()));
+  CHECK(store.connections() <= 8 + 3);
+  CHECK(clients.front()->is_closed());  // the oldest went first
+}
+
+TEST_CASE("ranks that have said hello are not pushed out by those that connect at the same moment") {
+  constexpr int world_size = 16;
+  dtrain::async::EventLoop loop;
+  dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
+  const std::uint16_t port = listener.port();
+  StoreOptions options = StoreProcess::with_world_size(world_size);
+  options.limits.pending_connections = 4;
+  StoreServer server(loop, std::move(listener), ServerOptions{{}, options.limits});
+  const JobServer& job = server.open(std::move(options.job));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int rank = 0; rank < world_size; ++rank) {  // all before the server has accepted any
+    clients.push_back(std::make_unique<RawClient>(port));
+    REQUIRE(clients.back()->connected());
+    REQUIRE(clients.back()->enter(rank, world_size));
+  }
+  const auto serve = [&job](dtrain::async::EventLoop& on) -> dtrain::async::Task<void> {
+    for (int i = 0; i < 500 && job.sessions() < world_size; ++i) {
+      co_await on.sleep_for(std::chrono::milliseconds(1));
+    }
+    co_await on.sleep_for(std::chrono::milliseconds(50));
+  };
+  loop.run_until(serve(loop), soon());
+  for (const auto& client : clients) {
+    CHECK(client->receives<Accepted>());
+  }
+}
+
+TEST_CASE(
+    "many clients that send Hello and stay push out neither a client that has not been served yet nor one that was") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.pending_connections = 16;
+  options.limits.handshake = std::chrono::milliseconds(120000);
+  StoreProcess store(std::move(options));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  const auto silent_stranger = [&] {
+    clients.push_back(std::make_unique<RawClient>(store.port()));
+    REQUIRE(clients.back()->connected());
+  };
+  const auto send_hello = [&] {  // once it has its challenge, all who connected before it have been accepted
+    silent_stranger();
+    REQUIRE(clients.back()->send_frame(encode(RawClient::hello())));
+    REQUIRE(clients.back()->receive_frame());
+  };
+  for (int i = 0; i < 32; ++i) {
+    send_hello();
+  }
+  RawClient rank(store.port());
+  RawClient other(store.port());
+  REQUIRE(other.send_frame(encode(RawClient::hello())));
+  REQUIRE(other.receive_frame());
+  for (int i = 0; i < 6; ++i) {
+    silent_stranger();
+  }
+  send_hello();
+  REQUIRE(rank.enter(0, 2));
+  CHECK(rank.receives<Accepted>());
+  for (int i = 0; i < 40; ++i) {
+    silent_stranger();
+  }
+  send_hello();
+  REQUIRE(other.send_frame(encode(RawClient::join(1, 2))));
+  CHECK(other.receives<Accepted>());
+}
+
+TEST_CASE("a client that says nothing is closed after the handshake's time") {
+  StoreOptions options = StoreProcess::with_world_size(1);
+  options.limits.handshake = std::chrono::milliseconds(50);
+  StoreProcess store(std::move(options));
+  RawClient silent(store.port());
+  RawClient half(store.port());
+  half.send(RawClient::framed({std::byte{1}}, 100));
+  CHECK(silent.is_closed());
+  CHECK(half.is_closed());
+  form_and_leave(store, 1);
+}
+
+TEST_CASE("a hello that is too long, empty, or of another program is closed without an answer") {
+  StoreProcess store(1);
+  for (const auto& frame : {RawClient::framed(std::vector<std::byte>(max_handshake_bytes + 1)), RawClient::framed({}),
+                            RawClient::framed(encode(Leave{})), RawClient::framed(encode(Hello{}), 3)}) {
+    RawClient client(store.port());
+    client.send(frame);
+    CHECK_FALSE(client.receive());
+    CHECK(client.is_closed());
+  }
+  RawClient http(store.port());
+  const std::string get = "GET / HTTP/1.1\r\n\r\n";
+  http.send(
+      {reinterpret_cast<const std::byte*>(get.data()), reinterpret_cast<const std::byte*>(get.data()) + get.size()});
+  CHECK(http.is_closed());
+  form_and_leave(store, 1);
+}
+
+TEST_CASE("another version is refused with a sentence and closed") {
+  StoreProcess store(1);
+  RawClient client(store.port());
+  client.send_frame(encode(RawClient::hello(), 9));
+  const auto message = client.receive();
+  REQUIRE(message);
+  CHECK(std::get<Refused>(*message).sentence.find("(protocol 9)") != std::string::npos);
+  CHECK(client.is_closed());
+  form_and_leave(store, 1);
+}
+
+TEST_CASE("a rank that sends what is no message is lost, and the others receive the cause") {
+  for (const bool gigantic : {false, true}) {
+    StoreProcess store(2);
+    RawClient raw(store.port());
+    REQUIRE(raw.enter(1, 2));
+    ControlPlane control_plane(rank_options(0, 2, store.port()));
+    CHECK(raw.receives<Accepted>());
+    CHECK(raw.receives<Welcome>());
+    raw.send(gigantic ? RawClient::framed({}, 0x7fffffffU) : RawClient::framed({std::byte{77}}));
+    const std::string cause = cause_of(*control_plane.failure());
+    CAPTURE(cause);
+    CHECK(cause.find("rank 1 on host raw-host was lost") == 0);
+    CHECK(cause.find(gigantic ? "the peer announced a frame of" : "do not follow the protocol") != std::string::npos);
+    CHECK(raw.is_closed());
+  }
+}
+
+TEST_CASE("a rank that does not read its answers is lost, and keeps nobody waiting") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.outgoing_bytes = std::size_t{8} << 20;
+  options.limits.send = std::chrono::milliseconds(500);
+  StoreProcess store(std::move(options));
+  RawClient raw(store.port());
+  REQUIRE(raw.enter(1, 2));
+  ControlPlane control_plane(rank_options(0, 2, store.port()));
+  control_plane.store().set("large", std::string(max_value_bytes, 'x'), soon()).wait();
+  for (std::uint64_t id = 1; id <= 64; ++id) {
+    Request request;
+    request.id = id;
+    request.kind = RequestKind::get;
+    request.keys = {"large"};
+    raw.send_frame(encode(request));
+  }
+  const std::string cause = cause_of(*control_plane.failure());
+  CAPTURE(cause);
+  CHECK(cause.find("rank 1 on host raw-host was lost") == 0);
+}
+
+namespace {
+
+dtrain::async::Task<void> answer_nonsense(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameWriter writer(*connection);
+  const std::vector<std::byte> nonsense(20, std::byte{200});
+  co_await writer.write_frame(nonsense, soon());
+  co_await listener.accept(soon());
+}
+
+}  // namespace
+
+TEST_CASE("what answers but is no store is named as such") {
+  dtrain::async::LoopThread thread;
+  std::uint16_t port = 0;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
+    port = listener.port();
+    loop.spawn_detached(answer_nonsense(std::move(listener)));
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  const auto errors = on_ranks(1, [&](int) { const ControlPlane control_plane(rank_options(1, 2, port)); });
+  CHECK(errors.front().find("what listens there is no store of dtrain's") != std::string::npos);
+}
+
+TEST_CASE("what closes without an answer is tried again until the deadline, which says so") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.handshake = std::chrono::milliseconds(0);  // nobody is fast enough
+  StoreProcess store(std::move(options));
+  ControlPlaneOptions rank = rank_options(1, 2, store.port());
+  rank.timeout = std::chrono::milliseconds(300);
+  bool says_so = false;
+  for (int attempt = 0; attempt < 5 && !says_so; ++attempt) {  // where the machine stood still a try met the deadline
+    const std::string error = on_ranks(1, [&](int) { const ControlPlane control_plane(rank); }).front();
+    CAPTURE(error);
+    CHECK(error != "");
+    says_so = error.find("timed out") != std::string::npos ||  // it joined after all
+              error.find("closed the connection without an answer") != std::string::npos;
+  }
+  CHECK(says_so);
+}

@@ -1,0 +1,154 @@
+#include "dtrain/rendezvous/server/listen.hpp"
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "unit/rendezvous/store_fixture.hpp"
+
+using namespace rendezvous_test;
+using dtrain::net::SocketAddress;
+
+namespace {
+
+/// Where a store would listen, or the sentence of the error.
+std::string listens_at(const std::string& host, const ListenOptions& rules) {
+  dtrain::async::EventLoop loop;
+  std::string text;
+  try {
+    const auto listeners = loop.run_until(listen_for_ranks(loop, host, 0, soon(), rules), soon());
+    for (const auto& listener : listeners) {
+      text += (text.empty() ? "" : " ") + listener.local().host();
+    }
+  } catch (const dtrain::Error& error) {
+    text = error.what();
+  }
+  return text;
+}
+
+std::vector<std::string> hosts(const std::vector<SocketAddress>& endpoints) {
+  std::vector<std::string> names;
+  for (const SocketAddress& each : endpoints) {
+    names.push_back(to_string(each));
+  }
+  return names;
+}
+
+SocketAddress at(const std::string& host, std::uint16_t port = 0) {
+  return *SocketAddress::from_numeric(host, port);
+}
+
+bool has_ipv6() {
+  for (const auto& each : dtrain::net::interface_addresses()) {
+    if (each.address == SocketAddress::loopback_v6(0)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a store listens at the loopback address where that is what was given, with a secret or without") {
+  for (const bool has_secret : {false, true}) {
+    CHECK(listens_at("127.0.0.1", {std::nullopt, has_secret}) == "127.0.0.1");
+    const std::string named = listens_at("localhost", {std::nullopt, has_secret});
+    CHECK((named == "127.0.0.1" || named == "::1"));
+    if (has_ipv6()) {
+      CHECK(listens_at("::1", {std::nullopt, has_secret}) == "::1");
+      CHECK(listens_at("[::1]", {std::nullopt, has_secret}) == "::1");
+    }
+  }
+}
+
+TEST_CASE("a store listens at every interface only with a secret") {
+  const std::string elsewhere = "192.0.2.77";  // documentation's: never this machine's
+  const std::string open = listens_at(elsewhere, {std::nullopt, true});
+  CHECK((open == "::" || open == "0.0.0.0"));
+  const std::string without = listens_at(elsewhere, {std::nullopt, false});
+  CAPTURE(without);
+  const auto outward = dtrain::net::address_of_default_route();
+  if (outward) {
+    CHECK(without == outward->host());
+  } else {
+    CHECK(without.find("which is no address of this machine, and to listen at all of its addresses the job needs a "
+                       "secret") != std::string::npos);
+  }
+}
+
+TEST_CASE("an address that means every interface is refused without a secret, whoever names it and however") {
+  const std::string rest =
+      " means every interface of this machine, and to listen at all of them the job's store needs a secret; name one "
+      "address or interface, or set the same DTRAIN_SECRET for all of the job";
+  std::vector<std::string> everywhere{"0.0.0.0", "0"};  // the system reads "0" as 0.0.0.0
+  if (has_ipv6()) {
+    everywhere.insert(everywhere.end(), {"::", "[::]", "0:0::0"});
+  }
+  for (const std::string& each : everywhere) {
+    CAPTURE(each);
+    CHECK(listens_at(each, {std::nullopt, false}) == "the master address " + each + rest);
+    const std::string open = listens_at(each, {std::nullopt, true});
+    CHECK((open == "::" || open == "0.0.0.0"));
+    if (SocketAddress::from_numeric(each, 0)) {
+      CHECK(listens_at("127.0.0.1", {each, false}) == "DTRAIN_INTERFACE=" + each + rest);
+      const std::string named = listens_at("127.0.0.1", {each, true});
+      CHECK((named == "::" || named == "0.0.0.0"));
+    }
+  }
+  CHECK(listens_at("::ffff:0.0.0.0", {std::nullopt, false}) == "the master address ::ffff:0.0.0.0" + rest);
+  const std::string error = on_ranks(1, [&](int rank) {
+                              ControlPlaneOptions options = rank_options(rank, 2, 0);
+                              options.master_host = "0.0.0.0";
+                              options.timeout = std::chrono::seconds(10);
+                              options.host_store = true;
+                              const ControlPlane control_plane(options);
+                            }).front();
+  CHECK(error == "the master address 0.0.0.0" + rest);
+}
+
+TEST_CASE("a name that means the loopback address here is listened at there and at the address of the route out") {
+  const std::vector<SocketAddress> debian{at("127.0.1.1", 7)};
+  CHECK(hosts(detail::resolve_candidates("host-a", debian, at("198.51.100.3"))) ==
+        std::vector<std::string>{"198.51.100.3:7", "127.0.1.1:7"});
+  CHECK(hosts(detail::resolve_candidates("host-a", debian, std::nullopt)) == std::vector<std::string>{"127.0.1.1:7"});
+  CHECK(hosts(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, at("2001:db8::3"))) ==
+        std::vector<std::string>{"[2001:db8::3]:7"});
+  CHECK_THROWS_WITH_AS(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, std::nullopt),
+                       doctest::Contains("set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE"),
+                       dtrain::Error);
+}
+
+TEST_CASE("DTRAIN_INTERFACE names an interface or an address, and what is neither is refused with those there are") {
+  CHECK(listens_at("192.0.2.77", {"lo", false}) == "127.0.0.1");
+  CHECK(listens_at("192.0.2.77", {"127.0.0.5", false}) == "127.0.0.5");
+  const std::string none = listens_at("127.0.0.1", {"eth99", false});
+  CHECK(none.find("DTRAIN_INTERFACE=eth99 is neither an address nor an interface of this machine with one; there "
+                  "are: ") == 0);
+  CHECK(none.find("lo (127.0.0.1)") != std::string::npos);
+  CHECK(listens_at("127.0.0.1", {"192.0.2.77", false}).find("is no address of this machine") != std::string::npos);
+}
+
+TEST_CASE("ranks form over IPv6 as over IPv4") {
+  if (!has_ipv6()) {
+    MESSAGE("this machine has no IPv6 loopback address");
+    return;
+  }
+  for (const std::string host : {"::1", "[::1]"}) {
+    std::uint16_t port = 0;
+    {
+      dtrain::async::EventLoop loop;
+      port = dtrain::net::Listener::bind(loop, SocketAddress::loopback_v6(0)).port();
+    }
+    const auto errors = on_ranks(3, [&](int rank) {
+      ControlPlaneOptions options = rank_options(rank, 3, port);
+      options.master_host = host;
+      options.host_store = rank == 0;
+      ControlPlane control_plane(options);
+      control_plane.store().barrier("all", soon()).wait();
+      control_plane.leave_blocking(soon());
+    });
+    CHECK(errors == std::vector<std::string>(3));
+  }
+}

@@ -1,0 +1,251 @@
+// ctest: TIMEOUT 120
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "support/sanitized.hpp"
+#include "unit/rendezvous/proxied_ranks.hpp"
+#include "unit/rendezvous/raw_client.hpp"
+
+using namespace rendezvous_test;
+using dtrain_test::CuttingProxy;
+
+namespace {
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+dtrain::async::Task<void> get_one(Store store, std::string key, int& done) {
+  const std::string value = co_await store.get(std::move(key), soon());
+  done += value.size() == mebibyte ? 1 : 0;
+}
+
+dtrain::async::Task<void> set_one(Store store, std::string key, int& done) {
+  co_await store.set(std::move(key), std::string(mebibyte, 'y'), soon());
+  ++done;
+}
+
+/// Many large values in both directions at once.
+dtrain::async::Task<void> exchange_many(dtrain::async::EventLoop& loop, Store store, int values) {
+  int done = 0;
+  bool failed = false;
+  std::vector<dtrain::async::TaskHandle> tasks;
+  const auto note = [&failed](const std::exception_ptr&) { failed = true; };
+  for (int i = 0; i < values; ++i) {
+    tasks.push_back(loop.spawn(get_one(store, "there", done), note));
+    tasks.push_back(loop.spawn(set_one(store, "new" + std::to_string(i), done), note));
+  }
+  while (done < 2 * values && !failed) {
+    co_await loop.sleep_for(std::chrono::milliseconds(5));
+  }
+  if (failed) {
+    throw std::runtime_error("a request failed");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("large values that go both ways at once do not wait for each other") {
+  StoreProcess store(1);
+  ControlPlane control_plane(rank_options(0, 1, store.port()));
+  control_plane.store().set("there", std::string(mebibyte, 'x'), soon()).wait();
+  const auto many = [&](dtrain::async::EventLoop& loop) { return exchange_many(loop, control_plane.store(), 40); };
+  CHECK_NOTHROW(control_plane.control_thread().run_blocking(many, soon()));
+  CHECK(cause_of(*control_plane.failure(), Deadline::after(std::chrono::milliseconds(0))).empty());
+  CHECK(control_plane.leave_blocking(soon()));
+}
+
+namespace {
+
+/// Whether a job is well after one of its ranks has read its answers slowly, for that time.
+bool outlives_slow_reading(std::chrono::milliseconds liveness, std::chrono::milliseconds reading) {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.liveness = liveness;
+  StoreProcess store(options);
+  RawClient slow(store.port());
+  REQUIRE(slow.enter(1, 2));
+  ControlPlane control_plane(rank_options(0, 2, store.port()));
+  for (std::uint64_t id = 1; id <= 30; ++id) {
+    Request get;
+    get.id = id;
+    get.kind = id < 30 ? RequestKind::get : RequestKind::try_get;
+    get.keys = {"large"};
+    REQUIRE(slow.send_frame(encode(std::move(get))));
+  }
+  REQUIRE(slow.receives<Accepted>());
+  REQUIRE(slow.receives<Welcome>());
+  REQUIRE(slow.receives<Response>());  // so it waits for the others, whose answers then come all at once
+  try {
+    control_plane.store().set("large", std::string(mebibyte, 'x'), soon()).wait();
+  } catch (const dtrain::PeerLost&) {
+    return false;
+  }
+  const Deadline deadline = Deadline::after(reading);
+  for (int i = 0; !deadline.passed(); ++i) {  // fewer reads than the 464 that there is something for
+    static_cast<void>(slow.frames_of_one_read());
+    if (i % 8 == 0 && !slow.send_frame(encode(slow.heartbeat()))) {
+      return false;
+    }
+    std::this_thread::sleep_for(reading / 400);
+  }
+  return !control_plane.failure()->failed();
+}
+
+}  // namespace
+
+TEST_CASE("a rank that reads its answers slowly is not silent") {
+  using std::chrono::milliseconds;
+  if (support::is_sanitized) {  // which makes the store's loop slow
+    const bool outlives = outlives_slow_reading(milliseconds(5000), milliseconds(12000)) ||
+                          outlives_slow_reading(milliseconds(15000), milliseconds(32000));
+    CHECK(outlives);
+  } else {
+    const bool outlives = outlives_slow_reading(milliseconds(1500), milliseconds(4000)) ||
+                          outlives_slow_reading(milliseconds(6000), milliseconds(16000));  // a thread did not run
+    CHECK(outlives);
+  }
+}
+
+namespace {
+
+/// Whether a job is well after a value has gone between a rank and the store, slowly: longer than the liveness time.
+bool outlives_slow_connection(bool is_up, std::chrono::milliseconds liveness, std::chrono::milliseconds pause) {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.liveness = liveness;
+  StoreProcess store(options);
+  CuttingProxy proxy(store.port());
+  const auto ranks = two_ranks(store, proxy);
+  proxy.throttle(pause);
+  const std::string large(mebibyte - 100, 'x');
+  try {
+    ranks[is_up ? 1 : 0]->store().set("large", large, soon()).wait();
+    const bool is_whole = ranks[is_up ? 0 : 1]->store().get("large", soon()).wait() == large;
+    return is_whole && !ranks[0]->failure()->failed() && !ranks[1]->failure()->failed();
+  } catch (const dtrain::JobFailed&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a value that is longer on its way than the liveness time is a sign of life, to the store and from it") {
+  using std::chrono::milliseconds;
+  for (const bool is_up : {true, false}) {
+    CAPTURE(is_up);  // 256 pauses are three times the liveness time; the second try is for a thread that did not run
+    const bool outlives = outlives_slow_connection(is_up, milliseconds(400), milliseconds(5)) ||
+                          outlives_slow_connection(is_up, milliseconds(3000), milliseconds(35));
+    CHECK(outlives);
+  }
+}
+
+TEST_CASE("a rank whose connection broke before it heard that it is in comes again and is let in") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.reconnect_window = std::chrono::seconds(20);
+  StoreProcess store(options);
+  {
+    RawClient broken(store.port());
+    Join join = RawClient::join(1, 2);
+    join.info.host_id = host_identity(std::nullopt).id;
+    join.process = static_cast<std::int64_t>(::getpid());
+    REQUIRE(broken.send_frame(encode(RawClient::hello())));
+    REQUIRE(broken.send_frame(encode(join)));
+    REQUIRE(broken.receives<Accepted>());  // it never gets to see it
+  }
+  const auto errors = on_ranks(2, [&](int rank) {
+    ControlPlane control_plane(rank_options(rank, 2, store.port()));
+    control_plane.store().barrier("done", soon()).wait();
+    control_plane.leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("another process does not get the seat of one whose connection broke") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.reconnect_window = std::chrono::seconds(20);
+  StoreProcess store(options);
+  RawClient first(store.port());
+  REQUIRE(first.enter(1, 2));
+  REQUIRE(first.receives<Accepted>());
+  Join other = RawClient::join(1, 2);
+  for (int same_process = 0; same_process < 2; ++same_process) {  // while the first is connected, nobody does
+    RawClient second(store.port());
+    other.process = 1 - same_process;
+    REQUIRE(second.send_frame(encode(RawClient::hello())));
+    REQUIRE(second.send_frame(encode(other)));
+    CHECK(second.receives<Refused>());
+  }
+  first.close();
+  RawClient third(store.port());
+  other.process = 1;
+  REQUIRE(third.send_frame(encode(RawClient::hello())));
+  REQUIRE(third.send_frame(encode(other)));
+  CHECK(third.receives<Refused>());
+}
+
+TEST_CASE("a store that is slow to answer a Join is not left for the next port") {
+  StoreOptions options = StoreProcess::with_world_size(1);
+  options.job.job = "slow";
+  options.job.on_joined = [](int, const std::string&) { std::this_thread::sleep_for(std::chrono::milliseconds(1200)); };
+  StoreProcess store(options);
+  ControlPlaneOptions rank = rank_options(0, 1, store.port());
+  rank.job = "slow";
+  rank.master_ports = 2;
+  ControlPlane control_plane(rank);
+  CHECK(control_plane.leave_blocking(soon()));
+}
+
+TEST_CASE("a rank that the job fails over learns so at once, also where the store may be at several ports") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.job.job = "some";
+  StoreProcess store(options);
+  ControlPlaneOptions rank = rank_options(1, 3, store.port());
+  rank.job = "some";
+  rank.master_ports = 2;
+  rank.timeout = std::chrono::seconds(15);
+  std::string sentence;
+  try {
+    const ControlPlane control_plane(rank);
+  } catch (const std::exception& error) {
+    sentence = error.what();
+  }
+  CAPTURE(sentence);
+  CHECK(sentence.find("says that the world has 3 ranks") != std::string::npos);
+  CHECK(sentence.find("the deadline passed") == std::string::npos);
+}
+
+TEST_CASE("who comes back to a job that has failed meanwhile receives the cause") {
+  StoreProcess store(2);
+  CuttingProxy proxy(store.port());
+  const auto ranks = two_ranks(store, proxy);
+  proxy.hold(true);
+  store.post_failure(Cause{CauseKind::exception, 0, "host-a", "the loss is not a number"});
+  CHECK(cause_of(*ranks[0]->failure()).find("the loss is not a number") != std::string::npos);
+  proxy.cut(CuttingProxy::How::reset);
+  proxy.hold(false);
+  const std::string own = cause_of(*ranks[1]->failure());
+  CAPTURE(own);
+  CHECK(own.find("the loss is not a number") != std::string::npos);
+}
+
+TEST_CASE("a liveness time that is longer than its fields can say is cut, not wrapped around") {
+  for (const std::int64_t milliseconds : {std::int64_t{3'000'000'000}, std::int64_t{4'294'967'296}}) {
+    StoreOptions options = StoreProcess::with_world_size(1);
+    options.limits.liveness = std::chrono::milliseconds(milliseconds);
+    StoreProcess store(options);
+    ControlPlaneOptions rank = rank_options(0, 1, store.port());
+    rank.timeout = std::chrono::seconds(5);
+    ControlPlane control_plane(rank);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    control_plane.store().set("a", "b", soon()).wait();
+    CHECK(control_plane.leave_blocking(soon()));
+  }
+}

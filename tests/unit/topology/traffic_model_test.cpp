@@ -1,0 +1,113 @@
+#include "dtrain/topology/traffic_model.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/topology/hierarchical.hpp"
+#include "dtrain/topology/parameter_server.hpp"
+#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/tree.hpp"
+#include "support/topology_rank.hpp"
+
+namespace {
+
+using dtrain::backend::SharedMemory;
+namespace topology = dtrain::topology;
+
+/// What each rank of the job has sent by a Counting channel.
+std::array<std::atomic<std::uint64_t>, 8> sent;
+
+/// SharedMemory that counts the bytes of messages.
+struct Counting : SharedMemory {
+  struct Communicator : SharedMemory::Communicator {
+    using Base = SharedMemory::Communicator;
+    Communicator(Base base, std::atomic<std::uint64_t>& counter) : Base(std::move(base)), bytes(&counter) {}
+
+    void send(dtrain::ConstBufferView input, int peer, Stream stream) {
+      *bytes += input.bytes();
+      Base::send(input, peer, stream);
+    }
+    void send_recv(dtrain::ConstBufferView input, int to, dtrain::BufferView output, int from, Stream stream) {
+      *bytes += input.bytes();
+      Base::send_recv(input, to, output, from, stream);
+    }
+
+    std::atomic<std::uint64_t>* bytes;
+  };
+
+  static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline deadline) {
+    return {SharedMemory::open_blocking(context, deadline), sent[static_cast<std::size_t>(context.reporting_rank())]};
+  }
+};
+
+constexpr std::size_t count = 1'200'000;  // no rank's part has a remainder
+constexpr double bytes = 4.0 * count;
+
+/// What each rank sends in one all_reduce of `count` floats.
+template <class Channels>
+std::vector<double> measured(int ranks, const std::vector<int>& nodes = {}) {
+  for (auto& each : sent)
+    each = 0;
+  support::run_topology_ranks<Channels>(ranks, nodes, [](auto& self, int) {
+    std::vector<float> values(count, 1);
+    const auto view = dtrain::buffer_view(std::span(values));
+    CHECK(self.all_reduce(view, view, dtrain::ReduceOp::sum));
+  });
+  std::vector<double> result;
+  for (int rank = 0; rank < ranks; ++rank)
+    result.push_back(static_cast<double>(sent[static_cast<std::size_t>(rank)].load()));
+  return result;
+}
+
+template <class Traffic>
+std::vector<double> predicted(const Traffic& traffic) {
+  std::vector<double> result;
+  for (int rank = 0; rank < traffic.ranks; ++rank)
+    result.push_back(topology::bytes_sent(traffic, rank));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("what each rank sends is what the formulas of its topology say") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    CHECK(measured<topology::Ring::Rebind<Counting>>(ranks) == predicted(topology::RingTraffic{bytes, ranks}));
+    CHECK(measured<topology::ParameterServer<2>::Rebind<Counting>>(ranks) ==
+          predicted(topology::ParameterServerTraffic{bytes, ranks, 2}));
+  }
+  for (const int ranks : {1, 2, 3, 6}) {
+    CAPTURE(ranks);
+    CHECK(measured<topology::Tree::Rebind<Counting>>(ranks) == predicted(topology::TreeTraffic{bytes, ranks}));
+  }
+}
+
+TEST_CASE("across nodes each rank of a cross-node group sends its share, and the others nothing") {
+  using Channels = topology::Hierarchical<SharedMemory>::Rebind<topology::Ring::Rebind<Counting>>;
+  const double even = topology::hierarchical_bytes_across(bytes, 2, 2);
+  CHECK(measured<Channels>(4, {0, 0, 1, 1}) == std::vector<double>{even, even, even, even});
+  const double uneven = topology::hierarchical_bytes_across(bytes, 3, 1);
+  CHECK(measured<Channels>(4, {0, 0, 1, 2}) == std::vector<double>{uneven, 0, uneven, uneven});
+}
+
+TEST_CASE("the formulas are those of the literature") {
+  constexpr std::array<int, 4> nodes{0, 0, 1, 1};
+  static_assert(topology::bytes_sent(topology::RingTraffic{100, 4}, 3) == 150);
+  static_assert(topology::bytes_leaving(topology::RingTraffic{100, 4}, nodes, 0) == 150);
+  static_assert(topology::bytes_sent(topology::TreeTraffic{100, 7}, 1) == 300);  // to its parent and two children
+  static_assert(topology::bytes_leaving(topology::TreeTraffic{100, 4}, nodes, 1) == 200);  // 0-2 and 1-3 cross
+  static_assert(topology::bytes_sent(topology::ParameterServerTraffic{100, 4, 1}, 0) == 300);
+  static_assert(topology::bytes_sent(topology::ParameterServerTraffic{100, 4, 1}, 2) == 100);
+  static_assert(topology::bytes_leaving(topology::ParameterServerTraffic{100, 4, 1}, nodes, 1) == 200);
+  static_assert(topology::hierarchical_bytes_leaving(100, 2) == 100);
+  static_assert(topology::hierarchical_bytes_leaving(100, 1) == 0);
+  CHECK(topology::hierarchical_bytes_across(100, 4, 2) == 75);
+}
