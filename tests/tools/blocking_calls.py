@@ -10,7 +10,7 @@ A line of the list is `file | function | call | what bounds it | test case`. Wha
   nonblocking   the descriptor does not block, or the call was told not to
   local         the system answers by itself: a file, the random numbers, this process's own children that are dead
   none          no wait: a function of the same name, or one that only passes a deadline on
-The last three need no test case: `-`. Mutexes are not on the list: each is held for a moment only, never over a wait.
+The last three need no test case: `-`. A `.wait()` without arguments is a StoreCall's or a Work's, which have deadlines. Mutexes are not on the list: each is held for a moment only, never over a wait.
 Coroutines suspend instead of blocking (co_await); what they wait in is EventLoop, whose epoll_wait is on the list.
 """
 
@@ -34,7 +34,7 @@ CALL = re.compile(
     r"|std::(?:fopen|freopen|fread|fwrite|fputs|fputc|fgets|fprintf|printf|fflush|getline|system)(?=\()"
     r"|std::this_thread::sleep_(?:for|until)(?=\()"
     r"|std::j?thread(?= \w+(?:\{|;|\())"
-    r"|(?:\.|->)(?:wait|wait_for|wait_until|join|acquire|arrive_and_wait)(?=\()"
+    r"|(?:\.|->)(?:wait(?!\(\))|wait_for|wait_until|join|acquire|arrive_and_wait)(?=\()"
     r"|\b(?:futex_wait|block_until|block_until_complete|block_until_failed)(?=\()"
 )
 CONTROL = re.compile(r"^\s*(?:\} )?(?:if|for|while|switch|else|do|try|catch|return|case|default|throw|co_\w+)\b")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the structure of include/dtrain: floors, size, opening lines, and headers that cost every user compile time.
+"""Checks the structure of include/dtrain: floors, folders, sizes, opening lines, names, and headers that cost every user
+compile time.
 
   check_headers.py REPOSITORY   checks the repository's headers
   check_headers.py --selftest   shows for each rule that breaking it is noticed
@@ -9,12 +10,24 @@ import pathlib
 import re
 import sys
 import tempfile
+from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "single_include"))
 import amalgamate  # noqa: E402  (the one list of floors is there)
 
 FORBIDDEN = {"regex", "future", "filesystem", "iostream", "ranges", "format", "source_location"}
 LONGEST = 300
+MOST_IN_A_FOLDER = 15
+# One idea, which each backend, device or coroutine has for itself. All other types have a name of their own.
+SAME_IDEA = {
+    "Communicator", "Channel", "Transport", "Endpoint", "MessageHandle", "PendingMessage", "Allocation",
+    "Stream", "StreamRef", "CommunicationStream", "Event", "ExternalEvent",
+    "Category", "Awaiter", "FinalAwaiter",
+    "Partial",  # what a kernel's arithmetic adds up in
+}
+DEFINITION = re.compile(
+    r"^[ \t]*(?:template\s*<[^;{]*>\s*)?(?:class|struct|union|enum|enum class|concept)\s+(?:\[\[\w+\]\]\s+)?(\w+)"
+    r"(?:\s+final)?\s*(?::(?!:)|\{|=)", re.MULTILINE)
 
 
 def height(name):
@@ -64,18 +77,42 @@ def check_text(name, text):
     return problems
 
 
-def check(repository):
+def check_folders(names):
+    folders = Counter(name.rpartition("/")[0] for name in names)
+    return [f"{folder}/ has {count} headers; the most is {MOST_IN_A_FOLDER}: put those of one subject into a subfolder"
+            for folder, count in sorted(folders.items()) if count > MOST_IN_A_FOLDER]
+
+
+def check_types(texts):
+    """No two types of one name, wherever they stand, so that a name says what is meant."""
+    homes = {}
+    for name, text in texts.items():
+        for match in DEFINITION.finditer(re.sub(r"//.*", "", text)):
+            homes.setdefault(match.group(1), []).append(name)
+    return [f"{' and '.join(where)} define a type {type_} each; give each idea a name of its own"
+            for type_, where in sorted(homes.items()) if len(where) > 1 and type_ not in SAME_IDEA]
+
+
+def check_words(name, text, refused):
+    """The private vocabulary of earlier versions does not come back."""
+    return [f"{name} has the name {word}, which was given up for a standard term"
+            for word in sorted(refused.intersection(re.findall(r"\w+", text)))]
+
+
+def check(repository, refused=frozenset()):
     """A sentence for each broken rule."""
     root = pathlib.Path(repository) / "include"
     names = sorted(str(path.relative_to(root / "dtrain")) for path in (root / "dtrain").rglob("*") if path.is_file())
     if not names:
         return [f"no header below {root}/dtrain"]
-    problems = []
-    for name in names:
+    problems = check_folders(names)
+    texts = {name: (root / "dtrain" / name).read_text(encoding="utf-8") for name in names}
+    problems += check_types(texts)
+    for name, text in texts.items():
+        problems += check_words(name, text, refused)
         if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA]:
             problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
             continue
-        text = (root / "dtrain" / name).read_text(encoding="utf-8")
         try:
             amalgamate.floor_of(name)
             problems += check_text(name, text) + check_includes(name, text)
@@ -140,6 +177,14 @@ def selftest():
         ({**split, definitions: "int x;\n"}, "does not open with"),
         ({**split, "net/socket.hpp": good["net/socket.hpp"]}, "is not reached from dtrain.hpp"),
         ({"net/socket.hpp": good["net/socket.hpp"] + form}, "does not exist"),
+        ({f"core/x{number}.hpp": head for number in range(14)}, "core/ has 16 headers"),
+        ({"core/log.hpp": good["core/log.hpp"] + "class Line {};\n",
+          "net/socket.hpp": good["net/socket.hpp"] + "struct A {\n  enum class Line : int { one };\n};\n"},
+         "core/log.hpp and net/socket.hpp define a type Line"),
+        ({"core/log.hpp": good["core/log.hpp"] + "class Line;\ntemplate <class T>\nstruct Line<T*> {};\n",
+          "net/socket.hpp": good["net/socket.hpp"] + "struct Line {};\n"}, None),
+        ({"core/log.hpp": good["core/log.hpp"] + "/// A Knock.\n"}, "has the name Knock"),
+        ({"core/log.hpp": good["core/log.hpp"] + "/// A Knocked.\n"}, None),
     ]
     problems = []
     for changes, wanted in cases:
@@ -148,7 +193,7 @@ def selftest():
                 path = pathlib.Path(folder) / "include" / "dtrain" / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-            found = "\n".join(check(folder))
+            found = "\n".join(check(folder, frozenset({"Knock"})))
             if (wanted is None and found) or (wanted is not None and wanted not in found):
                 problems.append(f"selftest {sorted(changes)}: wanted {wanted}, got: {found or 'nothing'}")
     return problems
@@ -158,7 +203,11 @@ def main():
     if len(sys.argv) != 2:
         print(__doc__)
         return 2
-    problems = selftest() if sys.argv[1] == "--selftest" else check(sys.argv[1])
+    if sys.argv[1] == "--selftest":
+        problems = selftest()
+    else:
+        refused = pathlib.Path(__file__).with_name("refused_names.txt").read_text().split()
+        problems = check(sys.argv[1], frozenset(refused))
     for problem in problems:
         print(problem)
     return 1 if problems else 0

@@ -73,8 +73,8 @@ class GroupState final : private RankContext::Closable {
 
   /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
   void wait(typename Communicator::Stream::Event& event) {
-    backend::block_until_complete(event, live(), *rank_context_->control_plane.failure(), rank_context_->timeout,
-                                  members_.rank_in_job());
+    const FailureLatch& failure = *rank_context_->control_plane.failure();
+    backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
   }
 
   /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.

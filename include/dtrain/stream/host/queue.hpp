@@ -47,7 +47,7 @@ class Queue {
 
   /// Blocking: no, unless the ring is full. Wakes a parked HelperThread.
   /// @throws Error (limit) where the ring is full and the caller is itself work of this queue.
-  template <Work F>
+  template <WorkFunction F>
   void enqueue(const F& work) {
     while (!try_enqueue(work)) {
       block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_timeout));
@@ -100,7 +100,7 @@ class Queue {
 
   WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
 
-  template <Work F>
+  template <WorkFunction F>
   bool try_enqueue(const F& work) {
     const std::lock_guard gate(producers_);
     const std::uint64_t index = published_.load(std::memory_order_relaxed);

@@ -56,7 +56,7 @@ class StreamRef {
   }
 
   /// Runs `work` after what is enqueued so far. Enqueued; see Queue::enqueue.
-  template <Work F>
+  template <WorkFunction F>
   void enqueue(const F& work) const {
     queue_->enqueue(work);
   }

@@ -17,13 +17,13 @@ inline constexpr std::size_t work_item_bytes = 112;
 /// What a queue stores: no allocation, no exceptions, nothing to destroy. A callable that holds a reference to
 /// something has `drop()` to give it up when it is never run.
 template <class F>
-concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
+concept WorkFunction = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
                    sizeof(F) <= work_item_bytes
                && alignof(F) <= alignof(std::max_align_t);
 
 /// Work with a `drop()`.
 template <class F>
-concept DroppableWork = Work<F> && requires(F& work) {
+concept DroppableWork = WorkFunction<F> && requires(F& work) {
   { work.drop() }
   noexcept->std::same_as<void>;
 };
@@ -31,7 +31,7 @@ concept DroppableWork = Work<F> && requires(F& work) {
 /// A slot for work; two cache lines, so that neighbours in a ring share none.
 class alignas(64) WorkItem {
  public:
-  template <Work F>
+  template <WorkFunction F>
   void store(const F& work) noexcept {
     ::new (static_cast<void*>(storage_)) F(work);
     act_ = [](std::byte* storage, bool run) noexcept {
