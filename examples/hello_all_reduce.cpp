@@ -35,7 +35,9 @@ bool is_one_of_several(std::span<char*> arguments) {
   try {
     return dtrain::identity::process_identity(dtrain::identity::snapshot_environment()).world_size > 1;
   } catch (const dtrain::identity::IdentityError& error) {
-    return error.reason() != dtrain::identity::IdentityErrc::node_level_env;  // run says what is wrong
+    const bool is_of_a_node = error.reason() == dtrain::identity::IdentityErrc::node_level_env ||
+                              (std::getenv("NODE_RANK") != nullptr && std::getenv("RANK") == nullptr);
+    return !is_of_a_node;  // run says what is wrong
   }
 }
 

@@ -67,3 +67,11 @@ TEST_CASE("on a host whose loopback interface is down, the sentence says how to 
   REQUIRE(run_in_shell(cluster, "ip link set lo up").exit_code == 0);
   CHECK(run_in_shell(cluster, "exec " + probe + job).exit_code == 0);
 }
+
+TEST_CASE("on a host whose loopback interface has never been up, it says so at once, and not at the timeout") {
+  const VirtualCluster cluster(1);
+  if (!can_run(cluster)) return;
+  const Result result = run_in_shell(cluster, "exec unshare -n " + probe + job);
+  CHECK(result.exit_code == 2);
+  CHECK(contains(result.error, "bring it up: ip link set lo up"));
+}

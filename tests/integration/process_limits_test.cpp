@@ -73,6 +73,13 @@ TEST_CASE("a log that has come to ulimit -f ends no job") {
   CHECK(sizes == std::vector<std::uintmax_t>(2, std::uintmax_t{4096} * 1024));
 }
 
+TEST_CASE("a soft limit of open files that is too low for the ranks is raised where the hard one allows it") {
+  const Result result = run_limited("-Sn 24", "--nproc-per-node=40");
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "[39] rank 39 is well\n"));
+}
+
 TEST_CASE("more ranks than shared memory joins are refused once, before any starts, and told what joins them") {
   const Result result = support::run(probe, {"--nproc-per-node=300"});
   CHECK(result.exit_code == 2);

@@ -108,11 +108,13 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
       co_return *std::move(result.connection);
     }
     const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const bool loopback_is_down = result.error == ENETUNREACH && is_loopback_host(host);
     const Error error = posix_error(
         result.error,
         "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),
-        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-    if (!detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
+        loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+                         : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    if (loopback_is_down || !detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
       throw error;
     }
     if (backoff.on_failure) {

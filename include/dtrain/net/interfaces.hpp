@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,13 @@ inline bool is_down(const SocketAddress& address) {
   } catch (const Error&) {
     return false;  // a system that does not list its interfaces
   }
+}
+
+/// Whether no route leads to the address, as to 127.0.0.1 before the loopback interface has ever been up.
+inline bool is_unreachable(const SocketAddress& address) noexcept {
+  const Descriptor socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const SocketAddress target = address.with_port(9);  // of any: a datagram socket that connects sends nothing
+  return socket && ::connect(socket.get(), target.data(), target.size()) != 0 && errno == ENETUNREACH;
 }
 
 /// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.

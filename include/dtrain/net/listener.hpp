@@ -46,7 +46,7 @@ class Listener {
   static Listener bind_loopback(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
     for (const SocketAddress& address : {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)}) {
       try {
-        if (!is_down(address)) {
+        if (!is_down(address) && !is_unreachable(address)) {
           return open(loop, address, backlog, false);
         }
       } catch (const Error& error) {

@@ -71,4 +71,16 @@ inline std::size_t open_files() noexcept {
   return entries - 3;  // ".", ".." and the folder's own
 }
 
+/// Whether `more` files can be opened beside those that are open, once the soft limit is raised where it is too low.
+inline bool make_room_for_files(std::size_t more) noexcept {
+  const auto has_room = [more] {
+    const std::optional<std::size_t> limit = open_files_limit();
+    return !limit || open_files() + more <= *limit;
+  };
+  if (!has_room()) {
+    raise_open_files();
+  }
+  return has_room();
+}
+
 }  // namespace DTRAIN_NAMESPACE

@@ -89,6 +89,10 @@ inline void check_local_half(const Variables& variables) {
     refuse_half(variables.stated({ranked ? "LOCAL_RANK" : "LOCAL_WORLD_SIZE"}), "RANK and WORLD_SIZE are",
                 "set both for every process");
   }
+  if (variables.integer("OMPI_COMM_WORLD_LOCAL_RANK").value_or(0) != 0) {
+    refuse_half(variables.stated({"OMPI_COMM_WORLD_LOCAL_RANK"}), "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are",
+                "set both for every process");
+  }
   if (variables.integer("PALS_RANKID")) {
     refuse_half(variables.stated({"PALS_RANKID"}), "PMI_RANK and PMI_SIZE are", "set both for every process");
   }

@@ -67,7 +67,7 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
       return flag;
     }
     const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
-    if (edit_distance(spelling, flag) <= nearly) {
+    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && spelling.starts_with("--nproc"))) {
       closest = flag;
     }
   }

@@ -341,7 +341,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
         wait_for_rank_0();
         const auto held =
             channel->comm_lock.lock();  // beyond the time that rank 0 gives the others to say what they are in
-        CHECK(!channel->look().looked);
+        CHECK(!channel->poll().was_polled);
         CHECK(job->latch(0)->block_until_failed(deadline));
         CHECK(store.contains("group/timeout/0"));
       }

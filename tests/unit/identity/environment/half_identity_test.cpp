@@ -25,6 +25,7 @@ std::vector<Half> halves() {
       {{{"NODE_RANK", "0"}, {"NNODES", "2"}}, {"NODE_RANK='0'", "NNODES='2'", "RANK and WORLD_SIZE are not set"}},
       {{{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}}, {"NODE_RANK='1'", "AZUREML_NODE_COUNT='2'", "PerNode"}},
       {{{"PALS_RANKID", "0"}}, {"PALS_RANKID='0'", "PMI_RANK and PMI_SIZE are not set"}},
+      {{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, {"OMPI_COMM_WORLD_LOCAL_RANK='1'", "OMPI_COMM_WORLD_SIZE are not set"}},
       {{{"SM_CURRENT_HOST", "algo-1"}}, {"SM_CURRENT_HOST='algo-1'", "SM_HOSTS is not set"}},
       {{{"SM_HOSTS", R"(["algo-1", "algo-2"])"}}, {"SM_HOSTS='[", "SM_CURRENT_HOST is not set"}},
       {{{"PET_NODE_RANK", "0"}}, {"PET_NODE_RANK='0'", "PET_NNODES is not set"}},

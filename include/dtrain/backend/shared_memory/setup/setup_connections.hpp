@@ -24,6 +24,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/process/open_files.hpp"
 #include "dtrain/net/unix_socket.hpp"
 #include "dtrain/rendezvous/protocol/random.hpp"
 
@@ -144,10 +145,23 @@ class SetupConnections {
     }
   }
 
+  /// Rank 0 has one connection with each of the others while memory is mapped.
+  static void require_files(std::size_t connections) {
+    constexpr std::size_t spare = 8;  // the listener, the memory, and processes that are none of the ranks
+    if (!make_room_for_files(connections + spare)) {
+      const std::string needed = std::to_string(open_files() + connections + spare);
+      throw Error(Errc::limit, "mapping one memory into " + std::to_string(connections) + " ranks needs " + needed +
+                                   " open files, and this process may open " +
+                                   std::to_string(open_files_limit().value_or(0)) + "; raise the limit (ulimit -n " +
+                                   needed + ")");
+    }
+  }
+
   void accept_all(const ChannelContext& context, Deadline deadline) {
     const ListenerAddress listener{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id()};
     std::optional<PendingPeers> pending;
     try {
+      require_files(static_cast<std::size_t>(size_));
       pending.emplace(net::UnixListener(listener.name), static_cast<std::size_t>(size_) + max_strangers);
     } catch (const Error& error) {
       context.store.set_blocking(listener_key(context), ListenerAddress::error_text(job_rank(0), error), deadline);
