@@ -33,7 +33,7 @@ class StepRank {
       : group_(std::move(group)),
         model_(sizes),
         ddp_(model_, group_),
-        channel_(group_.open_channel("bench")),
+        channel_(dtrain::group::GroupAccess::of(group_).open_channel("bench")),
         memory_(channel_.allocate_blocking(bytes(), dtrain::Deadline::after(group_.timeout()))) {}
 
   /// The first sample of each is a warm-up.
@@ -68,7 +68,7 @@ class StepRank {
     dtrain::stream::host::Event event;
     group_.stream().record(event);
     const auto result = event.block_until_complete(dtrain::Deadline::after(group_.timeout()));
-    group_.failure()->throw_if_failed(group_.rank());
+    group_.check();
     if (result != dtrain::stream::WaitResult::complete || channel_.failure()) {
       throw dtrain::Error(dtrain::Errc::closed, "a reduction of the benchmark has failed");
     }

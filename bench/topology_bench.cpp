@@ -45,7 +45,7 @@ class TopologyRank {
  public:
   explicit TopologyRank(dtrain::ProcessGroup<P> group)
       : group_(std::move(group)),
-        channel_(group_.open_channel("bench")),
+        channel_(dtrain::group::GroupAccess::of(group_).open_channel("bench")),
         memory_(channel_.allocate_blocking(bytes, dtrain::Deadline::after(group_.timeout()))) {}
 
   /// The first sample is a warm-up.
@@ -61,7 +61,8 @@ class TopologyRank {
       channel_.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
       dtrain::stream::host::Event event;
       group_.stream().record(event);
-      dtrain::backend::block_until_complete(event, channel_, *group_.failure(), group_.timeout(), group_.rank());
+      dtrain::backend::block_until_complete(event, channel_, *dtrain::group::GroupAccess::of(group_).failure(),
+                                            group_.timeout(), group_.rank());
       const std::int64_t end = bench::now_nanoseconds();
       if (sample > 0) {
         bench::tell_interval("all_reduce", sample, {begin, end});

@@ -20,7 +20,7 @@ import sys
 from typing import NamedTuple
 
 # Bottom to top; files directly in include/dtrain/ stand above every folder.
-FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "ddp", "group"]
+FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "group", "ddp"]
 FRONT = ["policy.hpp", "process_group.hpp", "run.hpp", "distributed_data_parallel.hpp"]
 UMBRELLA = "dtrain.hpp"
 

@@ -44,7 +44,7 @@ class DtrainRank {
   /// @param bytes the most that a request's buffers take together
   DtrainRank(const dtrain::ProcessGroup<P>& group, std::size_t bytes)
       : group_(group),
-        communicator_(group.open_channel("bench")),
+        communicator_(dtrain::group::GroupAccess::of(group).open_channel("bench")),
         bound_(communicator_.allocate_blocking(bytes, dtrain::Deadline::after(group.timeout()))),
         foreign_(bytes) {}
 
@@ -96,7 +96,7 @@ class DtrainRank {
     dtrain::stream::host::Event event;
     group_.stream().record(event);
     const auto result = event.block_until_complete(dtrain::Deadline::after(group_.timeout()));
-    group_.failure()->throw_if_failed(group_.rank());
+    group_.check();
     if (result != dtrain::stream::WaitResult::complete || communicator_.failure()) {
       throw dtrain::Error(dtrain::Errc::closed, "a reduction of the benchmark has failed");
     }

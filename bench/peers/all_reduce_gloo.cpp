@@ -79,12 +79,13 @@ int main(int argc, char** argv) {
     const bench::ForeignMemory memory(std::stoull(arguments[2]));
     const bench::Pattern pattern(group.rank(), group.world_size(), "f32");
     GlooRank gloo(group);
-    auto communicator = group.open_channel("bench");
+    auto communicator = dtrain::group::GroupAccess::of(group).open_channel("bench");
     std::uint64_t iteration = 0;
     const auto wait = [&] {
       dtrain::stream::host::Event event;
       group.stream().record(event);
-      dtrain::backend::block_until_complete(event, communicator, *group.failure(), group.timeout(), group.rank());
+      dtrain::backend::block_until_complete(event, communicator, *dtrain::group::GroupAccess::of(group).failure(),
+                                            group.timeout(), group.rank());
     };
     for (bench::Request request; source.next(request);) {
       const auto meet = [&] {

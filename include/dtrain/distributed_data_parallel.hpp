@@ -28,7 +28,6 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
-#include "dtrain/ddp/gradient_binding_registry.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/slowest_rank.hpp"
@@ -39,6 +38,8 @@
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/register_gradient_bindings.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/group_internals.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
@@ -136,7 +137,7 @@ class DistributedDataParallel {
 
   /// Collective, blocking: the rank that the others wait for. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
-    group_.require_may_block();
+    group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
     return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
                                            statistics(), group_.rank(), group_.world_size(),
@@ -167,7 +168,7 @@ class DistributedDataParallel {
   struct Driver {
     explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
-    std::unique_ptr<ddp::GradientBinding> gradient_binding;
+    std::unique_ptr<group::GradientBinding> gradient_binding;
     std::unique_ptr<Reducer> reducer;
     std::optional<ddp::Accumulation> accumulation;
     int no_sync_depth = 0;  ///< NoSync objects that live
@@ -175,7 +176,7 @@ class DistributedDataParallel {
   };
 
   Step begin(const char* caller) {
-    group_.require_may_block();
+    group::GroupAccess::of(group_).require_may_block();
     if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
@@ -189,7 +190,7 @@ class DistributedDataParallel {
     if (driver_->reducer) {
       driver_->reducer->drop_callbacks();
     }
-    group_.keep_alive_until_leave(std::move(driver_));
+    group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
   }
 
   void construct(M& model, const DdpOptions& options) {
@@ -199,7 +200,8 @@ class DistributedDataParallel {
     check_options(options);
     ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
     if constexpr (ddp::BindsGradients<M>) {
-      driver_->gradient_binding = ddp::register_gradient_bindings(group_.gradient_bindings(), parameters);
+      driver_->gradient_binding =
+          ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for it before they come here
@@ -207,9 +209,9 @@ class DistributedDataParallel {
                         context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
-    auto communicator = group_.open_channel("ddp", options.accumulate, [running](const backend::Operation& operation) {
-      return running->describe(operation);
-    });
+    auto communicator = group::GroupAccess::of(group_).open_channel(
+        "ddp", options.accumulate,
+        [running](const backend::Operation& operation) { return running->describe(operation); });
     const auto stream = driver_->stream.ref();
     ddp::GradientCopierFor<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.producer_stream);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
@@ -267,17 +269,20 @@ class DistributedDataParallel {
   }
 
   ddp::FailureContext failure_context() const {
-    return {group_.failure(), group_.members().rank_in_job(), group_.members().host, group_.timeout(),
-            [group = group_](bool unwinding) { group.report_abandoned_step(unwinding); }};
+    return {group::GroupAccess::of(group_).failure(), group_.members().rank_in_job(), group_.members().host,
+            group_.timeout(),
+            [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
   /// Instances are constructed in the same order on every rank.
-  std::string instance_prefix() const { return "ddp/" + std::to_string(group_.next_number("ddp")) + "/"; }
+  std::string instance_prefix() const {
+    return "ddp/" + std::to_string(group::GroupAccess::of(group_).next_number("ddp")) + "/";
+  }
 
   /// An exception that the job's own failure caused is not reported to it again.
   void report(const std::string& text) const {
-    if (!group_.failure()->failed()) {
-      group_.report_exception(text);
+    if (!group::GroupAccess::of(group_).failure()->failed()) {
+      group::GroupAccess::of(group_).report_exception(text);
     }
   }
 

@@ -13,6 +13,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/collectives.hpp"
+#include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/group_options.hpp"
 #include "dtrain/group/group_state.hpp"
 #include "dtrain/group/rank_context.hpp"
@@ -29,7 +30,7 @@ using rendezvous::BackgroundTask;
 /// A shared handle: copies are the same group. Its collectives are those of group::Collectives: a call that takes a
 /// stream enqueues on it and gives a Work; one without blocks, at most timeout(). Threads: collectives of one group
 /// come from one thread at a time and in the same order on every rank; those of different groups (split) never wait for
-/// each other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws
+/// each other; store(), check() and the identity from any thread. Errors: once the job has failed every call throws
 /// its first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
 /// Leaving: the end of the last handle on the job or on any subgroup reports that this rank is done, and then the job
@@ -106,9 +107,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     return rank_context().tasks.start(std::move(make));
   }
 
-  /// Where the job's first cause arrives.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context().control_plane.failure(); }
-
   /// The stream that the group's own collectives run on when they block.
   Stream stream() const { return state_->stream(); }
 
@@ -123,49 +121,13 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   /// Asks this rank alone: a barrier() asks all of them. Blocking: no. Threads: any.
   /// @throws the first cause where the job has failed
-  void check() const { failure()->throw_if_failed(members().rank_in_job()); }
-
-  /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
-  /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
-  /// @param accumulate f32: also where GroupOptions do not say so
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}) const {
-    return state_->open_channel(purpose, accumulate, describe);
-  }
-
-  /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
-  /// used once. Blocking: no. Threads: any.
-  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
-
-  /// The gradients that this rank's wrappers have bound, in all its groups. For DistributedDataParallel.
-  const std::shared_ptr<ddp::GradientBindingRegistry>& gradient_bindings() const noexcept {
-    return rank_context().gradient_bindings;
-  }
-
-  /// Reports to the job that this rank failed; every rank ends with `text` as the cause unless another came first.
-  /// Blocking: until the job knows, 2 s at most. @param failed_rank Error::rank(): the rank of the job it is about
-  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
-    rank_context().report_exception(text, failed_rank);
-  }
-
-  /// A step was destroyed before it finished. While an exception unwinds, the caller that catches it knows its text and
-  /// is given 100 ms to report it first. Blocking: no.
-  void report_abandoned_step(bool unwinding) const noexcept {
-    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    rank_context().report_after(grace, "a step was abandoned without finish()");
-  }
-
-  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they were closed at once, the
-  /// peers would report that this rank left, before the caller that catches the exception can report why. Threads: any.
-  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
-    rank_context().keep_alive_until_leave(std::move(work));
-  }
+  void check() const { internals().failure()->throw_if_failed(members().rank_in_job()); }
 
   /// This rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
   /// split off it only closes that. Not while a collective runs. Blocking: a rank that hosts the store stays until all
   /// have left, timeout() at most.
   void leave() const {
-    require_may_block();
+    internals().require_may_block();
     if (state_->has_all_ranks()) {
       rank_context().leave_blocking();
     } else {
@@ -173,15 +135,14 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     }
   }
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself;
-  /// and in a process that the rank forked.
-  void require_may_block() const { rank_context().require_may_block(); }
-
  private:
   using State = group::GroupState<typename P::Channels>;
   friend group::Collectives<ProcessGroup, State>;
+  friend group::GroupAccess;
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+  group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
 
   /// Work of a backend before the ranks join; it may know the job's secret. @returns resources that stay until the end
   static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {

@@ -21,6 +21,7 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/group/group_internals.hpp"
 #include "dtrain/launch/output/lost_output.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/process_group.hpp"
@@ -101,8 +102,8 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
     end_if_forked(exit_code);
     bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
     if (group) {
-      group->report_exception(text, failed_rank);
-      const std::optional<Cause> cause = group->failure()->cause();
+      group::GroupAccess::of(*group).report_exception(text, failed_rank);
+      const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause();
       reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
     log(reported_by_another ? LogLevel::info : LogLevel::error, prefix + text);
@@ -112,7 +113,7 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
     group.emplace(ProcessGroup<P>::join(worker, options));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
-    if (const std::optional<Cause> cause = group->failure()->cause()) {
+    if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
       log(LogLevel::warning, prefix + "the body returned " + std::to_string(exit_code) +
                                  " although the job had failed: " + cause->sentence());
     }

@@ -5327,6 +5327,13 @@ inline bool is_down(const SocketAddress& address) {
   }
 }
 
+/// Whether no route leads to the address, as to 127.0.0.1 before the loopback interface has ever been up.
+inline bool is_unreachable(const SocketAddress& address) noexcept {
+  const Descriptor socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const SocketAddress target = address.with_port(9);  // of any: a datagram socket that connects sends nothing
+  return socket && ::connect(socket.get(), target.data(), target.size()) != 0 && errno == ENETUNREACH;
+}
+
 /// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.
 inline std::optional<SocketAddress> address_towards(const SocketAddress& target) {
   const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -5787,13 +5794,13 @@ inline constexpr std::size_t work_item_bytes = 112;
 /// What a queue stores: no allocation, no exceptions, nothing to destroy. A callable that holds a reference to
 /// something has `drop()` to give it up when it is never run.
 template <class F>
-concept Work = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
+concept WorkFunction = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
                    sizeof(F) <= work_item_bytes
                && alignof(F) <= alignof(std::max_align_t);
 
 /// Work with a `drop()`.
 template <class F>
-concept DroppableWork = Work<F> && requires(F& work) {
+concept DroppableWork = WorkFunction<F> && requires(F& work) {
   { work.drop() }
   noexcept->std::same_as<void>;
 };
@@ -5801,7 +5808,7 @@ concept DroppableWork = Work<F> && requires(F& work) {
 /// A slot for work; two cache lines, so that neighbours in a ring share none.
 class alignas(64) WorkItem {
  public:
-  template <Work F>
+  template <WorkFunction F>
   void store(const F& work) noexcept {
     ::new (static_cast<void*>(storage_)) F(work);
     act_ = [](std::byte* storage, bool run) noexcept {
@@ -6558,7 +6565,7 @@ class Queue {
 
   /// Blocking: no, unless the ring is full. Wakes a parked HelperThread.
   /// @throws Error (limit) where the ring is full and the caller is itself work of this queue.
-  template <Work F>
+  template <WorkFunction F>
   void enqueue(const F& work) {
     while (!try_enqueue(work)) {
       block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_timeout));
@@ -6611,7 +6618,7 @@ class Queue {
 
   WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
 
-  template <Work F>
+  template <WorkFunction F>
   bool try_enqueue(const F& work) {
     const std::lock_guard gate(producers_);
     const std::uint64_t index = published_.load(std::memory_order_relaxed);
@@ -6879,7 +6886,7 @@ class StreamRef {
   }
 
   /// Runs `work` after what is enqueued so far. Enqueued; see Queue::enqueue.
-  template <Work F>
+  template <WorkFunction F>
   void enqueue(const F& work) const {
     queue_->enqueue(work);
   }
@@ -19080,6 +19087,896 @@ struct PerProcess {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/group/buffers.hpp
+
+/// @file
+/// What a collective of a group takes: views of any memory, or typed host memory as the program has it.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Contiguous host memory of an element type that dtrain knows: std::span of any extent, std::vector, std::array, T[n].
+template <class Values>
+concept HostValues = requires(Values& values) {
+  std::span(values);
+  requires Element<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+};
+
+/// The same, to write.
+template <class Values>
+concept WritableHostValues = HostValues<Values> && requires(Values& values) {
+  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
+};
+
+namespace detail {
+
+/// An integer without a DType of its own, such as std::int8_t or unsigned: moved as what has its size, not reduced.
+template <class T>
+concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
+                                    (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
+
+template <MovedOnly T>
+inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
+                                  : sizeof(T) == 4 ? DType::i32
+                                                   : DType::i64;
+
+template <class Values>
+concept MovedOnlyValues = requires(Values& values) {
+  requires MovedOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+};
+template <class Values>
+concept WritableMovedOnlyValues = MovedOnlyValues<Values> && requires(Values& values) {
+  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
+};
+
+template <class T, std::size_t Extent>
+BufferView moved_write_view(std::span<T, Extent> values) noexcept {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size(), moved_as<T>, {}};
+}
+template <class T, std::size_t Extent>
+ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
+}
+
+/// @returns false, after a static_assert with the reason
+template <class Values>
+constexpr bool refuse_reduction() noexcept {
+  static_assert(sizeof(Values) == 0,
+                "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
+                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
+                "dtrain/group/buffers.hpp)");
+  return false;
+}
+
+template <class Values>
+inline constexpr bool is_span = false;
+template <class T, std::size_t Extent>
+inline constexpr bool is_span<std::span<T, Extent>> = true;
+
+template <class T, std::size_t Extent>
+BufferView write_view(std::span<T, Extent> values) noexcept {
+  return buffer_view(std::span<T>(values));
+}
+
+template <class T, std::size_t Extent>
+ConstBufferView read_view(std::span<T, Extent> values) noexcept {
+  return buffer_view(std::span<const T>(values));
+}
+
+template <class T, std::size_t Extent>
+BufferView any_write_view(std::span<T, Extent> values) noexcept {
+  if constexpr (Element<T>) {
+    return write_view(values);
+  } else {
+    return moved_write_view(values);
+  }
+}
+template <class T, std::size_t Extent>
+ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
+  if constexpr (Element<std::remove_const_t<T>>) {
+    return read_view(values);
+  } else {
+    return moved_read_view(values);
+  }
+}
+
+}  // namespace detail
+
+// What is contiguous is a buffer, hence no constructor here is explicit.
+// NOLINTBEGIN(google-explicit-constructor)
+
+/// What a collective writes: a container that stays, or a span. Lifetime: the memory outlives the work.
+struct WriteBuffer : BufferView {
+  constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
+
+  template <Element T, std::size_t Extent>
+  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
+
+  template <WritableHostValues Values>
+  requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
+  noexcept : BufferView(detail::write_view(std::span(values))) {}
+
+  template <detail::WritableMovedOnlyValues Values>
+  WriteBuffer(Values&&) noexcept {
+    static_cast<void>(detail::refuse_reduction<Values>());
+  }
+};
+
+/// What a collective reads. Lifetime: the memory outlives the work.
+struct ReadBuffer : ConstBufferView {
+  constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
+  constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
+
+  template <HostValues Values>
+  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
+
+  template <detail::MovedOnlyValues Values>
+  ReadBuffer(const Values&) noexcept {
+    static_cast<void>(detail::refuse_reduction<Values>());
+  }
+};
+
+/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides. (Its constructors
+/// repeat the base's: clang 14 hides inherited ones behind those that differ in their constraints only.)
+struct MovedWriteBuffer : WriteBuffer {
+  constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
+
+  template <class T, std::size_t Extent>
+  requires(Element<T> || detail::MovedOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
+  noexcept : WriteBuffer(detail::any_write_view(values)) {}
+
+  template <class Values>
+  requires(!detail::is_span<std::remove_const_t<Values>> &&
+           (WritableHostValues<Values> || detail::WritableMovedOnlyValues<Values>)) MovedWriteBuffer(Values& values)
+  noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
+};
+
+/// What it reads.
+struct MovedReadBuffer : ReadBuffer {
+  constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
+
+  template <class Values>
+  requires(HostValues<Values> || detail::MovedOnlyValues<Values>) MovedReadBuffer(const Values& values)
+  noexcept : ReadBuffer(detail::any_read_view(std::span(values))) {}
+};
+// NOLINTEND(google-explicit-constructor)
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/gradient_binding_registry.hpp
+
+/// @file
+/// Gradient binding registry: the parameters whose gradients one wrapper of a rank has bound.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Addresses, each of one owner at most. Threads: all members from any thread.
+class GradientBindingRegistry {
+ public:
+  /// @returns whether `owner` has it now: no other owner had it.
+  bool add(const void* address, const void* owner) {
+    const std::lock_guard lock(mutex_);
+    return owners_.try_emplace(address, owner).first->second == owner;
+  }
+
+  void remove_all_of(const void* owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, const void*> owners_;
+};
+
+/// Owns its entries of the registry until its end.
+class GradientBinding {
+ public:
+  explicit GradientBinding(std::shared_ptr<GradientBindingRegistry> registry) noexcept
+      : registry_(std::move(registry)) {}
+  GradientBinding(const GradientBinding&) = delete;
+  GradientBinding& operator=(const GradientBinding&) = delete;
+  ~GradientBinding() { registry_->remove_all_of(this); }
+
+  /// @returns false where another owner has it.
+  bool add(const void* address) { return registry_->add(address, this); }
+
+ private:
+  std::shared_ptr<GradientBindingRegistry> registry_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/group_internals.hpp
+
+/// @file
+/// GroupInternals: what dtrain's own parts use of a process group, and users do not.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// A shared handle. Threads: any, but for open_channel.
+/// @tparam State what the handles of one group share
+template <class State>
+class GroupInternals {
+ public:
+  using Communicator = typename State::Communicator;
+
+  explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+  /// Where the job's first cause arrives.
+  const std::shared_ptr<FailureLatch>& failure() const noexcept {
+    return state_->rank_context()->control_plane.failure();
+  }
+
+  /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
+  /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
+  /// @param accumulate f32: also where GroupOptions do not say so
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
+                            const backend::DescribeOperation& describe = {}) const {
+    return state_->open_channel(purpose, accumulate, describe);
+  }
+
+  /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
+  /// used once. Blocking: no.
+  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
+
+  /// The gradients that this rank's wrappers have bound, in all its groups.
+  const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
+    return state_->rank_context()->gradient_bindings;
+  }
+
+  /// Reports to the job that this rank failed; every rank ends with `text` as the cause unless another came first.
+  /// Blocking: until the job knows, 2 s at most. @param failed_rank Error::rank(): the rank of the job it is about
+  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
+    state_->rank_context()->report_exception(text, failed_rank);
+  }
+
+  /// A step was destroyed before it finished. While an exception unwinds, the caller that catches it knows its text and
+  /// is given 100 ms to report it first. Blocking: no.
+  void report_abandoned_step(bool unwinding) const noexcept {
+    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+    state_->rank_context()->report_after(grace, "a step was abandoned without finish()");
+  }
+
+  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they were closed at once, the
+  /// peers would report that this rank left, before the caller that catches the exception can report why.
+  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
+    state_->rank_context()->keep_alive_until_leave(std::move(work));
+  }
+
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself;
+  /// and in a process that the rank forked.
+  void require_may_block() const { state_->rank_context()->require_may_block(); }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// The way to them: `GroupAccess::of(group)`, of a ProcessGroup or of a group of the tests that has internals().
+struct GroupAccess {
+  template <class Group>
+  static auto of(const Group& group) {
+    return group.internals();
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/group_options.hpp
+
+/// @file
+/// GroupOptions: what a user may choose about the collectives of a job's groups.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// The same on every rank; a difference is an error on all of them. Subgroups and wrappers inherit it.
+struct GroupOptions {
+  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 doubles the bytes of partial results at most
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+namespace DTRAIN_NAMESPACE {
+using group::GroupOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/group/host_staging_buffer.hpp
+
+/// @file
+/// Host staging buffer: carries host memory through collectives of a backend that reduces device memory only.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// For backends of host memory there is nothing to do.
+template <class Stream>
+class HostStagingBuffer {
+ public:
+  static constexpr bool is_needed = false;
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// A loss or a count lives on the host; with a backend of device memory it is copied there and back, in chunks through
+/// memory that was allocated with the group, for nothing is to be allocated beside running collectives. Threads: one.
+template <>
+class HostStagingBuffer<stream::cuda::StreamRef> {
+ public:
+  static constexpr bool is_needed = true;
+
+  /// On the thread's current device. @throws Error (cuda)
+  HostStagingBuffer() : pinned_(chunk_bytes), device_(chunk_bytes) {}
+
+  /// `operate(chunk)` enqueues an in-place operation on device memory, at least once; then `output` has the results of
+  /// all chunks. Blocking, by `wait()`, which returns when the stream has come so far, or throws.
+  template <class Operate, class Wait>
+  void copy_through(const ConstBufferView& input, const BufferView& output, stream::cuda::StreamRef stream,
+                    Operate operate, Wait wait) const {
+    using stream::cuda::check;
+    const std::size_t most = chunk_bytes / size_bytes(input.dtype);
+    std::size_t begin = 0;
+    do {
+      const std::size_t count = std::min(most, input.count - begin);
+      const std::size_t offset = begin * size_bytes(input.dtype);
+      const BufferView chunk{device_.data(), count, input.dtype, stream.device()};
+      if (count != 0) {
+        std::memcpy(pinned_.data(), input.data + offset, chunk.bytes());
+        check(cudaMemcpyAsync(chunk.data, pinned_.data(), chunk.bytes(), cudaMemcpyHostToDevice, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      operate(chunk);
+      if (count != 0) {
+        check(cudaMemcpyAsync(pinned_.data(), chunk.data, chunk.bytes(), cudaMemcpyDeviceToHost, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      wait();
+      if (count != 0) {
+        std::memcpy(output.data + offset, pinned_.data(), chunk.bytes());
+      }
+      begin += count;
+    } while (begin < input.count);
+  }
+
+ private:
+  static constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
+
+  stream::cuda::PinnedBuffer pinned_;
+  stream::cuda::DeviceBuffer device_;
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/rank_context.hpp
+
+/// @file
+/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
+/// the rank has failed instead, and the others are notified. A process that was forked since is not the rank: there
+/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the end from one.
+class RankContext {
+ public:
+  /// A channel of this rank that closes when the rank leaves: its peers are notified instead of waiting for this one.
+  class Closable {
+   public:
+    virtual void close() noexcept = 0;
+
+   protected:
+    ~Closable() = default;
+  };
+
+  /// Collective, blocking: joins as the rank that `worker` describes. @throws as ControlPlane.
+  /// @param base stays until all else of the job has ended
+  RankContext(const launch::RankProcess& worker, std::string required_settings, std::shared_ptr<void> base = {});
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  ~RankContext();
+
+  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs, and in a process that was forked
+  /// since.
+  void require_may_block() const;
+
+  /// @param failed_rank the rank that the exception is about, where that is another one. Blocking: until the job knows,
+  /// 2 s at most.
+  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) noexcept;
+
+  /// The same after `grace`, in which a more precise cause may be reported. Blocking: no.
+  void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
+
+  /// Keeps `work` until the end.
+  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      kept_.push_back(std::move(work));
+    } catch (...) {
+      // Then it ends now; the others may get a less precise cause.
+    }
+  }
+
+  /// Lifetime: `channel` is removed before it goes.
+  void add(Closable& channel) {
+    const std::lock_guard lock(mutex_);
+    channels_.push_back(&channel);
+  }
+  void remove(Closable& channel) noexcept {
+    const std::lock_guard lock(mutex_);
+    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
+  }
+
+  void leave_blocking();
+
+ private:
+  const std::shared_ptr<void> base_;
+
+ public:
+  const std::chrono::nanoseconds timeout;  ///< of one collective
+  rendezvous::ControlPlane control_plane;
+  rendezvous::TaskRunner tasks;
+  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of this rank, all groups and wrappers
+  const std::shared_ptr<GradientBindingRegistry> gradient_bindings =
+      std::make_shared<GradientBindingRegistry>();  ///< of this rank's wrappers
+
+ private:
+  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
+
+  std::mutex mutex_;
+  std::vector<Closable*> channels_;
+  std::vector<std::shared_ptr<void>> kept_;  ///< destroyed before the members above, which it uses
+  bool left_ = false;
+  const OwningProcess process_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/group_state.hpp
+
+/// @file
+/// group::GroupState: the ranks of one group, and this rank's channel, stream and options in it.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Shared by the handles of one group. Its end closes the group's channel; the job ends with its last group. Where an
+/// exception unwinds, the channel stays with the job: the peers are to end with that exception's text, and not because
+/// this rank's channel closed. Threads: collectives from one at a time; the rest from any.
+template <backend::Backend Backend>
+class GroupState final : private RankContext::Closable {
+ public:
+  using Communicator = typename Backend::Communicator;
+  using StreamOwner = typename Backend::StreamOwner;
+
+  /// Collective, blocking: all ranks of the job.
+  static std::shared_ptr<GroupState> of_all_ranks(std::shared_ptr<RankContext> rank_context,
+                                                  const GroupOptions& options) {
+    rendezvous::Membership members = rank_context->control_plane.membership();
+    std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
+    state->resources_->communicator.emplace(state->open("group", options.accumulate));
+    return state;
+  }
+
+  GroupState(const GroupState&) = delete;
+  GroupState& operator=(const GroupState&) = delete;
+  ~GroupState() {
+    rank_context_->remove(*this);
+    if (std::uncaught_exceptions() > exceptions_) {
+      rank_context_->keep_alive_until_leave(std::move(resources_));
+    }
+  }
+
+  const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
+  const rendezvous::Membership& members() const noexcept { return members_; }
+  bool has_all_ranks() const noexcept { return prefix_.empty(); }
+  auto stream() const { return resources_->stream.ref(); }
+  const HostStagingBuffer<typename Communicator::Stream>& host_staging_buffer() const noexcept {
+    return resources_->host_staging_buffer;
+  }
+
+  /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
+  Communicator& live() {
+    rank_context_->require_may_block();
+    require_open();
+    return *resources_->communicator;
+  }
+
+  /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
+  void wait(typename Communicator::Stream::Event& event) {
+    const FailureLatch& failure = *rank_context_->control_plane.failure();
+    backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
+  }
+
+  /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
+  async::Task<void> completion(const typename Communicator::Stream::Event& event) {
+    async::EventLoop& loop = rank_context_->tasks.loop();
+    const std::shared_ptr<ChannelResources> resources = require_open();
+    const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
+    std::chrono::microseconds pause(100);
+    std::uint64_t progress = 0;
+    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !event.is_complete();) {
+      rank_context_->streams->run_unattended();
+      co_await loop.sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(2000));
+      require_open();
+      if (const std::uint64_t now = backend::progress_of(event, *resources->communicator); now != progress) {
+        progress = now;
+        stalled = Deadline::after(2 * rank_context_->timeout);
+      } else if (stalled.passed()) {
+        throw Error(Errc::timeout,
+                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
+      }
+    }
+    const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store knows which one came first
+    while (resources->communicator && resources->communicator->failure() && !failure->failed() &&
+           !first_cause_due.passed()) {
+      co_await loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    failure->throw_if_failed(members_.rank_in_job());
+    if (const std::optional<Cause> own = resources->communicator ? resources->communicator->failure() : std::nullopt) {
+      throw_cause(*own);
+    }
+  }
+
+  /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
+  rendezvous::Store store() const {
+    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
+  }
+
+  /// 1, 2, ... for each purpose.
+  int next_number(const std::string& purpose) {
+    const std::lock_guard lock(numbers_mutex_);
+    return ++numbers_[purpose];
+  }
+
+  /// Collective, blocking: a channel of its own for the ranks of this group. @param accumulate f32: also where the
+  /// group's is not
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
+                            const backend::DescribeOperation& describe) {
+    rank_context_->require_may_block();
+    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
+                std::max(accumulate, options_.accumulate), describe);
+  }
+
+  /// Collective, blocking: the group of the ranks that give the same color, ordered by key, then by rank.
+  std::shared_ptr<GroupState> split_blocking(int color, int key) {
+    if (color < 0) {
+      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
+                                              "; every rank gives a color of at least 0");
+    }
+    Communicator& parent = live();
+    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
+    Communicator child =
+        make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
+    rendezvous::Membership members = child.members();
+    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
+    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
+    state->resources_->communicator.emplace(std::move(child));
+    return state;
+  }
+
+  /// A stream of this rank: where the rank is stalled in another one, its work is run in the background.
+  StreamOwner open_stream() const {
+    StreamOwner stream;
+    register_stream(stream);
+    return stream;
+  }
+
+  /// Later collectives are rejected, and peers that wait in one are notified. Not while one runs.
+  void close() noexcept override { resources_->communicator.reset(); }
+
+  rendezvous::TaskRunner& tasks;  ///< the job's; for OffThreadDeleter
+
+ private:
+  struct ChannelResources;
+
+  const std::shared_ptr<ChannelResources>& require_open() const {
+    if (!resources_->communicator) {
+      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+    }
+    return resources_;
+  }
+
+  /// Kept until the rank leaves where an exception unwinds. The communicator is destroyed before its stream.
+  struct ChannelResources {
+    StreamOwner stream;
+    HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
+    std::optional<Communicator> communicator;  ///< nothing once this rank has left
+  };
+
+  GroupState(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
+             const GroupOptions& options)
+      : tasks(rank_context->tasks),
+        rank_context_(std::move(rank_context)),
+        members_(std::move(members)),
+        prefix_(std::move(prefix)),
+        barrier_ranks_(has_all_ranks() ? nullptr
+                                       : std::make_shared<const rendezvous::RankSet>(
+                                             rendezvous::RankSet::of(members_.ranks_in_job()))),
+        options_(options),
+        resources_(std::make_shared<ChannelResources>()) {
+    register_stream(resources_->stream);
+    static_cast<void>(resources_->stream.ref());  // on this thread's device, if streams have one
+    rank_context_->add(*this);
+  }
+
+  static std::shared_ptr<GroupState> make(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
+                                          std::string prefix, const GroupOptions& options) {
+    return {new GroupState(std::move(rank_context), std::move(members), std::move(prefix), options),
+            rendezvous::OffThreadDeleter()};
+  }
+
+  void register_stream(StreamOwner& stream) const {
+    if constexpr (requires { stream.register_with(rank_context_->streams); }) {
+      stream.register_with(rank_context_->streams);
+    }
+  }
+
+  /// An error on one rank while a channel is made is reported to the job: the others would wait for this one.
+  /// Blocking: 2 s at most beyond `make`. @throws the job's first cause
+  template <class Make>
+  Communicator make_or_report(Make make) const {
+    try {
+      return make();
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
+      const int self = members_.rank_in_job();
+      failure->report({CauseKind::exception, self, members_.host, error.what()});
+      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+      failure->throw_if_failed(self);
+      throw;
+    }
+  }
+
+  Communicator open(const std::string& purpose, Accumulate accumulate,
+                    const backend::DescribeOperation& describe = {}) const {
+    const std::string name = prefix_ + purpose;
+    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
+    const backend::ChannelContext context{members_,
+                                          name,
+                                          rank_context_->control_plane.store().with_prefix(name + "/"),
+                                          rank_context_->control_plane.failure(),
+                                          rank_context_->timeout,
+                                          [streams = rank_context_->streams] { streams->run_unattended(); },
+                                          describe,
+                                          accumulate};
+    return Backend::open_blocking(context, Deadline::after(rank_context_->timeout));
+  }
+
+  std::shared_ptr<RankContext> rank_context_;
+  const rendezvous::Membership members_;
+  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
+  const GroupOptions options_;
+  std::shared_ptr<ChannelResources> resources_;
+  std::atomic<int> channels_opened_{0};
+  int splits_ = 0;
+  std::mutex numbers_mutex_;
+  std::map<std::string, int> numbers_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/work.hpp
+
+/// @file
+/// group::Work: a collective that was enqueued on a stream.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// What a collective with a stream gives. It may be dropped: the operation runs all the same, and the memory that it
+/// uses outlives it as before. Threads: one at a time.
+/// @tparam State what the handles of one group share
+template <class State>
+class Work {
+ public:
+  using Stream = typename State::Communicator::Stream;
+
+  Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
+
+  /// Whether the operation has ended, well or not. Blocking: no. Threads: any.
+  bool is_complete() const noexcept { return event_.is_complete(); }
+
+  /// Blocking: until the operation has ended, at most the group's timeout() after it begins to run. Not on the control
+  /// loop. @throws the job's first cause; Error (timeout)
+  void wait() { state_->wait(event_); }
+
+  /// `co_await work` in a coroutine on the rank's control loop. It asks again and again, at intervals that grow to 2
+  /// ms. Lifetime: outlives the wait. @throws as wait
+  auto operator co_await() { return Awaiter(state_->completion(event_)); }
+
+ private:
+  class Awaiter {
+   public:
+    explicit Awaiter(async::Task<void> task) : task_(std::move(task)), inner_(task_) {}
+    Awaiter(const Awaiter&) = delete;
+    Awaiter& operator=(const Awaiter&) = delete;
+    bool await_ready() const noexcept { return inner_.await_ready(); }
+    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+    void await_resume() { inner_.await_resume(); }
+
+   private:
+    async::Task<void> task_;
+    async::Task<void>::Awaiter inner_;
+  };
+
+  std::shared_ptr<State> state_;
+  typename Stream::Event event_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives.hpp
+
+/// @file
+/// The collectives of a process group.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns a Work, to
+/// wait for or to drop; without one it blocks: it runs on the group's own stream, behind what is enqueued there, and
+/// returns when it is done, at most timeout() after it begins to run. An operation exists where the backend's
+/// communicator has the ability (see dtrain/backend/communicator.hpp). Buffers are views of any memory of the
+/// backend's, or typed host memory: a std::span, std::vector, std::array or array of a dtrain::Element, or, where
+/// nothing is reduced, of any integers of 1, 4 or 8 bytes. With a backend of device memory, all_reduce and broadcast
+/// without a stream take host memory besides, which is copied there and back.
+///
+/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
+/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
+/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
+/// types, ranks or addresses do not fit; the job's first cause.
+template <class Group, class State>
+class Collectives {
+ public:
+  using Communicator = typename State::Communicator;
+  using Stream = typename Communicator::Stream;
+
+  using Work = group::Work<State>;
+
+  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
+  Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+    backend::check_all_reduce(input, output);
+    live().all_reduce(input, output, op, stream);
+    return work(stream);
+  }
+  Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
+    return all_reduce(values, values, op, stream);
+  }
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+    if constexpr (HostStagingBuffer<Stream>::is_needed) {
+      if (is_on_host(input) && is_on_host(output)) {
+        backend::check_all_reduce(input, output);
+        self().state_->host_staging_buffer().copy_through(
+            input, output, stream(), [&](BufferView chunk) { all_reduce(chunk, op, stream()); },
+            [&] { work(stream()).wait(); });
+        return;
+      }
+    }
+    all_reduce(input, output, op, stream()).wait();
+  }
+  void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
+
+  /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
+  /// @returns the reduction of every rank's `value`
+  template <class Number>
+  requires(std::is_arithmetic_v<Number> || Element<Number>) Number all_reduce(Number value, ReduceOp op)
+  const {
+    static_assert(Element<Number>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
+                  "dtrain/core/types/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
+    if constexpr (Element<Number>) {
+      all_reduce(std::span(&value, 1), op);
+    }
+    return value;
+  }
+
+  /// `buffer` gets rank `root`'s content.
+  Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
+    Communicator& channel = live();
+    backend::check_broadcast(buffer, root, channel.size());
+    channel.broadcast(buffer, root, stream);
+    return work(stream);
+  }
+  void broadcast(MovedWriteBuffer buffer, int root) const {
+    if constexpr (HostStagingBuffer<Stream>::is_needed) {
+      if (is_on_host(buffer)) {
+        backend::check_broadcast(buffer, root, live().size());
+        self().state_->host_staging_buffer().copy_through(
+            buffer, buffer, stream(), [&](BufferView chunk) { broadcast(chunk, root, stream()); },
+            [&] { work(stream()).wait(); });
+        return;
+      }
+    }
+    broadcast(buffer, root, stream()).wait();
+  }
+
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
+  /// memory as that block, or disjoint.
+  Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    Communicator& channel = live();
+    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
+    channel.reduce_scatter(input, output, op, stream);
+    return work(stream);
+  }
+  void reduce_scatter(ReadBuffer input, WriteBuffer output,
+                      ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+    reduce_scatter(input, output, op, stream()).wait();
+  }
+
+  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
+  /// disjoint.
+  Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
+                  Stream stream) const requires backend::CanAllGather<Communicator> {
+    Communicator& channel = live();
+    backend::check_all_gather(input, output, channel.rank(), channel.size());
+    channel.all_gather(input, output, stream);
+    return work(stream);
+  }
+  void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
+    all_gather(input, output, stream()).wait();
+  }
+
+  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
+  Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("send", input, peer, channel.rank(), channel.size());
+    channel.send(input, peer, stream);
+    return work(stream);
+  }
+  void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
+    send(input, peer, stream()).wait();
+  }
+
+  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
+  Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_message("recv", output, peer, channel.rank(), channel.size());
+    channel.recv(output, peer, stream);
+    return work(stream);
+  }
+  void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
+    recv(output, peer, stream()).wait();
+  }
+
+  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
+  /// disjoint.
+  Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
+                 Stream stream) const requires backend::CanSendRecv<Communicator> {
+    Communicator& channel = live();
+    backend::check_send_recv(input, to, output, from, channel.size());
+    channel.send_recv(input, to, output, from, stream);
+    return work(stream);
+  }
+  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
+                 int from) const requires backend::CanSendRecv<Communicator> {
+    send_recv(input, to, output, from, stream()).wait();
+  }
+
+  /// Completes when every rank's stream has come to it. Without a stream it is also what throws the job's first cause
+  /// on every rank alike: before a checkpoint is written, for example.
+  Work barrier(Stream stream) const {
+    live().barrier(stream);
+    return work(stream);
+  }
+  void barrier() const { barrier(stream()).wait(); }
+
+ private:
+  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().state_->live(); }
+  Stream stream() const { return self().stream(); }
+  Work work(Stream stream) const { return {self().state_, stream}; }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/ddp/agreement/rank0_task.hpp
 
 /// @file
@@ -19145,7 +20042,7 @@ std::string rank0_result_blocking(const Group& group, const Store& store, const 
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
   const auto store = group.store().with_prefix("dtrain/rank 0/");
-  const std::string key = std::to_string(group.next_number("rank 0"));
+  const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for it before they come here
   if (group.rank() != 0) {
     return Rank0Result::read(rank0_result_blocking(group, store, key, doing));
@@ -20015,50 +20912,6 @@ struct FailureContext {
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/gradient_binding_registry.hpp
-
-/// @file
-/// Gradient binding registry: the parameters whose gradients one wrapper of a rank has bound.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Addresses, each of one owner at most. Threads: all members from any thread.
-class GradientBindingRegistry {
- public:
-  /// @returns whether `owner` has it now: no other owner had it.
-  bool add(const void* address, const void* owner) {
-    const std::lock_guard lock(mutex_);
-    return owners_.try_emplace(address, owner).first->second == owner;
-  }
-
-  void remove_all_of(const void* owner) noexcept {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<const void*, const void*> owners_;
-};
-
-/// Owns its entries of the registry until its end.
-class GradientBinding {
- public:
-  explicit GradientBinding(std::shared_ptr<GradientBindingRegistry> registry) noexcept
-      : registry_(std::move(registry)) {}
-  GradientBinding(const GradientBinding&) = delete;
-  GradientBinding& operator=(const GradientBinding&) = delete;
-  ~GradientBinding() { registry_->remove_all_of(this); }
-
-  /// @returns false where another owner has it.
-  bool add(const void* address) { return registry_->add(address, this); }
-
- private:
-  std::shared_ptr<GradientBindingRegistry> registry_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -21175,9 +22028,12 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
     signature.parameters[i].device = tensors[i].value.device.kind;
   }
   const Deadline deadline = Deadline::after(group.timeout());
-  const int count = group.next_number("checkpoint");
-  const FailureContext context{
-      group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
+  const int count = group::GroupAccess::of(group).next_number("checkpoint");
+  const FailureContext context{group::GroupAccess::of(group).failure(),
+                               group.members().rank_in_job(),
+                               group.members().host,
+                               group.timeout(),
+                               {}};
   agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", signature, group.rank(), context,
                  deadline);
 }
@@ -23915,9 +24771,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A parameter is known by the address of its value. @returns what keeps others from binding these gradients while it
 /// lives. @throws Error (invalid_argument) where one is bound already
-inline std::unique_ptr<GradientBinding> register_gradient_bindings(std::shared_ptr<GradientBindingRegistry> registry,
-                                                                   std::span<const Parameter> parameters) {
-  auto binding = std::make_unique<GradientBinding>(std::move(registry));
+inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
+  auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
         !binding->add(parameters[i].value.data)) {  // a tied one is registered twice
@@ -24388,777 +25244,6 @@ class Reducer final : public Step::Target {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/group/buffers.hpp
-
-/// @file
-/// What a collective of a group takes: views of any memory, or typed host memory as the program has it.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Contiguous host memory of an element type that dtrain knows: std::span of any extent, std::vector, std::array, T[n].
-template <class Values>
-concept HostValues = requires(Values& values) {
-  std::span(values);
-  requires Element<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
-};
-
-/// The same, to write.
-template <class Values>
-concept WritableHostValues = HostValues<Values> && requires(Values& values) {
-  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
-};
-
-namespace detail {
-
-/// An integer without a DType of its own, such as std::int8_t or unsigned: moved as what has its size, not reduced.
-template <class T>
-concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
-                                    (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
-
-template <MovedOnly T>
-inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
-                                  : sizeof(T) == 4 ? DType::i32
-                                                   : DType::i64;
-
-template <class Values>
-concept MovedOnlyValues = requires(Values& values) {
-  requires MovedOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
-};
-template <class Values>
-concept WritableMovedOnlyValues = MovedOnlyValues<Values> && requires(Values& values) {
-  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
-};
-
-template <class T, std::size_t Extent>
-BufferView moved_write_view(std::span<T, Extent> values) noexcept {
-  return {reinterpret_cast<std::byte*>(values.data()), values.size(), moved_as<T>, {}};
-}
-template <class T, std::size_t Extent>
-ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
-  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
-}
-
-/// @returns false, after a static_assert with the reason
-template <class Values>
-constexpr bool refuse_reduction() noexcept {
-  static_assert(sizeof(Values) == 0,
-                "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
-                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
-                "dtrain/group/buffers.hpp)");
-  return false;
-}
-
-template <class Values>
-inline constexpr bool is_span = false;
-template <class T, std::size_t Extent>
-inline constexpr bool is_span<std::span<T, Extent>> = true;
-
-template <class T, std::size_t Extent>
-BufferView write_view(std::span<T, Extent> values) noexcept {
-  return buffer_view(std::span<T>(values));
-}
-
-template <class T, std::size_t Extent>
-ConstBufferView read_view(std::span<T, Extent> values) noexcept {
-  return buffer_view(std::span<const T>(values));
-}
-
-template <class T, std::size_t Extent>
-BufferView any_write_view(std::span<T, Extent> values) noexcept {
-  if constexpr (Element<T>) {
-    return write_view(values);
-  } else {
-    return moved_write_view(values);
-  }
-}
-template <class T, std::size_t Extent>
-ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
-  if constexpr (Element<std::remove_const_t<T>>) {
-    return read_view(values);
-  } else {
-    return moved_read_view(values);
-  }
-}
-
-}  // namespace detail
-
-// What is contiguous is a buffer, hence no constructor here is explicit.
-// NOLINTBEGIN(google-explicit-constructor)
-
-/// What a collective writes: a container that stays, or a span. Lifetime: the memory outlives the work.
-struct WriteBuffer : BufferView {
-  constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
-
-  template <Element T, std::size_t Extent>
-  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
-
-  template <WritableHostValues Values>
-  requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
-  noexcept : BufferView(detail::write_view(std::span(values))) {}
-
-  template <detail::WritableMovedOnlyValues Values>
-  WriteBuffer(Values&&) noexcept {
-    static_cast<void>(detail::refuse_reduction<Values>());
-  }
-};
-
-/// What a collective reads. Lifetime: the memory outlives the work.
-struct ReadBuffer : ConstBufferView {
-  constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
-  constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
-
-  template <HostValues Values>
-  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
-
-  template <detail::MovedOnlyValues Values>
-  ReadBuffer(const Values&) noexcept {
-    static_cast<void>(detail::refuse_reduction<Values>());
-  }
-};
-
-/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides. (Its constructors
-/// repeat the base's: clang 14 hides inherited ones behind those that differ in their constraints only.)
-struct MovedWriteBuffer : WriteBuffer {
-  constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
-
-  template <class T, std::size_t Extent>
-  requires(Element<T> || detail::MovedOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
-  noexcept : WriteBuffer(detail::any_write_view(values)) {}
-
-  template <class Values>
-  requires(!detail::is_span<std::remove_const_t<Values>> &&
-           (WritableHostValues<Values> || detail::WritableMovedOnlyValues<Values>)) MovedWriteBuffer(Values& values)
-  noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
-};
-
-/// What it reads.
-struct MovedReadBuffer : ReadBuffer {
-  constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
-  constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
-
-  template <class Values>
-  requires(HostValues<Values> || detail::MovedOnlyValues<Values>) MovedReadBuffer(const Values& values)
-  noexcept : ReadBuffer(detail::any_read_view(std::span(values))) {}
-};
-// NOLINTEND(google-explicit-constructor)
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/group_options.hpp
-
-/// @file
-/// GroupOptions: what a user may choose about the collectives of a job's groups.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// The same on every rank; a difference is an error on all of them. Subgroups and wrappers inherit it.
-struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 doubles the bytes of partial results at most
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-namespace DTRAIN_NAMESPACE {
-using group::GroupOptions;
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/group/host_staging_buffer.hpp
-
-/// @file
-/// Host staging buffer: carries host memory through collectives of a backend that reduces device memory only.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// For backends of host memory there is nothing to do.
-template <class Stream>
-class HostStagingBuffer {
- public:
-  static constexpr bool is_needed = false;
-};
-
-#if DTRAIN_WITH_CUDA
-
-/// A loss or a count lives on the host; with a backend of device memory it is copied there and back, in chunks through
-/// memory that was allocated with the group, for nothing is to be allocated beside running collectives. Threads: one.
-template <>
-class HostStagingBuffer<stream::cuda::StreamRef> {
- public:
-  static constexpr bool is_needed = true;
-
-  /// On the thread's current device. @throws Error (cuda)
-  HostStagingBuffer() : pinned_(chunk_bytes), device_(chunk_bytes) {}
-
-  /// `operate(chunk)` enqueues an in-place operation on device memory, at least once; then `output` has the results of
-  /// all chunks. Blocking, by `wait()`, which returns when the stream has come so far, or throws.
-  template <class Operate, class Wait>
-  void copy_through(const ConstBufferView& input, const BufferView& output, stream::cuda::StreamRef stream,
-                    Operate operate, Wait wait) const {
-    using stream::cuda::check;
-    const std::size_t most = chunk_bytes / size_bytes(input.dtype);
-    std::size_t begin = 0;
-    do {
-      const std::size_t count = std::min(most, input.count - begin);
-      const std::size_t offset = begin * size_bytes(input.dtype);
-      const BufferView chunk{device_.data(), count, input.dtype, stream.device()};
-      if (count != 0) {
-        std::memcpy(pinned_.data(), input.data + offset, chunk.bytes());
-        check(cudaMemcpyAsync(chunk.data, pinned_.data(), chunk.bytes(), cudaMemcpyHostToDevice, stream.native()),
-              "cudaMemcpyAsync");
-      }
-      operate(chunk);
-      if (count != 0) {
-        check(cudaMemcpyAsync(pinned_.data(), chunk.data, chunk.bytes(), cudaMemcpyDeviceToHost, stream.native()),
-              "cudaMemcpyAsync");
-      }
-      wait();
-      if (count != 0) {
-        std::memcpy(output.data + offset, pinned_.data(), chunk.bytes());
-      }
-      begin += count;
-    } while (begin < input.count);
-  }
-
- private:
-  static constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
-
-  stream::cuda::PinnedBuffer pinned_;
-  stream::cuda::DeviceBuffer device_;
-};
-
-#endif  // DTRAIN_WITH_CUDA
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/rank_context.hpp
-
-/// @file
-/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
-/// the rank has failed instead, and the others are notified. A process that was forked since is not the rank: there
-/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the end from one.
-class RankContext {
- public:
-  /// A channel of this rank that closes when the rank leaves: its peers are notified instead of waiting for this one.
-  class Closable {
-   public:
-    virtual void close() noexcept = 0;
-
-   protected:
-    ~Closable() = default;
-  };
-
-  /// Collective, blocking: joins as the rank that `worker` describes. @throws as ControlPlane.
-  /// @param base stays until all else of the job has ended
-  RankContext(const launch::RankProcess& worker, std::string required_settings, std::shared_ptr<void> base = {});
-  RankContext(const RankContext&) = delete;
-  RankContext& operator=(const RankContext&) = delete;
-
-  ~RankContext();
-
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs, and in a process that was forked
-  /// since.
-  void require_may_block() const;
-
-  /// @param failed_rank the rank that the exception is about, where that is another one. Blocking: until the job knows,
-  /// 2 s at most.
-  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) noexcept;
-
-  /// The same after `grace`, in which a more precise cause may be reported. Blocking: no.
-  void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
-
-  /// Keeps `work` until the end.
-  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
-    try {
-      const std::lock_guard lock(mutex_);
-      kept_.push_back(std::move(work));
-    } catch (...) {
-      // Then it ends now; the others may get a less precise cause.
-    }
-  }
-
-  /// Lifetime: `channel` is removed before it goes.
-  void add(Closable& channel) {
-    const std::lock_guard lock(mutex_);
-    channels_.push_back(&channel);
-  }
-  void remove(Closable& channel) noexcept {
-    const std::lock_guard lock(mutex_);
-    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
-  }
-
-  void leave_blocking();
-
- private:
-  const std::shared_ptr<void> base_;
-
- public:
-  const std::chrono::nanoseconds timeout;  ///< of one collective
-  rendezvous::ControlPlane control_plane;
-  rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of this rank, all groups and wrappers
-  const std::shared_ptr<ddp::GradientBindingRegistry> gradient_bindings =
-      std::make_shared<ddp::GradientBindingRegistry>();  ///< of this rank's wrappers
-
- private:
-  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
-
-  std::mutex mutex_;
-  std::vector<Closable*> channels_;
-  std::vector<std::shared_ptr<void>> kept_;  ///< destroyed before the members above, which it uses
-  bool left_ = false;
-  const OwningProcess process_;
-  int exceptions_at_start_ = std::uncaught_exceptions();
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/group_state.hpp
-
-/// @file
-/// group::GroupState: the ranks of one group, and this rank's channel, stream and options in it.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Shared by the handles of one group. Its end closes the group's channel; the job ends with its last group. Where an
-/// exception unwinds, the channel stays with the job: the peers are to end with that exception's text, and not because
-/// this rank's channel closed. Threads: collectives from one at a time; the rest from any.
-template <backend::Backend Backend>
-class GroupState final : private RankContext::Closable {
- public:
-  using Communicator = typename Backend::Communicator;
-  using StreamOwner = typename Backend::StreamOwner;
-
-  /// Collective, blocking: all ranks of the job.
-  static std::shared_ptr<GroupState> of_all_ranks(std::shared_ptr<RankContext> rank_context,
-                                                  const GroupOptions& options) {
-    rendezvous::Membership members = rank_context->control_plane.membership();
-    std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
-    state->resources_->communicator.emplace(state->open("group", options.accumulate));
-    return state;
-  }
-
-  GroupState(const GroupState&) = delete;
-  GroupState& operator=(const GroupState&) = delete;
-  ~GroupState() {
-    rank_context_->remove(*this);
-    if (std::uncaught_exceptions() > exceptions_) {
-      rank_context_->keep_alive_until_leave(std::move(resources_));
-    }
-  }
-
-  const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
-  const rendezvous::Membership& members() const noexcept { return members_; }
-  bool has_all_ranks() const noexcept { return prefix_.empty(); }
-  auto stream() const { return resources_->stream.ref(); }
-  const HostStagingBuffer<typename Communicator::Stream>& host_staging_buffer() const noexcept {
-    return resources_->host_staging_buffer;
-  }
-
-  /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
-  Communicator& live() {
-    rank_context_->require_may_block();
-    require_open();
-    return *resources_->communicator;
-  }
-
-  /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
-  void wait(typename Communicator::Stream::Event& event) {
-    backend::block_until_complete(event, live(), *rank_context_->control_plane.failure(), rank_context_->timeout,
-                                  members_.rank_in_job());
-  }
-
-  /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
-  async::Task<void> completion(const typename Communicator::Stream::Event& event) {
-    async::EventLoop& loop = rank_context_->tasks.loop();
-    const std::shared_ptr<ChannelResources> resources = require_open();
-    const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
-    std::chrono::microseconds pause(100);
-    std::uint64_t progress = 0;
-    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !event.is_complete();) {
-      rank_context_->streams->run_unattended();
-      co_await loop.sleep_for(pause);
-      pause = std::min(2 * pause, std::chrono::microseconds(2000));
-      require_open();
-      if (const std::uint64_t now = backend::progress_of(event, *resources->communicator); now != progress) {
-        progress = now;
-        stalled = Deadline::after(2 * rank_context_->timeout);
-      } else if (stalled.passed()) {
-        throw Error(Errc::timeout,
-                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
-      }
-    }
-    const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store knows which one came first
-    while (resources->communicator && resources->communicator->failure() && !failure->failed() &&
-           !first_cause_due.passed()) {
-      co_await loop.sleep_for(std::chrono::milliseconds(1));
-    }
-    failure->throw_if_failed(members_.rank_in_job());
-    if (const std::optional<Cause> own = resources->communicator ? resources->communicator->failure() : std::nullopt) {
-      throw_cause(*own);
-    }
-  }
-
-  /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
-  rendezvous::Store store() const {
-    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
-    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
-  }
-
-  /// 1, 2, ... for each purpose.
-  int next_number(const std::string& purpose) {
-    const std::lock_guard lock(numbers_mutex_);
-    return ++numbers_[purpose];
-  }
-
-  /// Collective, blocking: a channel of its own for the ranks of this group. @param accumulate f32: also where the
-  /// group's is not
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe) {
-    rank_context_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
-                std::max(accumulate, options_.accumulate), describe);
-  }
-
-  /// Collective, blocking: the group of the ranks that give the same color, ordered by key, then by rank.
-  std::shared_ptr<GroupState> split_blocking(int color, int key) {
-    if (color < 0) {
-      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
-                                              "; every rank gives a color of at least 0");
-    }
-    Communicator& parent = live();
-    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
-    Communicator child =
-        make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
-    rendezvous::Membership members = child.members();
-    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
-    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
-    state->resources_->communicator.emplace(std::move(child));
-    return state;
-  }
-
-  /// A stream of this rank: where the rank is stalled in another one, its work is run in the background.
-  StreamOwner open_stream() const {
-    StreamOwner stream;
-    register_stream(stream);
-    return stream;
-  }
-
-  /// Later collectives are rejected, and peers that wait in one are notified. Not while one runs.
-  void close() noexcept override { resources_->communicator.reset(); }
-
-  rendezvous::TaskRunner& tasks;  ///< the job's; for OffThreadDeleter
-
- private:
-  struct ChannelResources;
-
-  const std::shared_ptr<ChannelResources>& require_open() const {
-    if (!resources_->communicator) {
-      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
-    }
-    return resources_;
-  }
-
-  /// Kept until the rank leaves where an exception unwinds. The communicator is destroyed before its stream.
-  struct ChannelResources {
-    StreamOwner stream;
-    HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
-    std::optional<Communicator> communicator;  ///< nothing once this rank has left
-  };
-
-  GroupState(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
-             const GroupOptions& options)
-      : tasks(rank_context->tasks),
-        rank_context_(std::move(rank_context)),
-        members_(std::move(members)),
-        prefix_(std::move(prefix)),
-        barrier_ranks_(has_all_ranks() ? nullptr
-                                       : std::make_shared<const rendezvous::RankSet>(
-                                             rendezvous::RankSet::of(members_.ranks_in_job()))),
-        options_(options),
-        resources_(std::make_shared<ChannelResources>()) {
-    register_stream(resources_->stream);
-    static_cast<void>(resources_->stream.ref());  // on this thread's device, if streams have one
-    rank_context_->add(*this);
-  }
-
-  static std::shared_ptr<GroupState> make(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
-                                          std::string prefix, const GroupOptions& options) {
-    return {new GroupState(std::move(rank_context), std::move(members), std::move(prefix), options),
-            rendezvous::OffThreadDeleter()};
-  }
-
-  void register_stream(StreamOwner& stream) const {
-    if constexpr (requires { stream.register_with(rank_context_->streams); }) {
-      stream.register_with(rank_context_->streams);
-    }
-  }
-
-  /// An error on one rank while a channel is made is reported to the job: the others would wait for this one.
-  /// Blocking: 2 s at most beyond `make`. @throws the job's first cause
-  template <class Make>
-  Communicator make_or_report(Make make) const {
-    try {
-      return make();
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
-      const int self = members_.rank_in_job();
-      failure->report({CauseKind::exception, self, members_.host, error.what()});
-      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-      failure->throw_if_failed(self);
-      throw;
-    }
-  }
-
-  Communicator open(const std::string& purpose, Accumulate accumulate,
-                    const backend::DescribeOperation& describe = {}) const {
-    const std::string name = prefix_ + purpose;
-    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
-    const backend::ChannelContext context{members_,
-                                          name,
-                                          rank_context_->control_plane.store().with_prefix(name + "/"),
-                                          rank_context_->control_plane.failure(),
-                                          rank_context_->timeout,
-                                          [streams = rank_context_->streams] { streams->run_unattended(); },
-                                          describe,
-                                          accumulate};
-    return Backend::open_blocking(context, Deadline::after(rank_context_->timeout));
-  }
-
-  std::shared_ptr<RankContext> rank_context_;
-  const rendezvous::Membership members_;
-  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
-  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
-  const GroupOptions options_;
-  std::shared_ptr<ChannelResources> resources_;
-  std::atomic<int> channels_opened_{0};
-  int splits_ = 0;
-  std::mutex numbers_mutex_;
-  std::map<std::string, int> numbers_;
-  int exceptions_ = std::uncaught_exceptions();
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/work.hpp
-
-/// @file
-/// group::Work: a collective that was enqueued on a stream.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// What a collective with a stream gives. It may be dropped: the operation runs all the same, and the memory that it
-/// uses outlives it as before. Threads: one at a time.
-/// @tparam State what the handles of one group share
-template <class State>
-class Work {
- public:
-  using Stream = typename State::Communicator::Stream;
-
-  Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
-
-  /// Whether the operation has ended, well or not. Blocking: no. Threads: any.
-  bool is_complete() const noexcept { return event_.is_complete(); }
-
-  /// Blocking: until the operation has ended, at most the group's timeout() after it begins to run. Not on the control
-  /// loop. @throws the job's first cause; Error (timeout)
-  void wait() { state_->wait(event_); }
-
-  /// `co_await work` in a coroutine on the rank's control loop. It asks again and again, at intervals that grow to 2
-  /// ms. Lifetime: outlives the wait. @throws as wait
-  auto operator co_await() { return Awaiter(state_->completion(event_)); }
-
- private:
-  class Awaiter {
-   public:
-    explicit Awaiter(async::Task<void> task) : task_(std::move(task)), inner_(task_) {}
-    Awaiter(const Awaiter&) = delete;
-    Awaiter& operator=(const Awaiter&) = delete;
-    bool await_ready() const noexcept { return inner_.await_ready(); }
-    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-    void await_resume() { inner_.await_resume(); }
-
-   private:
-    async::Task<void> task_;
-    async::Task<void>::Awaiter inner_;
-  };
-
-  std::shared_ptr<State> state_;
-  typename Stream::Event event_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/collectives.hpp
-
-/// @file
-/// The collectives of a process group.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns a Work, to
-/// wait for or to drop; without one it blocks: it runs on the group's own stream, behind what is enqueued there, and
-/// returns when it is done, at most timeout() after it begins to run. An operation exists where the backend's
-/// communicator has the ability (see dtrain/backend/communicator.hpp). Buffers are views of any memory of the
-/// backend's, or typed host memory: a std::span, std::vector, std::array or array of a dtrain::Element, or, where
-/// nothing is reduced, of any integers of 1, 4 or 8 bytes. With a backend of device memory, all_reduce and broadcast
-/// without a stream take host memory besides, which is copied there and back.
-///
-/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
-/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
-/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
-/// types, ranks or addresses do not fit; the job's first cause.
-template <class Group, class State>
-class Collectives {
- public:
-  using Communicator = typename State::Communicator;
-  using Stream = typename Communicator::Stream;
-
-  using Work = group::Work<State>;
-
-  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
-  Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
-    backend::check_all_reduce(input, output);
-    live().all_reduce(input, output, op, stream);
-    return work(stream);
-  }
-  Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
-    return all_reduce(values, values, op, stream);
-  }
-  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
-    if constexpr (HostStagingBuffer<Stream>::is_needed) {
-      if (is_on_host(input) && is_on_host(output)) {
-        backend::check_all_reduce(input, output);
-        self().state_->host_staging_buffer().copy_through(
-            input, output, stream(), [&](BufferView chunk) { all_reduce(chunk, op, stream()); },
-            [&] { work(stream()).wait(); });
-        return;
-      }
-    }
-    all_reduce(input, output, op, stream()).wait();
-  }
-  void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
-
-  /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
-  /// @returns the reduction of every rank's `value`
-  template <class Number>
-  requires(std::is_arithmetic_v<Number> || Element<Number>) Number all_reduce(Number value, ReduceOp op)
-  const {
-    static_assert(Element<Number>,
-                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-                  "dtrain/core/types/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
-    if constexpr (Element<Number>) {
-      all_reduce(std::span(&value, 1), op);
-    }
-    return value;
-  }
-
-  /// `buffer` gets rank `root`'s content.
-  Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
-    Communicator& channel = live();
-    backend::check_broadcast(buffer, root, channel.size());
-    channel.broadcast(buffer, root, stream);
-    return work(stream);
-  }
-  void broadcast(MovedWriteBuffer buffer, int root) const {
-    if constexpr (HostStagingBuffer<Stream>::is_needed) {
-      if (is_on_host(buffer)) {
-        backend::check_broadcast(buffer, root, live().size());
-        self().state_->host_staging_buffer().copy_through(
-            buffer, buffer, stream(), [&](BufferView chunk) { broadcast(chunk, root, stream()); },
-            [&] { work(stream()).wait(); });
-        return;
-      }
-    }
-    broadcast(buffer, root, stream()).wait();
-  }
-
-  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
-  /// memory as that block, or disjoint.
-  Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
-                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
-    Communicator& channel = live();
-    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
-    channel.reduce_scatter(input, output, op, stream);
-    return work(stream);
-  }
-  void reduce_scatter(ReadBuffer input, WriteBuffer output,
-                      ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
-    reduce_scatter(input, output, op, stream()).wait();
-  }
-
-  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
-  /// disjoint.
-  Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
-                  Stream stream) const requires backend::CanAllGather<Communicator> {
-    Communicator& channel = live();
-    backend::check_all_gather(input, output, channel.rank(), channel.size());
-    channel.all_gather(input, output, stream);
-    return work(stream);
-  }
-  void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    all_gather(input, output, stream()).wait();
-  }
-
-  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
-  Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("send", input, peer, channel.rank(), channel.size());
-    channel.send(input, peer, stream);
-    return work(stream);
-  }
-  void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
-    send(input, peer, stream()).wait();
-  }
-
-  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
-  Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("recv", output, peer, channel.rank(), channel.size());
-    channel.recv(output, peer, stream);
-    return work(stream);
-  }
-  void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
-    recv(output, peer, stream()).wait();
-  }
-
-  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
-  /// disjoint.
-  Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
-                 Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_send_recv(input, to, output, from, channel.size());
-    channel.send_recv(input, to, output, from, stream);
-    return work(stream);
-  }
-  void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
-                 int from) const requires backend::CanSendRecv<Communicator> {
-    send_recv(input, to, output, from, stream()).wait();
-  }
-
-  /// Completes when every rank's stream has come to it. Without a stream it is also what throws the job's first cause
-  /// on every rank alike: before a checkpoint is written, for example.
-  Work barrier(Stream stream) const {
-    live().barrier(stream);
-    return work(stream);
-  }
-  void barrier() const { barrier(stream()).wait(); }
-
- private:
-  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
-
-  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().state_->live(); }
-  Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
 // ---- dtrain/policy.hpp
 
 /// @file
@@ -25227,7 +25312,7 @@ using rendezvous::BackgroundTask;
 /// A shared handle: copies are the same group. Its collectives are those of group::Collectives: a call that takes a
 /// stream enqueues on it and gives a Work; one without blocks, at most timeout(). Threads: collectives of one group
 /// come from one thread at a time and in the same order on every rank; those of different groups (split) never wait for
-/// each other; store(), failure() and the identity from any thread. Errors: once the job has failed every call throws
+/// each other; store(), check() and the identity from any thread. Errors: once the job has failed every call throws
 /// its first cause (PeerLost, JobFailed; on the rank it came from, Error).
 ///
 /// Leaving: the end of the last handle on the job or on any subgroup reports that this rank is done, and then the job
@@ -25304,9 +25389,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     return rank_context().tasks.start(std::move(make));
   }
 
-  /// Where the job's first cause arrives.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context().control_plane.failure(); }
-
   /// The stream that the group's own collectives run on when they block.
   Stream stream() const { return state_->stream(); }
 
@@ -25321,49 +25403,13 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   /// Asks this rank alone: a barrier() asks all of them. Blocking: no. Threads: any.
   /// @throws the first cause where the job has failed
-  void check() const { failure()->throw_if_failed(members().rank_in_job()); }
-
-  /// Collective, blocking: a channel of its own, which never waits for another. Every rank opens the same channels in
-  /// the same order; `purpose` appears in messages, and what `describe` says of an operation where it is not empty.
-  /// @param accumulate f32: also where GroupOptions do not say so
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}) const {
-    return state_->open_channel(purpose, accumulate, describe);
-  }
-
-  /// 1, 2, ... for each purpose: ranks that ask in the same order get the same number, for the names of keys that are
-  /// used once. Blocking: no. Threads: any.
-  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
-
-  /// The gradients that this rank's wrappers have bound, in all its groups. For DistributedDataParallel.
-  const std::shared_ptr<ddp::GradientBindingRegistry>& gradient_bindings() const noexcept {
-    return rank_context().gradient_bindings;
-  }
-
-  /// Reports to the job that this rank failed; every rank ends with `text` as the cause unless another came first.
-  /// Blocking: until the job knows, 2 s at most. @param failed_rank Error::rank(): the rank of the job it is about
-  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
-    rank_context().report_exception(text, failed_rank);
-  }
-
-  /// A step was destroyed before it finished. While an exception unwinds, the caller that catches it knows its text and
-  /// is given 100 ms to report it first. Blocking: no.
-  void report_abandoned_step(bool unwinding) const noexcept {
-    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    rank_context().report_after(grace, "a step was abandoned without finish()");
-  }
-
-  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they were closed at once, the
-  /// peers would report that this rank left, before the caller that catches the exception can report why. Threads: any.
-  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
-    rank_context().keep_alive_until_leave(std::move(work));
-  }
+  void check() const { internals().failure()->throw_if_failed(members().rank_in_job()); }
 
   /// This rank is done, with all its groups: from now on its end is no loss. For run(). On a group that was
   /// split off it only closes that. Not while a collective runs. Blocking: a rank that hosts the store stays until all
   /// have left, timeout() at most.
   void leave() const {
-    require_may_block();
+    internals().require_may_block();
     if (state_->has_all_ranks()) {
       rank_context().leave_blocking();
     } else {
@@ -25371,15 +25417,14 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     }
   }
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs: what blocks would wait for itself;
-  /// and in a process that the rank forked.
-  void require_may_block() const { rank_context().require_may_block(); }
-
  private:
   using State = group::GroupState<typename P::Channels>;
   friend group::Collectives<ProcessGroup, State>;
+  friend group::GroupAccess;
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+  group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
 
   /// Work of a backend before the ranks join; it may know the job's secret. @returns resources that stay until the end
   static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {
@@ -25513,7 +25558,7 @@ class DistributedDataParallel {
 
   /// Collective, blocking: the rank that the others wait for. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
-    group_.require_may_block();
+    group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
     return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
                                            statistics(), group_.rank(), group_.world_size(),
@@ -25544,7 +25589,7 @@ class DistributedDataParallel {
   struct Driver {
     explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
-    std::unique_ptr<ddp::GradientBinding> gradient_binding;
+    std::unique_ptr<group::GradientBinding> gradient_binding;
     std::unique_ptr<Reducer> reducer;
     std::optional<ddp::Accumulation> accumulation;
     int no_sync_depth = 0;  ///< NoSync objects that live
@@ -25552,7 +25597,7 @@ class DistributedDataParallel {
   };
 
   Step begin(const char* caller) {
-    group_.require_may_block();
+    group::GroupAccess::of(group_).require_may_block();
     if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
@@ -25566,7 +25611,7 @@ class DistributedDataParallel {
     if (driver_->reducer) {
       driver_->reducer->drop_callbacks();
     }
-    group_.keep_alive_until_leave(std::move(driver_));
+    group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
   }
 
   void construct(M& model, const DdpOptions& options) {
@@ -25576,7 +25621,8 @@ class DistributedDataParallel {
     check_options(options);
     ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
     if constexpr (ddp::BindsGradients<M>) {
-      driver_->gradient_binding = ddp::register_gradient_bindings(group_.gradient_bindings(), parameters);
+      driver_->gradient_binding =
+          ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for it before they come here
@@ -25584,9 +25630,9 @@ class DistributedDataParallel {
                         context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
-    auto communicator = group_.open_channel("ddp", options.accumulate, [running](const backend::Operation& operation) {
-      return running->describe(operation);
-    });
+    auto communicator = group::GroupAccess::of(group_).open_channel(
+        "ddp", options.accumulate,
+        [running](const backend::Operation& operation) { return running->describe(operation); });
     const auto stream = driver_->stream.ref();
     ddp::GradientCopierFor<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.producer_stream);
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
@@ -25644,17 +25690,20 @@ class DistributedDataParallel {
   }
 
   ddp::FailureContext failure_context() const {
-    return {group_.failure(), group_.members().rank_in_job(), group_.members().host, group_.timeout(),
-            [group = group_](bool unwinding) { group.report_abandoned_step(unwinding); }};
+    return {group::GroupAccess::of(group_).failure(), group_.members().rank_in_job(), group_.members().host,
+            group_.timeout(),
+            [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
   /// Instances are constructed in the same order on every rank.
-  std::string instance_prefix() const { return "ddp/" + std::to_string(group_.next_number("ddp")) + "/"; }
+  std::string instance_prefix() const {
+    return "ddp/" + std::to_string(group::GroupAccess::of(group_).next_number("ddp")) + "/";
+  }
 
   /// An exception that the job's own failure caused is not reported to it again.
   void report(const std::string& text) const {
-    if (!group_.failure()->failed()) {
-      group_.report_exception(text);
+    if (!group::GroupAccess::of(group_).failure()->failed()) {
+      group::GroupAccess::of(group_).report_exception(text);
     }
   }
 
@@ -25751,8 +25800,8 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
     end_if_forked(exit_code);
     bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
     if (group) {
-      group->report_exception(text, failed_rank);
-      const std::optional<Cause> cause = group->failure()->cause();
+      group::GroupAccess::of(*group).report_exception(text, failed_rank);
+      const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause();
       reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
     log(reported_by_another ? LogLevel::info : LogLevel::error, prefix + text);
@@ -25762,7 +25811,7 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
     group.emplace(ProcessGroup<P>::join(worker, options));
     const int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
-    if (const std::optional<Cause> cause = group->failure()->cause()) {
+    if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
       log(LogLevel::warning, prefix + "the body returned " + std::to_string(exit_code) +
                                  " although the job had failed: " + cause->sentence());
     }
@@ -25956,6 +26005,18 @@ inline std::size_t open_files() noexcept {
   }
   static_cast<void>(::closedir(folder));
   return entries - 3;  // ".", ".." and the folder's own
+}
+
+/// Whether `more` files can be opened beside those that are open, once the soft limit is raised where it is too low.
+inline bool make_room_for_files(std::size_t more) noexcept {
+  const auto has_room = [more] {
+    const std::optional<std::size_t> limit = open_files_limit();
+    return !limit || open_files() + more <= *limit;
+  };
+  if (!has_room()) {
+    raise_open_files();
+  }
+  return has_room();
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -26648,7 +26709,7 @@ class Listener {
   static Listener bind_loopback(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
     for (const SocketAddress& address : {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)}) {
       try {
-        if (!is_down(address)) {
+        if (!is_down(address) && !is_unreachable(address)) {
           return open(loop, address, backlog, false);
         }
       } catch (const Error& error) {
@@ -27114,11 +27175,13 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
       co_return *std::move(result.connection);
     }
     const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const bool loopback_is_down = result.error == ENETUNREACH && is_loopback_host(host);
     const Error error = posix_error(
         result.error,
         "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),
-        "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-    if (!detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
+        loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+                         : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+    if (loopback_is_down || !detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
       throw error;
     }
     if (backoff.on_failure) {
@@ -28560,6 +28623,10 @@ inline void check_local_half(const Variables& variables) {
   const bool ranked = variables.integer("LOCAL_RANK").value_or(0) != 0;
   if (ranked || variables.integer("LOCAL_WORLD_SIZE").value_or(1) != 1) {
     refuse_half(variables.stated({ranked ? "LOCAL_RANK" : "LOCAL_WORLD_SIZE"}), "RANK and WORLD_SIZE are",
+                "set both for every process");
+  }
+  if (variables.integer("OMPI_COMM_WORLD_LOCAL_RANK").value_or(0) != 0) {
+    refuse_half(variables.stated({"OMPI_COMM_WORLD_LOCAL_RANK"}), "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are",
                 "set both for every process");
   }
   if (variables.integer("PALS_RANKID")) {
@@ -35568,10 +35635,23 @@ class SetupConnections {
     }
   }
 
+  /// Rank 0 has one connection with each of the others while memory is mapped.
+  static void require_files(std::size_t connections) {
+    constexpr std::size_t spare = 8;  // the listener, the memory, and processes that are none of the ranks
+    if (!make_room_for_files(connections + spare)) {
+      const std::string needed = std::to_string(open_files() + connections + spare);
+      throw Error(Errc::limit, "mapping one memory into " + std::to_string(connections) + " ranks needs " + needed +
+                                   " open files, and this process may open " +
+                                   std::to_string(open_files_limit().value_or(0)) + "; raise the limit (ulimit -n " +
+                                   needed + ")");
+    }
+  }
+
   void accept_all(const ChannelContext& context, Deadline deadline) {
     const ListenerAddress listener{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id()};
     std::optional<PendingPeers> pending;
     try {
+      require_files(static_cast<std::size_t>(size_));
       pending.emplace(net::UnixListener(listener.name), static_cast<std::size_t>(size_) + max_strangers);
     } catch (const Error& error) {
       context.store.set_blocking(listener_key(context), ListenerAddress::error_text(job_rank(0), error), deadline);
@@ -39708,7 +39788,7 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
       return flag;
     }
     const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
-    if (edit_distance(spelling, flag) <= nearly) {
+    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && spelling.starts_with("--nproc"))) {
       closest = flag;
     }
   }

@@ -161,7 +161,7 @@ void throw_in_backward(const Group& group) {
       throw std::runtime_error("the second rank gives up");
     }
     group.store().set("rank 0 is there", "", deadline).wait();
-    group.failure()->block_until_failed(deadline);
+    dtrain::group::GroupAccess::of(group).failure()->block_until_failed(deadline);
   });
   const torch::Tensor loss = second->forward(hidden).square().mean();
   ddp.backward([&](dtrain::Ready ready) {

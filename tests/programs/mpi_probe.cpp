@@ -44,11 +44,12 @@ int collectives(const Group& group) {
   const int size = group.world_size();
   const auto rank = static_cast<std::size_t>(group.rank());
   const auto stream = group.stream();
-  auto channel = group.open_channel("probe");
+  auto channel = dtrain::group::GroupAccess::of(group).open_channel("probe");
   const auto wait = [&] {
     typename Group::Stream::Event event;
     stream.record(event);
-    dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+    dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),
+                                          group.timeout(), group.rank());
   };
   for (const dtrain::DType dtype : support::all_dtypes) {
     for (const std::size_t count :
@@ -108,8 +109,8 @@ int collectives(const Group& group) {
 /// Two channels, each rank in another order: they never wait for each other.
 template <class Group>
 int crossed(const Group& group) {
-  auto first = group.open_channel("first");
-  auto second = group.open_channel("second");
+  auto first = dtrain::group::GroupAccess::of(group).open_channel("first");
+  auto second = dtrain::group::GroupAccess::of(group).open_channel("second");
   auto first_stream = group.open_stream();
   auto second_stream = group.open_stream();
   std::vector<float> a(3'000'000, 1);
@@ -121,7 +122,8 @@ int crossed(const Group& group) {
   const auto finish = [&](auto& channel, auto& stream) {
     typename Group::Stream::Event event;
     stream.ref().record(event);
-    dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+    dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),
+                                          group.timeout(), group.rank());
   };
   start(first, first_stream, a);
   start(second, second_stream, b);
@@ -166,7 +168,7 @@ int averages(const Group& group) {
   const auto bits = [](int value) {  // of bf16
     return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16U);
   };
-  auto channel = group.open_channel("averages");
+  auto channel = dtrain::group::GroupAccess::of(group).open_channel("averages");
   for (const std::size_t count : {std::size_t{3}, std::size_t{300'001}}) {
     std::vector<double> values(count, 2.0 * group.rank());
     group.all_reduce(std::span(values), dtrain::ReduceOp::average);
@@ -178,7 +180,8 @@ int averages(const Group& group) {
                        dtrain::ReduceOp::average, group.stream());
     typename Group::Stream::Event event;
     group.stream().record(event);
-    dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+    dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),
+                                          group.timeout(), group.rank());
     require(result == std::vector<std::uint16_t>(count, bits(group.world_size() - 1)), "an average of bf16");
     require(halves.back() == bits(2 * group.rank()), "the input of an average");
   }
@@ -190,7 +193,7 @@ int averages(const Group& group) {
 template <class Group>
 int large(const Group& group) {
   using dtrain::DType;
-  auto channel = group.open_channel("large");
+  auto channel = dtrain::group::GroupAccess::of(group).open_channel("large");
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
     for (const std::size_t count : {std::size_t{5}, std::size_t{3'000}, std::size_t{300'000}}) {
       const std::vector<std::byte> values = support::large_values(dtype, count);
@@ -199,7 +202,8 @@ int large(const Group& group) {
                          group.stream());
       typename Group::Stream::Event event;
       group.stream().record(event);
-      dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+      dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),
+                                            group.timeout(), group.rank());
       require(support::is_large_value(dtype, result, 2 * group.world_size()), "an average of large values");
     }
   }
@@ -227,7 +231,7 @@ int again() {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Mpi>;
   {
     const dtrain::ProcessGroup<Policy> group = dtrain::init_process_group<Policy>();
-    auto channel = group.open_channel("fails");
+    auto channel = dtrain::group::GroupAccess::of(group).open_channel("fails");
     channel.abort({dtrain::CauseKind::exception, group.rank(), "", "enough"});
   }
   try {

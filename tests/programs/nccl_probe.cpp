@@ -73,7 +73,7 @@ int hello(const Group& group) {
   const Group half = group.split(group.rank() % 2, group.rank());
   const Values part(1, 1);
   half.all_reduce(part.view(), dtrain::ReduceOp::sum);
-  auto channel = group.open_channel("more");
+  auto channel = dtrain::group::GroupAccess::of(group).open_channel("more");
   const auto more = group.open_stream();
   const Values average(1, static_cast<float>(group.rank()));
   channel.all_reduce(average.view(), average.view(), dtrain::ReduceOp::average, more.ref());

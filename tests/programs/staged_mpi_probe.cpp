@@ -53,11 +53,12 @@ int collectives(const Group& group) {
   const auto rank = static_cast<float>(group.rank());
   const float sum = static_cast<float>(size * (size - 1)) / 2;
   const auto stream = group.stream();
-  auto channel = group.open_channel("probe");
+  auto channel = dtrain::group::GroupAccess::of(group).open_channel("probe");
   const auto wait = [&] {
     Group::Stream::Event event;
     stream.record(event);
-    dtrain::backend::block_until_complete(event, channel, *group.failure(), group.timeout(), group.rank());
+    dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),
+                                          group.timeout(), group.rank());
   };
   const auto arena = channel.allocate_blocking(bytes, dtrain::Deadline::after(group.timeout()));
   const DeviceBuffer other(bytes);

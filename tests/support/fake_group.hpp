@@ -48,8 +48,8 @@ struct FakeGroupState {
   std::vector<std::string> reported;
   std::vector<bool> abandoned;
   std::vector<std::shared_ptr<void>> kept;
-  std::shared_ptr<dtrain::ddp::GradientBindingRegistry> gradient_bindings =
-      std::make_shared<dtrain::ddp::GradientBindingRegistry>();
+  std::shared_ptr<dtrain::group::GradientBindingRegistry> gradient_bindings =
+      std::make_shared<dtrain::group::GradientBindingRegistry>();
 };
 
 }  // namespace support
@@ -69,6 +69,8 @@ class ProcessGroup<support::FakePolicy> {
   support::FakeStore store() const { return {state_->job, rank()}; }
   const std::shared_ptr<FailureLatch>& failure() const { return state_->job->latch(rank()); }
 
+  const ProcessGroup& internals() const noexcept { return *this; }
+
   support::FakeStreamOwner open_stream() const { return {}; }
   support::FakeCommunicator open_channel(const std::string& purpose, Accumulate = Accumulate::element,
                                          const backend::DescribeOperation& = {}) const {
@@ -83,7 +85,7 @@ class ProcessGroup<support::FakePolicy> {
     failure()->report({CauseKind::exception, rank(), members().host, text});
   }
   void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept { state_->kept.push_back(std::move(work)); }
-  const std::shared_ptr<ddp::GradientBindingRegistry>& gradient_bindings() const noexcept {
+  const std::shared_ptr<group::GradientBindingRegistry>& gradient_bindings() const noexcept {
     return state_->gradient_bindings;
   }
   int next_number(const std::string& purpose) const { return ++state_->numbers[purpose]; }

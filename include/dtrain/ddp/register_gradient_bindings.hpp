@@ -9,16 +9,16 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/ddp/gradient_binding_registry.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/group/gradient_binding_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A parameter is known by the address of its value. @returns what keeps others from binding these gradients while it
 /// lives. @throws Error (invalid_argument) where one is bound already
-inline std::unique_ptr<GradientBinding> register_gradient_bindings(std::shared_ptr<GradientBindingRegistry> registry,
-                                                                   std::span<const Parameter> parameters) {
-  auto binding = std::make_unique<GradientBinding>(std::move(registry));
+inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
+  auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
         !binding->add(parameters[i].value.data)) {  // a tied one is registered twice

@@ -15,7 +15,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
-#include "dtrain/ddp/gradient_binding_registry.hpp"
+#include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
@@ -86,8 +86,8 @@ class RankContext {
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
   const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of this rank, all groups and wrappers
-  const std::shared_ptr<ddp::GradientBindingRegistry> gradient_bindings =
-      std::make_shared<ddp::GradientBindingRegistry>();  ///< of this rank's wrappers
+  const std::shared_ptr<GradientBindingRegistry> gradient_bindings =
+      std::make_shared<GradientBindingRegistry>();  ///< of this rank's wrappers
 
  private:
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;

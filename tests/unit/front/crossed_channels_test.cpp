@@ -116,7 +116,7 @@ TEST_CASE("a wrapper can be made while another one's step is open, whose gradien
 
 TEST_CASE("a stream of the user's own that the group knows is run where the rank is stalled") {
   const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [&](const Group& group) {
-    auto channel = group.open_channel("own");
+    auto channel = dtrain::group::GroupAccess::of(group).open_channel("own");
     auto stream = group.open_stream();
     std::vector<float> mine{1};
     std::vector<float> all{2};

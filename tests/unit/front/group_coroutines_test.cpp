@@ -102,7 +102,8 @@ TEST_CASE("what blocks is an error in a coroutine, never a hang") {
       codes.push_back(error_of([&] { group.broadcast(std::span<float>(one), 0); }).first);
       codes.push_back(error_of([&] { group.store().get("never").wait(); }).first);
       codes.push_back(error_of([&] { group.store().barrier("never").wait(); }).first);
-      codes.push_back(error_of([&] { static_cast<void>(group.open_channel("never")); }).first);
+      codes.push_back(
+          error_of([&] { static_cast<void>(dtrain::group::GroupAccess::of(group).open_channel("never")); }).first);
       codes.push_back(error_of([&] { group.leave(); }).first);
       codes.push_back(error_of([&] { group.run([]() -> Task<> { co_return; }); }).first);
       codes.push_back(error_of([&] { static_cast<void>(ddp.begin()); }).first);

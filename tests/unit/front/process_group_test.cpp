@@ -151,8 +151,8 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
     }
     CHECK(group.store().get("colour", deadline).wait() == "green");
 
-    auto first = group.open_channel("first");
-    auto second = group.open_channel("second");
+    auto first = dtrain::group::GroupAccess::of(group).open_channel("first");
+    auto second = dtrain::group::GroupAccess::of(group).open_channel("second");
     dtrain::stream::host::Queue queue;
     std::array<float, 1> a{1};
     std::array<float, 1> b{10};
@@ -233,7 +233,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
     } catch (const dtrain::Error& error) {
       sentence = error.what();
     }
-    group->report_exception("the child's own trouble");
+    dtrain::group::GroupAccess::of(*group).report_exception("the child's own trouble");
     background.reset();
     part.reset();
     group.reset();
@@ -243,7 +243,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 7));
   CHECK(!background->done());
-  CHECK(!group->failure()->failed());
+  CHECK(!dtrain::group::GroupAccess::of(*group).failure()->failed());
   part->barrier();
   group->store().set("key", "the rank's").wait();
   CHECK(group->store().get("key").wait() == "the rank's");

@@ -14,6 +14,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/sanitize.hpp"
+#include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
@@ -75,7 +76,7 @@ std::string rank0_result_blocking(const Group& group, const Store& store, const 
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
   const auto store = group.store().with_prefix("dtrain/rank 0/");
-  const std::string key = std::to_string(group.next_number("rank 0"));
+  const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for it before they come here
   if (group.rank() != 0) {
     return Rank0Result::read(rank0_result_blocking(group, store, key, doing));

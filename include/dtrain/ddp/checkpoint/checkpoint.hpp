@@ -15,6 +15,7 @@
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/checkpoint/tensor_access.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30,9 +31,12 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
     signature.parameters[i].device = tensors[i].value.device.kind;
   }
   const Deadline deadline = Deadline::after(group.timeout());
-  const int count = group.next_number("checkpoint");
-  const FailureContext context{
-      group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(), {}};
+  const int count = group::GroupAccess::of(group).next_number("checkpoint");
+  const FailureContext context{group::GroupAccess::of(group).failure(),
+                               group.members().rank_in_job(),
+                               group.members().host,
+                               group.timeout(),
+                               {}};
   agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", signature, group.rank(), context,
                  deadline);
 }

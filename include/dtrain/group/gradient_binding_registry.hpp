@@ -9,7 +9,7 @@
 
 #include "dtrain/core/version.hpp"
 
-namespace DTRAIN_NAMESPACE::ddp {
+namespace DTRAIN_NAMESPACE::group {
 
 /// Addresses, each of one owner at most. Threads: all members from any thread.
 class GradientBindingRegistry {
@@ -46,4 +46,4 @@ class GradientBinding {
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
+}  // namespace DTRAIN_NAMESPACE::group
