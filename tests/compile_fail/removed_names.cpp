@@ -12,7 +12,7 @@ void reduce(const dtrain::ProcessGroup<Policy>& group, std::vector<float>& value
 #ifdef DTRAIN_COMPILE_FAIL
   group.all_reduce_blocking(values, dtrain::ReduceOp::sum);
   static_cast<void>(group.store().get_blocking("key"));
-  group.barrier_and_check();
+  group.throw_if_failed();
 #else
   group.all_reduce(values, dtrain::ReduceOp::sum);
   static_cast<void>(group.store().get("key").wait());

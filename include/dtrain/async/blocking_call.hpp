@@ -111,7 +111,7 @@ class BlockingCall final : public BlockingCallBase {
   template <class Make>
   void start(EventLoop& loop, Make& make) {
     make_ = const_cast<void*>(static_cast<const void*>(&make));
-    call_make_ = [](void* untyped, EventLoop& of) { return (*static_cast<Make*>(untyped))(of); };
+    call_make_ = [](void* untyped, EventLoop& of) -> Task<T> { return (*static_cast<Make*>(untyped))(of); };
     post(loop);
   }
 

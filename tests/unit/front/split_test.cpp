@@ -193,7 +193,7 @@ TEST_CASE("the end of a part, or leaving it, does not leave the job; the job end
     const Group part = group->split(0);
     group.reset();
     CHECK(sum_of(part, 1) == 2);
-    CHECK(!part.failure()->failed());
+    CHECK(!dtrain::group::GroupAccess::of(part).failure()->failed());
   });
   CHECK(store.all_left(rendezvous_test::soon()));
 }
@@ -235,11 +235,12 @@ TEST_CASE("what a rank of a part reports is known by its number in the job, and 
   const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
     const Group part = group.split(group.rank() / 2);
     if (group.rank() == 3) {
-      part.failure()->block_until_failed(dtrain::Deadline::after(std::chrono::seconds(25)));
+      dtrain::group::GroupAccess::of(part).failure()->block_until_failed(
+          dtrain::Deadline::after(std::chrono::seconds(25)));
       return;
     }
     if (group.rank() == 2) {
-      part.report_exception("rank 2 of the job speaks");
+      dtrain::group::GroupAccess::of(part).report_exception("rank 2 of the job speaks");
       part.barrier();
     }
     group.barrier();

@@ -50,9 +50,9 @@ TEST_CASE("lines come out whole, prefixed, the last one with an end") {
   Pipe shown = make_pipe();
   set_non_blocking(shown.reader.get());
   Console console(loop, shown.writer.get(), false);
-  const Spawned writing = loop.spawn(console.write_out());
+  const TaskHandle writing = loop.spawn(console.write_out());
   OutputRelay relay(loop, std::move(worker.reader), console, 3, true, {});
-  const Spawned relaying = loop.spawn(relay.run());
+  const TaskHandle relaying = loop.spawn(relay.run());
   REQUIRE(::write(worker.writer.get(), "one\ntw", 6) == 6);
   run_for(loop, milliseconds(20));
   CHECK(read_all(shown.reader.get()) == "[3] one\n");
@@ -72,9 +72,9 @@ TEST_CASE("a console that takes nothing makes the worker wait, and then nothing 
   set_non_blocking(worker.writer.get());
   set_non_blocking(shown.reader.get());
   Console console(loop, shown.writer.get(), false);
-  const Spawned writing = loop.spawn(console.write_out());
+  const TaskHandle writing = loop.spawn(console.write_out());
   OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
-  const Spawned relaying = loop.spawn(relay.run());
+  const TaskHandle relaying = loop.spawn(relay.run());
   const std::string line = std::string(99, 'x') + "\n";
   std::size_t accepted = 0;
   const auto fill = [&] {
@@ -106,7 +106,7 @@ TEST_CASE("a console whose reader is gone takes nothing more and holds nobody up
   REQUIRE((::signal(SIGPIPE, SIG_IGN) != SIG_ERR));
   Pipe shown = make_pipe();
   Console console(loop, shown.writer.get(), false);
-  const Spawned writing = loop.spawn(console.write_out());
+  const TaskHandle writing = loop.spawn(console.write_out());
   std::vector<int> reasons;
   console.on_broken([&reasons](int error) { reasons.push_back(error); });
   shown.reader.reset();
@@ -134,7 +134,7 @@ TEST_CASE("a regular file is written like anything else") {
   const dtrain::async::Descriptor file(::mkostemp(path, O_CLOEXEC));
   REQUIRE(file);
   Console console(loop, file.get(), false);
-  const Spawned writing = loop.spawn(console.write_out());
+  const TaskHandle writing = loop.spawn(console.write_out());
   std::string expected;
   for (int i = 0; i < 1000; ++i) {
     console.line("[0] ", std::to_string(i));
@@ -151,7 +151,7 @@ TEST_CASE("on a terminal a line goes above the live one, which is drawn again") 
   Pipe shown = make_pipe();
   set_non_blocking(shown.reader.get());
   Console console(loop, shown.writer.get(), true);
-  const Spawned writing = loop.spawn(console.write_out());
+  const TaskHandle writing = loop.spawn(console.write_out());
   console.live_line("[0] 10%");
   console.line("[1] ", "hello");
   console.live_line("[0] 20%");

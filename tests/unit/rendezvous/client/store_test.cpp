@@ -71,8 +71,8 @@ TEST_CASE("prefixes keep keys and barriers apart") {
     second.set("k", "2", soon()).wait();
     CHECK(first.get("k", soon()).wait() == "1");
     CHECK(control_plane.store().get("b/c/k", soon()).wait() == "2");
-    std::future<void> other = std::async(std::launch::async, [&] { second.barrier("x", soon()); });
-    first.barrier("x", soon());
+    std::future<void> other = std::async(std::launch::async, [&] { second.barrier("x", soon()).wait(); });
+    first.barrier("x", soon()).wait();
     other.get();
   });
 }

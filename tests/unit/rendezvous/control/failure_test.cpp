@@ -52,7 +52,7 @@ TEST_CASE("a connection that closes is a loss that every rank hears, and every l
           0);
     CHECK_THROWS_AS(ranks[rank].store().set("k", "v", soon()).wait(), dtrain::PeerLost);
     CHECK_THROWS_AS(ranks[rank].store().barrier("b", soon()).wait(), dtrain::PeerLost);
-    CHECK(ranks[rank].leave(soon()));
+    CHECK(ranks[rank].leave_blocking(soon()));
   }
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("leaving and then closing is not a loss") {
   ranks[0].store().set("k", "v", soon()).wait();
   CHECK(ranks[0].store().get("k", soon()).wait() == "v");
   CHECK_FALSE(ranks[0].failure()->failed());
-  CHECK(ranks[0].leave(soon()));
+  CHECK(ranks[0].leave_blocking(soon()));
   CHECK(store.all_left(soon()));
   CHECK(left == 2);
   CHECK(failures == 0);
@@ -155,7 +155,7 @@ TEST_CASE("a store that goes away is a failure on every rank that names it") {
     CAPTURE(cause);
     CHECK(cause.find("the job was lost: the store of the job at " + place +
                      " went away: rank 0 or its launcher ended") == 0);
-    CHECK_FALSE(ranks[rank].leave(soon()));
+    CHECK_FALSE(ranks[rank].leave_blocking(soon()));
   }
 }
 

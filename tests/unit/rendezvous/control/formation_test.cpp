@@ -131,7 +131,7 @@ TEST_CASE("a rank that is taken or out of range is refused alone, and the others
     }
   }
   ControlPlane second(rank_options(1, 2, store.port()));
-  CHECK(second.leave(soon()));
+  CHECK(second.leave_blocking(soon()));
 }
 
 TEST_CASE("the shortest join timeout fails the job on every rank and names the missing ranks") {

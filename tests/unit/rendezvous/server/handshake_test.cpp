@@ -245,7 +245,7 @@ TEST_CASE("keys of an attempt are gone in the next") {
   options.attempt = 1;
   ControlPlane second(options);
   CHECK_FALSE(second.store().try_get("key", soon()).wait());
-  second.leave(soon());
+  second.leave_blocking(soon());
 }
 
 TEST_CASE("where a launcher's port is taken the store is at the next one, and ranks of two jobs find each its own") {
