@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Threads of the library take no signals.
+/// Scope in which new threads take no signals.
 
 #include <pthread.h>
 #include <signal.h>

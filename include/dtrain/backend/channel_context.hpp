@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a group passes to a backend for the channel to open.
+/// Parameters for opening a channel.
 
 #include <chrono>
 #include <cstdint>

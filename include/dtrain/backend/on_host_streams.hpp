@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept OnHostStreams: backends that topologies and staging can be laid over.
+/// The concept OnHostStreams: backends whose operations are enqueued on host streams.
 
 #include <concepts>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The function of backend::SharedMemory.
+/// backend::SharedMemory::open_blocking.
 
 #include <string>
 

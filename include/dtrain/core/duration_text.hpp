@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Durations for sentences.
+/// Durations as text, for sentences.
 
 #include <chrono>
 #include <cstdio>

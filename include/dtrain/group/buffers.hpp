@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a collective of a group takes: views of any memory, or typed host memory as the program has it.
+/// Buffer arguments of a group's collectives: views of any memory, or typed host memory.
 
 #include <cstddef>
 #include <span>

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a per-node launcher wants to know, and its flags as variables beside the environment's.
+/// Inputs of a node's identity: the launcher's flags, as variables beside the environment's.
 
 #include <optional>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Where a per-node launcher's node rank can come from, in order: pairs that name nodes, then one launcher on each node
-/// under mpirun or srun, then whatever describes a process, which is the node here.
+/// Sources of a launcher's node rank, in order of precedence: pairs that name nodes, then one launcher on each node
+/// under mpirun or srun, then the description of a process, which is the node here.
 
 #include <array>
 #include <optional>

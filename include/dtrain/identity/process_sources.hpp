@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Where a process can have its identity from, in order.
+/// Sources of a process's identity, in order of precedence.
 
 #include <array>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Partial reduction: what a reduction that goes from rank to rank does on each of them.
+/// Partial reduction: the step that each rank takes where a reduction goes from rank to rank.
 
 #include <algorithm>
 #include <array>

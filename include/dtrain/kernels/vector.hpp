@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Vectors of any width, which the compiler makes from what the calling function's target has.
+/// SIMD vector types: the compiler's vector extension, of any width.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A job as the launcher of one node sees it: one attempt after the other, and the code that it ends with.
+/// Node launcher: the attempts of one node's workers, restarts, and the exit code.
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What launch::PerNode does.
+/// launch::PerNode::start.
 
 #include <unistd.h>
 

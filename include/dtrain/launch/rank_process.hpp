@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::RankProcess: a process that is a rank, and how it learnt that.
+/// launch::RankProcess: identity and settings of the process that is a rank.
 
 #include <chrono>
 #include <optional>

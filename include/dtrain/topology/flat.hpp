@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Flat: the backend's own choice of paths.
+/// topology::Flat: the backend's own all-reduce.
 
 #include <string_view>
 

@@ -7,11 +7,6 @@
 
 #include "dtrain/backend/backend.hpp"
 
-/// A topology makes a backend of a backend: `T::Rebind<B>` opens channels whose all_reduce takes the topology's paths
-/// over channels of B, and whose other operations are B's. Its requirements on B are stated twice:
-/// `supports_backend<B>` for concepts, and `require<B>()`, a static_assert with a literal sentence ("dtrain:
-/// topology::Ring needs a backend with
-/// ..."), for the author of a policy. It has no state: all state is in the communicators.
 namespace DTRAIN_NAMESPACE::topology {
 
 namespace detail {
@@ -38,6 +33,10 @@ concept HasRequirements = requires {
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
+/// A topology makes a backend of a backend: `T::Rebind<B>` opens channels whose all_reduce takes the topology's paths
+/// over channels of B, and whose other operations are B's. It has no state: all state is in the communicators. Its
+/// requirements on B are stated twice: `supports_backend<B>` for concepts, and `require<B>()` for the author of a
+/// policy, a static_assert with a literal sentence ("dtrain: topology::Ring needs a backend with ...").
 template <class T>
 concept Topology = HasTopologyName<T> && HasRequirements<T> && HasRebind<T>;
 

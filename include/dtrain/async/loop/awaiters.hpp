@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a coroutine suspends in while it sleeps or waits for a descriptor.
+/// Awaiters of the event loop: timers and descriptors.
 
 #include <coroutine>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which coroutines of an EventLoop wait for what, and which runs next.
+/// Scheduler of the event loop: ready queue, timers and waiting coroutines.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How a wait of a coroutine ended.
+/// Wake reason: how a coroutine's wait ended.
 
 #include <cstdint>
 

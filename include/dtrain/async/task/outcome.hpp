@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a task came to, a value or an exception, kept where it is not awaited.
+/// Outcome: the stored value or exception of a task.
 
 #include <exception>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Several tasks at once.
+/// when_all: awaits several tasks concurrently.
 
 #include <cstddef>
 #include <deque>

@@ -9,7 +9,7 @@
 #include <span>
 #include <type_traits>
 
-#include "dtrain/backend/message_passing/frame_pool.hpp"
+#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 

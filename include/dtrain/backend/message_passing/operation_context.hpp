@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/frame_pool.hpp"
 #include "dtrain/backend/message_passing/scratch.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/types/reduce_op.hpp"

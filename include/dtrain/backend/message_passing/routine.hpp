@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// message_passing::Routine: the coroutine that an algorithm is.
+/// Routine: the coroutine type of collective algorithms.
 
 #include <concepts>
 #include <coroutine>
@@ -8,7 +8,7 @@
 #include <exception>
 #include <utility>
 
-#include "dtrain/backend/message_passing/frame_pool.hpp"
+#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/frame_pool.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/requests.hpp"
 #include "dtrain/core/error.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How MPI is to reduce: with its own operators where these give dtrain's results, else with dtrain's kernels.
+/// MPI's datatypes and reduction operators; dtrain's kernels where MPI's give other results.
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What differs between the versions of NCCL, 2.18 to 2.30.
+/// Compatibility of NCCL's versions, 2.18 to 2.30.
 
 #include <cstddef>
 #include <string>

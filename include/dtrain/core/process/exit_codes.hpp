@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a process of a job exits with where its user's code did not say.
+/// Exit codes of a job's processes.
 
 #include "dtrain/core/version.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Where memory lives and streams run.
+/// Device: kind and index of the memory and of the streams.
 
 #include <cstdint>
 #include <string>

@@ -4,8 +4,8 @@
 
 #include <span>
 
+#include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
 

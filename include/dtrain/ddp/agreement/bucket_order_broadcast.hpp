@@ -13,7 +13,7 @@
 #include "dtrain/async/task/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/ddp/agreement/agreement.hpp"
+#include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/net/framing/byte_reader.hpp"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/ddp/profile/statistics.hpp"
+#include "dtrain/ddp/profile/reducer_statistics.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/agreement/buffer_broadcast.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/throw_if_failed.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
@@ -21,7 +21,7 @@
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/ddp/profile/statistics.hpp"
+#include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/step_recorder.hpp"
 #include "dtrain/ddp/reducer_options.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"

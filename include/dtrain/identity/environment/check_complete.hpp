@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Environments that say half of what is needed, and the sentences that help.
+/// Diagnosis of a launcher's environment that lacks a variable, with the remedy.
 
 #include <algorithm>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Environments of which no source is complete, although a variable says that there are other processes.
+/// Half identities: no source is complete, but a variable shows that there are other processes.
 
 #include <array>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The kernels for AVX2 and F16C: what training asks for; the baseline has the rest.
+/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The kernels for AVX-512: what training asks for; the baseline has the rest.
+/// Kernels for AVX-512: the common dtypes and operations; others are the baseline's.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The variables that set how a rank behaves, whoever started it.
+/// Parsers of the variables that set timeouts and the log level, whoever started the rank.
 
 #include <charconv>
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// DTRAIN_TIMEOUT and DTRAIN_LIVENESS where they are unset.
+/// DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS where they are unset.
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How the launcher of one node takes part in the whole job.
+/// Job coordinator: interface between one node's launcher and those of the other nodes.
 
 #include <optional>
 #include <string>

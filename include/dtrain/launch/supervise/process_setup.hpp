@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What must be true of a process before it becomes a launcher.
+/// Preconditions of a process that becomes a launcher.
 
 #include <dirent.h>
 #include <fcntl.h>

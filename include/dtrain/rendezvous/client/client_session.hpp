@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::ClientSession: a rank's side of its session: sends heartbeats and reconnects.
+/// Client session: heartbeats and reconnection of a rank's session with the store.
 
 #include <algorithm>
 #include <chrono>

@@ -24,7 +24,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// keys and values of one call have at most max_batch_bytes. Each call is one message there and one back, whole or not
 /// at all.
 ///
-/// An kind gives a StoreCall, which does nothing by itself: `co_await store.get("key")` in a coroutine on the
+/// An operation gives a StoreCall, which does nothing by itself: `co_await store.get("key")` in a coroutine on the
 /// rank's control loop (ProcessGroup::run_blocking, ::spawn), `store.get("key").wait()` on any other thread, where it
 /// blocks. Both take until the deadline, or timeout() where none is given, or a moment longer (a second at most) for
 /// the store's last word. Threads: any, several at once.

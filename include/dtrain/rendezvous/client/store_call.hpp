@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::StoreCall: an kind of the store that has not been sent yet.
+/// StoreCall: a request to the store that is sent when it is awaited or waited for.
 
 #include <coroutine>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A rank's side of its session with the store: requests out, responses and the job's failure in.
+/// Store client: pending requests of a rank, their responses, and the job's failure.
 
 #include <chrono>
 #include <cstdint>
@@ -55,7 +55,7 @@ class StoreClient {
   /// the store to answer what was missing.
   /// @param self outlives the wait
   /// @param doing begins every sentence: "waiting for key 'a' of the store"
-  /// @returns an response that is ok or missing
+  /// @returns a response that is ok or missing
   /// @throws the job's first cause; Error (timeout); Error (refused); Error (closed) after leave or end; Error (limit)
   /// where too much waits to be sent
   static async::Task<Response> send_request(std::shared_ptr<StoreClient> self, Request request, std::string doing,
@@ -176,7 +176,7 @@ class StoreClient {
 
   void require_good(const std::optional<Response>& response, const std::string& doing) const {
     if (!response) {
-      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not response").with_rank(rank_);
+      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer").with_rank(rank_);
     }
     if (response->status == Status::cancelled) {
       throw Error(Errc::timeout, doing + ": the deadline passed; " + sanitize(response->text)).with_rank(rank_);

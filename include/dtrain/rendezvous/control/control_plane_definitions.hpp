@@ -18,8 +18,8 @@
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/loop_handle.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/server/port_conflict.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
-#include "dtrain/rendezvous/server/taken_port.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a rank may ask of the store of its job, and what it is answered: a part of the protocol (message.hpp).
+/// Store requests and responses: a part of the protocol (message.hpp).
 
 #include <cstddef>
 #include <cstdint>

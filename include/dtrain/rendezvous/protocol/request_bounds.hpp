@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a rank may ask of the store at all, checked before anything is sent.
+/// Client-side bounds of store requests, and how sentences name a request.
 
 #include <cstddef>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The secret of a job: who knows it may join.
+/// Secret: the key that the ranks of a job share; the handshake proves that both ends know it.
 
 #include <cstddef>
 #include <span>

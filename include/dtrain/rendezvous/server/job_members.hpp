@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The processes that those who want to join a job are compared with: the store's opener, and one of each host. Pure.
+/// Join comparison: tells the processes of this job from those of another one. Pure.
 
 #include <map>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::JobServer: a job with the sessions of its ranks.
+/// Job server: the sessions of a job's ranks, their liveness, and the detection of lost ones.
 
 #include <algorithm>
 #include <chrono>

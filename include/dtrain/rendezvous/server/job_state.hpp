@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What the store knows of its job, as a state machine without sockets and clocks: messages in, actions out.
+/// Job state: state machine of joining, first cause and leaving, without sockets and clocks.
 
 #include <map>
 #include <optional>

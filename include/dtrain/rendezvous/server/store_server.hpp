@@ -21,8 +21,8 @@
 #include "dtrain/rendezvous/protocol/transcript.hpp"
 #include "dtrain/rendezvous/protocol/version_text.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"
+#include "dtrain/rendezvous/server/open_file_limit.hpp"
 #include "dtrain/rendezvous/server/pending_connection_limit.hpp"
-#include "dtrain/rendezvous/server/too_few_files.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A connection between a rank and its store with its frames, at an address that does not change.
+/// Framed connection: a TCP connection with frame reader and writer; not movable.
 
 #include <chrono>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A thread of dtrain's own beside one of the program's that captures a graph.
+/// Guard that puts this thread into CUDA's relaxed mode of stream capture.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The communication streams of one rank, none of which may keep another waiting.
+/// Stream registry: a rank's host streams; runs those that no thread runs, so that streams cannot deadlock.
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The three ways of an all-gather in shared memory; bytes, whatever the element type.
+/// All-gather in shared memory: by slots, in place, or staged; of bytes, whatever the element type.
 
 #include <cstddef>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The three ways of an all-reduce in shared memory; all give the same bits.
+/// All-reduce in shared memory: by slots, in place, or staged, with the same bits.
 
 #include <algorithm>
 #include <cstddef>

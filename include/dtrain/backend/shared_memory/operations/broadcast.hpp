@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
+/// Broadcast in shared memory: by slots, in place, or staged; of bytes, whatever the element type.
 
 #include <cstddef>
 

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "dtrain/kernels/copy.hpp"
-#include "dtrain/kernels/stream_copy.hpp"
+#include "dtrain/kernels/non_temporal_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 

@@ -12,7 +12,7 @@
 #include "dtrain/backend/shared_memory/mailbox_slot.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/kernels/copy.hpp"
-#include "dtrain/kernels/stream_copy.hpp"
+#include "dtrain/kernels/non_temporal_copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The three ways of a reduce-scatter in shared memory; all give the bits of an all-reduce.
+/// Reduce-scatter in shared memory: by slots, in place, or staged, with the bits of an all-reduce.
 
 #include <cstddef>
 #include <span>

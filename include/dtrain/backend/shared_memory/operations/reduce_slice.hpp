@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which elements of a reduction which rank reduces.
+/// Partition of a reduction into one slice for each rank.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/frame_pool.hpp"
+#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/agreement/agreement.hpp"
+#include "dtrain/ddp/agreement/model_agreement.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/backend/throw_if_failed.hpp"
+#include "dtrain/backend/block_until_complete.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/profile/statistics.hpp"
+#include "dtrain/ddp/profile/reducer_statistics.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Waiting for a communicator's work, and throwing what made it fail.
+/// Completion wait of a communicator's work, and the error that it ends with.
 
 #include <chrono>
 #include <cstdint>

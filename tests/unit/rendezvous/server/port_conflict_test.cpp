@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/server/taken_port.hpp"
+#include "dtrain/rendezvous/server/port_conflict.hpp"
 
 #include <doctest/doctest.h>
 
