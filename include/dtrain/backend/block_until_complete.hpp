@@ -42,6 +42,16 @@ std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
   }
 }
 
+/// event.is_complete(), for threads of dtrain's own: on CUDA it disturbs no thread that captures a graph.
+template <stream::Event E>
+bool is_complete_beside_capture(const E& event) noexcept {
+  if constexpr (requires { event.is_complete_beside_capture(); }) {
+    return event.is_complete_beside_capture();
+  } else {
+    return event.is_complete();
+  }
+}
+
 /// Blocking: until the work before `event` is done. Each operation ends itself `timeout` after it begins to run,
 /// hence the deadline here is only a guard against a stream that nobody runs, and begins again while operations
 /// complete.

@@ -25,7 +25,8 @@ namespace DTRAIN_NAMESPACE::group {
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
-/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
+/// Threads: one at a time for each group, and not the control loop, where a coroutine awaits a Work of the program's
+/// thread. @throws Error (invalid_argument) before anything is enqueued where sizes,
 /// types, ranks or addresses do not fit; the job's first cause.
 template <class Group, class State>
 class Collectives {
@@ -49,7 +50,7 @@ class Collectives {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
         self().state_->host_staging_buffer().copy_through(
-            input, output, stream(), [&](BufferView chunk) { all_reduce(chunk, op, stream()); },
+            input, output, stream(), [&](BufferView chunk) { live().all_reduce(chunk, chunk, op, stream()); },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -61,11 +62,12 @@ class Collectives {
   /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
   /// @returns the reduction of every rank's `value`
   template <class Number>
-  requires(std::is_arithmetic_v<Number> || Element<Number>) Number all_reduce(Number value, ReduceOp op)
-  const {
-    static_assert(Element<Number>,
-                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-                  "dtrain/core/types/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
+  requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
+      all_reduce(Number value, ReduceOp op) const {
+    static_assert(
+        Element<Number>,
+        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
+        "dtrain/core/types/dtype.hpp): convert others, to std::int64_t for example; for several give a buffer");
     if constexpr (Element<Number>) {
       all_reduce(std::span(&value, 1), op);
     }
@@ -84,7 +86,7 @@ class Collectives {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
         self().state_->host_staging_buffer().copy_through(
-            buffer, buffer, stream(), [&](BufferView chunk) { broadcast(chunk, root, stream()); },
+            buffer, buffer, stream(), [&](BufferView chunk) { live().broadcast(chunk, root, stream()); },
             [&] { work(stream()).wait(); });
         return;
       }

@@ -80,16 +80,17 @@ class GroupState final : private RankContext::Closable {
   /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     async::EventLoop& loop = rank_context_->tasks.loop();
-    const std::shared_ptr<ChannelResources> resources = require_open();
+    require_open();
+    const std::shared_ptr<ChannelResources> resources = resources_;
     const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
     std::chrono::microseconds pause(100);
     std::uint64_t progress = 0;
-    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !event.is_complete();) {
+    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !backend::is_complete_beside_capture(event);) {
       rank_context_->streams->run_unattended();
       co_await loop.sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
-      require_open();
-      if (const std::uint64_t now = backend::progress_of(event, *resources->communicator); now != progress) {
+      const std::uint64_t now = resources->progress(event).value_or(progress);
+      if (now != progress) {
         progress = now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
@@ -98,15 +99,17 @@ class GroupState final : private RankContext::Closable {
       }
     }
     const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store knows which one came first
-    while (resources->communicator && resources->communicator->failure() && !failure->failed() &&
-           !first_cause_due.passed()) {
+    while (resources->failure() && !failure->failed() && !first_cause_due.passed()) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
     }
     failure->throw_if_failed(members_.rank_in_job());
-    if (const std::optional<Cause> own = resources->communicator ? resources->communicator->failure() : std::nullopt) {
+    if (const std::optional<Cause> own = resources->failure()) {
       throw_cause(*own);
     }
   }
+
+  /// Begins what is enqueued on this rank's streams where no thread runs it. Blocking: no.
+  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
 
   /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
   rendezvous::Store store() const {
@@ -154,24 +157,45 @@ class GroupState final : private RankContext::Closable {
   }
 
   /// Later collectives are rejected, and peers that wait in one are notified. Not while one runs.
-  void close() noexcept override { resources_->communicator.reset(); }
+  void close() noexcept override { resources_->close(); }
 
   rendezvous::TaskRunner& tasks;  ///< the job's; for OffThreadDeleter
 
  private:
   struct ChannelResources;
 
-  const std::shared_ptr<ChannelResources>& require_open() const {
+  void require_open() const {
     if (!resources_->communicator) {
       throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
     }
-    return resources_;
   }
 
   /// Kept until the rank leaves where an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
+    /// For the control loop, beside which the program's thread may close the group; nothing once it is closed.
+    /// @{
+    std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
+      const std::lock_guard lock(closing);
+      return communicator ? std::optional(backend::progress_of(event, *communicator)) : std::nullopt;
+    }
+    std::optional<Cause> failure() const {
+      const std::lock_guard lock(closing);
+      return communicator ? communicator->failure() : std::nullopt;
+    }
+    /// @}
+
+    void close() noexcept {
+      std::optional<Communicator> closed;  // ends behind the lock: that may take a moment
+      const std::lock_guard lock(closing);
+      if (communicator) {
+        closed.emplace(std::move(*communicator));
+        communicator.reset();
+      }
+    }
+
     StreamOwner stream;
     HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
+    mutable std::mutex closing;
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
   };
 

@@ -10,8 +10,11 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// What a collective with a stream gives. It may be dropped: the operation runs all the same, and the memory that it
-/// uses outlives it as before. Threads: one at a time.
+/// What a collective with a stream gives. It may be dropped: the operation stays enqueued, and the memory that it uses
+/// outlives it as before. On a host stream an operation begins to run when somebody waits on this rank (for it, or for
+/// another one), or asks is_complete(); what has not begun when the rank leaves is skipped, so wait for the last one.
+/// Lifetime: keeps the group as a handle of it does, and is used before leave(); a stream of the program's own outlives
+/// it. Threads: one at a time. Not in a CUDA graph's capture, in which nothing completes.
 /// @tparam State what the handles of one group share
 template <class State>
 class Work {
@@ -20,16 +23,22 @@ class Work {
 
   Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
 
-  /// Whether the operation has ended, well or not. Blocking: no. Threads: any.
-  bool is_complete() const noexcept { return event_.is_complete(); }
+  /// Whether the operation has ended, well or not; where it has not, it begins to run. Blocking: no.
+  bool is_complete() const noexcept {
+    if (event_.is_complete()) {
+      return true;
+    }
+    state_->start_pending();
+    return false;
+  }
 
   /// Blocking: until the operation has ended, at most the group's timeout() after it begins to run. Not on the control
-  /// loop. @throws the job's first cause; Error (timeout)
-  void wait() { state_->wait(event_); }
+  /// loop. @throws the job's first cause; Error (timeout); Error (closed) after leave()
+  void wait() const { state_->wait(event_); }
 
-  /// `co_await work` in a coroutine on the rank's control loop. It asks again and again, at intervals that grow to 2
-  /// ms. Lifetime: outlives the wait. @throws as wait
-  auto operator co_await() { return Awaiter(state_->completion(event_)); }
+  /// `co_await work` in a coroutine on the rank's control loop; the program's thread has made the collective. It asks
+  /// again and again, at intervals that grow to 2 ms. Lifetime: outlives the wait. @throws as wait
+  auto operator co_await() const { return Awaiter(state_->completion(event_)); }
 
  private:
   class Awaiter {
@@ -47,7 +56,7 @@ class Work {
   };
 
   std::shared_ptr<State> state_;
-  typename Stream::Event event_;
+  mutable typename Stream::Event event_;  ///< waiting changes no value of it
 };
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -11,6 +11,7 @@
 
 #include "dtrain/core/duration_text.hpp"
 #include "dtrain/net/connection.hpp"
+#include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/resolve_host.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
@@ -108,7 +109,8 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
       co_return *std::move(result.connection);
     }
     const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const bool loopback_is_down = result.error == ENETUNREACH && is_loopback_host(host);
+    const bool loopback_is_down =
+        is_loopback_host(host) && result.error == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
     const Error error = posix_error(
         result.error,
         "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),

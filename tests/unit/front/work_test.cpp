@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
@@ -44,6 +46,36 @@ TEST_CASE("a Work is waited for, and one that is dropped runs all the same") {
     work.wait();  // once more gives the same
     group.barrier();
     CHECK(dropped[0] == 2);
+  });
+}
+
+TEST_CASE("asking whether a Work is complete lets it run, where nobody waits for it") {
+  run_ranks(2, [](const WorkGroup& group) {
+    std::array<float, 1> values{1};
+    const auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    while (!work.is_complete() && !deadline.passed()) {
+      std::this_thread::yield();
+    }
+    CHECK(work.is_complete());
+    CHECK(values[0] == 2);
+    group.barrier();
+  });
+}
+
+TEST_CASE("a part that is left while a coroutine awaits its collective ends the wait, and the job goes on") {
+  run_ranks(2, [](const WorkGroup& group) {
+    std::array<float, 1> values{1};
+    {
+      const auto part = group.split(0);
+      auto waiting = group.spawn(
+          [work = part.all_reduce(values, ReduceOp::sum, part.stream())]() -> dtrain::Task<> { co_await work; });
+      part.barrier();  // behind the collective, which is complete
+      part.leave();
+      waiting.wait(Deadline::after(std::chrono::seconds(20)));
+    }
+    CHECK(values[0] == 2);
+    group.barrier();
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "dtrain/async/manual_reset_event.hpp"
 
@@ -43,6 +44,14 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
     }
     co_return std::optional<T>(outcome.take());
   }
+}
+
+/// The same of what converts to a Task, as a call of the store.
+template <class Call>
+requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
+         std::is_convertible_v<Call, Task<typename Call::value_type>>) auto with_deadline(EventLoop& loop, Call call,
+                                                                                          Deadline deadline) {
+  return with_deadline(loop, Task<typename Call::value_type>(std::move(call)), deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::async

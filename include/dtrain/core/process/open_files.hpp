@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <optional>
 
@@ -75,7 +76,9 @@ inline std::size_t open_files() noexcept {
 inline bool make_room_for_files(std::size_t more) noexcept {
   const auto has_room = [more] {
     const std::optional<std::size_t> limit = open_files_limit();
-    return !limit || open_files() + more <= *limit;
+    errno = 0;
+    const std::size_t open = open_files();
+    return !limit || (errno != EMFILE && open + more <= *limit);
   };
   if (!has_room()) {
     raise_open_files();

@@ -52,6 +52,11 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+/// A count of workers as other launchers spell it.
+inline bool is_short_for_workers(std::string_view flag) {
+  return flag == "--nproc" || flag == "--nprocs";
+}
+
 /// The launcher's flag that an argument names; nothing for the program's own.
 /// @throws Error (usage) for a name that is nearly one, with the suggestion
 inline std::optional<std::string_view> flag_named(std::string_view given) {
@@ -67,7 +72,7 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
       return flag;
     }
     const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
-    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && spelling.starts_with("--nproc"))) {
+    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && is_short_for_workers(spelling))) {
       closest = flag;
     }
   }
@@ -179,7 +184,7 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
   for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end() || detail::is_short_for_workers(name)) {
       throw Error(Errc::usage,
                   arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
                       "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +

@@ -13,9 +13,9 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/rendezvous/client/store_call.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/request.hpp"
-#include "dtrain/rendezvous/client/store_call.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -25,7 +25,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// at all.
 ///
 /// An operation gives a StoreCall, which does nothing by itself: `co_await store.get("key")` in a coroutine on the
-/// rank's control loop (ProcessGroup::run_blocking, ::spawn), `store.get("key").wait()` on any other thread, where it
+/// rank's control loop (ProcessGroup::run, ::spawn), `store.get("key").wait()` on any other thread, where it
 /// blocks. Both take until the deadline, or timeout() where none is given, or a moment longer (a second at most) for
 /// the store's last word. Threads: any, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every

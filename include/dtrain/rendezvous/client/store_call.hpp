@@ -2,6 +2,7 @@
 /// @file
 /// StoreCall: a request to the store that is sent when it is awaited or waited for.
 
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -29,52 +30,77 @@ struct CompareSet {
   std::optional<std::string> now{};  ///< the key's value afterwards; nothing where it does not exist
 };
 
-/// A request with the session that it goes to.
+/// A request with the session that it goes to. Sent once: by whoever calls send() or wait() first.
 struct StoreRequest {
-  /// Sends the request when it is awaited. @throws see Store
+  /// Sends the request when the result is awaited, on the control loop. @throws see Store; Error (invalid_argument) for
+  /// a request that has been sent, or was moved from
   async::Task<Response> send();
 
-  /// Sends the request on the control loop and blocks the calling thread. @throws see Store
+  /// Sends the request on the control loop and blocks the calling thread. @throws as send
   Response wait();
 
   std::weak_ptr<StoreClient> client;
-  std::shared_ptr<LoopHandle> loop_handle;
+  std::shared_ptr<LoopHandle> loop_handle;  ///< null once it is sent
   Request request;
-  Deadline deadline;
+  std::optional<Deadline> deadline;  ///< none: `timeout` from when it is sent
+  std::chrono::nanoseconds timeout;
+
+ private:
+  async::Task<Response> start();
 };
 
 /// What a call of Store gives: nothing is sent before `co_await call` (on the rank's control loop) or `call.wait()`
-/// (on any other thread). Each is done once. A call that is destroyed while it is awaited takes its request back.
+/// (on any other thread), one of them, once. Destroying the coroutine that awaits it takes the request back.
 /// @tparam T what the operation gives: void, text, optional text, texts, a number, whether it existed, CompareSet
 template <class T>
 class [[nodiscard]] StoreCall {
- public:
-  using value_type = T;
-
-  StoreCall(StoreRequest sent) : sent_(std::move(sent)), expected_{sent_.request.keys.size(), {}} {
-    if constexpr (std::is_same_v<T, CompareSet>) {
-      expected_.desired = sent_.request.value;
-    }
-  }
-
-  /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
-  /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
-  /// for itself. @throws see Store
-  T wait() { return decode(sent_.wait()); }
-
-  class Awaiter;
-  Awaiter operator co_await() { return Awaiter(*this); }
-
-  /// The same as a Task, for what takes one (with_deadline, when_all).
-  operator async::Task<T>() && { return as_task(std::move(*this)); }
-
- private:
-  /// What of the request the answer is read by.
+  /// What of the request the response is read by.
   struct Expected {
     std::size_t values;
     std::string desired;
   };
 
+ public:
+  using value_type = T;
+
+  StoreCall(StoreRequest request) : request_(std::move(request)), expected_{request_.request.keys.size(), {}} {
+    if constexpr (std::is_same_v<T, CompareSet>) {
+      expected_.desired = request_.request.value;
+    }
+  }
+  StoreCall(StoreCall&&) noexcept = default;
+  StoreCall& operator=(StoreCall&&) noexcept = default;
+
+  /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
+  /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
+  /// for itself. @throws see Store; Error (invalid_argument) for a call that is done already
+  T wait() { return decode(request_.wait(), std::move(expected_)); }
+
+  /// Reads the response when the coroutine goes on, without a frame of its own.
+  class Awaiter {
+   public:
+    Awaiter(async::Task<Response> response, Expected expected)
+        : response_(std::move(response)), inner_(response_), expected_(std::move(expected)) {}
+    Awaiter(const Awaiter&) = delete;
+    Awaiter& operator=(const Awaiter&) = delete;
+
+    bool await_ready() const noexcept { return inner_.await_ready(); }
+    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+    T await_resume() { return decode(inner_.await_resume(), std::move(expected_)); }
+
+   private:
+    async::Task<Response> response_;
+    async::Task<Response>::Awaiter inner_;
+    Expected expected_;
+  };
+
+  /// @throws as wait
+  Awaiter operator co_await() { return Awaiter(request_.send(), std::move(expected_)); }
+
+  /// The same as a Task, for what takes one (when_all, with_deadline).
+  operator async::Task<T>() && { return as_task(std::move(*this)); }
+
+ private:
   static async::Task<T> as_task(StoreCall call) {
     if constexpr (std::is_void_v<T>) {
       co_await call;
@@ -84,14 +110,14 @@ class [[nodiscard]] StoreCall {
     }
   }
 
-  T decode(Response response) {
+  static T decode(Response response, Expected expected) {
     if constexpr (std::is_same_v<T, std::string>) {
       return std::move(response.text);
     } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
       return response.status == Status::missing ? T() : T(std::move(response.text));
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      if (response.values.size() != expected_.values) {
-        throw Error(Errc::protocol, "getting " + std::to_string(expected_.values) + " keys: the store answered with " +
+      if (response.values.size() != expected.values) {
+        throw Error(Errc::protocol, "getting " + std::to_string(expected.values) + " keys: the store answered with " +
                                         std::to_string(response.values.size()) + " values");
       }
       return std::move(response.values);
@@ -101,7 +127,7 @@ class [[nodiscard]] StoreCall {
       return response.status == Status::ok;
     } else if constexpr (std::is_same_v<T, CompareSet>) {
       if (response.number != 0) {
-        return {true, std::move(expected_.desired)};
+        return {true, std::move(expected.desired)};
       }
       return {false, response.status == Status::ok ? std::optional(std::move(response.text)) : std::nullopt};
     } else {
@@ -109,26 +135,8 @@ class [[nodiscard]] StoreCall {
     }
   }
 
-  StoreRequest sent_;
+  StoreRequest request_;
   Expected expected_;
-};
-
-/// Reads the answer when the coroutine goes on, without a frame of its own.
-template <class T>
-class StoreCall<T>::Awaiter {
- public:
-  explicit Awaiter(StoreCall& call) : call_(call), answer_(call.sent_.send()), inner_(answer_) {}
-  Awaiter(const Awaiter&) = delete;
-  Awaiter& operator=(const Awaiter&) = delete;
-
-  bool await_ready() const noexcept { return inner_.await_ready(); }
-  bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-  T await_resume() { return call_.decode(inner_.await_resume()); }
-
- private:
-  StoreCall& call_;
-  async::Task<Response> answer_;
-  async::Task<Response>::Awaiter inner_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

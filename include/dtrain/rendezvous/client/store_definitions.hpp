@@ -23,9 +23,19 @@ inline async::Task<Response> answer_at_once() {
   co_return Response{};
 }
 
+/// @throws Error (invalid_argument) the second time
+inline std::shared_ptr<LoopHandle> take_once(std::shared_ptr<LoopHandle>& loop_handle) {
+  if (!loop_handle) {
+    throw Error(Errc::invalid_argument,
+                "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
+  }
+  return std::exchange(loop_handle, nullptr);
+}
+
 }  // namespace detail
 
-DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
+  const Deadline by = deadline ? *deadline : Deadline::after(timeout);
   if (request.keys.empty()) {
     return detail::answer_at_once();  // an operation on several keys, of which there are none
   }
@@ -35,16 +45,23 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
   if (!session) {
     throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
   }
-  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), deadline);
+  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), by);
+}
+
+DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+  detail::take_once(loop_handle);
+  return start();
 }
 
 DTRAIN_DEFINED Response StoreRequest::wait() {
+  const std::shared_ptr<LoopHandle> loop = detail::take_once(loop_handle);
   if (request.keys.empty()) {
     return {};
   }
+  deadline = deadline ? *deadline : Deadline::after(timeout);
   const std::string doing = describe(request);
-  const auto make = [this](async::EventLoop&) { return send(); };
-  return loop_handle->run_blocking(make, with_grace(deadline), doing);  // its own deadline has the better sentence
+  const auto make = [this](async::EventLoop&) { return start(); };
+  return loop->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
 DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
@@ -70,7 +87,7 @@ DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::str
 }
 
 DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
-  return {client_, loop_handle_, std::move(request), deadline ? *deadline : Deadline::after(timeout_)};
+  return {client_, loop_handle_, std::move(request), deadline, timeout_};
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {

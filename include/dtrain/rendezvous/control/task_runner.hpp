@@ -36,7 +36,7 @@ template <class Make>
 struct TaskOf {
   using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<async::EventLoop&>()));
   static_assert(is_task<type>,
-                "dtrain: run_blocking and spawn take a coroutine that returns dtrain::Task<T>; write "
+                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
                 "'[&]() -> dtrain::Task<int> { ... }'");
 };
 

@@ -11,6 +11,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/stream.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -33,6 +34,12 @@ class Event {
   /// False too where the device has failed: block_until_complete() throws what it says. Not while a stream is being
   /// captured, which this call would break.
   bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
+
+  /// The same, in a thread that captures nothing, while another one does.
+  bool is_complete_beside_capture() const noexcept {
+    const RelaxedCapture relaxed;
+    return is_complete();
+  }
 
   /// Blocking: asks again and again, at first at once, then every 100 us, since the runtime's own wait has no deadline.
   /// @throws Error (cuda) where the device has failed, by this event's work or other work

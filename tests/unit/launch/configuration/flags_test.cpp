@@ -66,6 +66,7 @@ TEST_CASE("everything after the first -- is the program's, which does not see it
 
 TEST_CASE("a flag within two letters of one is an error with the suggestion, any other is the program's") {
   CHECK(error_of({"train", "--nprocs-per-node=4"}).find("did you mean --nproc-per-node?") != std::string::npos);
+  CHECK(error_of({"train", "--nprocs=2"}).find("did you mean --nproc-per-node?") != std::string::npos);
   CHECK(error_of({"train", "--nproc=2"}).find("did you mean --nproc-per-node?") != std::string::npos);
   CHECK(error_of({"train", "--nnode", "2"}).find("did you mean --nnodes?") != std::string::npos);
   CHECK(error_of({"train", "--lgo-dir=x"}).find("did you mean --log-dir?") != std::string::npos);

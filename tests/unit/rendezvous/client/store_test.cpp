@@ -3,9 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <future>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dtrain/async/task/with_deadline.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
 using namespace rendezvous_test;
@@ -74,6 +77,40 @@ TEST_CASE("prefixes keep keys and barriers apart") {
     std::future<void> other = std::async(std::launch::async, [&] { second.barrier("x", soon()).wait(); });
     first.barrier("x", soon()).wait();
     other.get();
+  });
+}
+
+TEST_CASE("a call of the store is done once: a second time, or moved from, it is an error and no empty answer") {
+  run_job(1, [](ControlPlane& control_plane) {
+    const Store store = control_plane.store();
+    auto call = store.add("k", 1, soon());
+    CHECK(call.wait() == 1);
+    const auto code_of = [](auto&& wait) {
+      try {
+        wait();
+      } catch (const dtrain::Error& error) {
+        return error.code() == make_error_code(dtrain::Errc::invalid_argument);
+      }
+      return false;
+    };
+    CHECK(code_of([&] { static_cast<void>(call.wait()); }));
+    auto many = store.get_many({}, soon());
+    const auto moved = std::move(many);
+    CHECK(code_of([&] { static_cast<void>(many.wait()); }));
+    CHECK(store.get("k", soon()).wait() == "1");
+  });
+}
+
+TEST_CASE("a call of the store takes part in with_deadline as a Task does") {
+  run_job(1, [](ControlPlane& control_plane) {
+    const Store store = control_plane.store();
+    const auto never = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<bool> {
+      auto call = dtrain::async::with_deadline(loop, store.get("never", soon()),
+                                               dtrain::Deadline::after(std::chrono::milliseconds(20)));
+      const std::optional<std::string> value = co_await std::move(call);
+      co_return value.has_value();
+    };
+    CHECK_FALSE(control_plane.control_thread().run_blocking(never, soon()));
   });
 }
 
