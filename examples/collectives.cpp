@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
     // With a stream a collective is enqueued and returns. It runs when somebody waits, or beside other work.
     std::vector<float> later{1};
     auto work = group.all_reduce(later, dtrain::ReduceOp::max, group.stream());
-    group.barrier(group.stream());  // what nobody waits for runs all the same
+    group.barrier(group.stream());  // its Work is dropped; it runs in its order all the same
     work.wait();
     print(group, "all_reduce on a stream", later);
     return 0;
