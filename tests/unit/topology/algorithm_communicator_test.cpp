@@ -171,7 +171,7 @@ TEST_CASE("memory that a topology allocates on its own channel waits for its red
     std::vector<std::int32_t> values(8, 1);
     self.communicator.all_reduce(view(values), view(values), ReduceOp::sum, self.stream.ref());
     CHECK_THROWS_WITH_AS(self.communicator.allocate_blocking(64, Deadline::after(50ms)),
-                         doctest::Contains("a stream that nobody runs"), dtrain::Error);
+                         doctest::Contains("a stream that no thread runs"), dtrain::Error);
     CHECK(self.wait());
     CHECK(self.communicator.allocate_blocking(64, Deadline::after(10s)).bytes() == 64);
   });

@@ -215,7 +215,7 @@ TEST_CASE("a store that outlives its session says so, and calls that wait are en
   }
   CHECK(waiting.get().find("other code") == std::string::npos);  // whether it had begun to wait or not
   CHECK(error_of(dtrain::Errc::closed, [&] { store->set("k", "v", soon()).wait(); }) ==
-        "setting a key in the store: this rank's process group has been destroyed");
+        "setting key 'k': this rank's process group has been destroyed");
 }
 
 TEST_CASE("after leave the store is closed to this rank") {
@@ -223,5 +223,5 @@ TEST_CASE("after leave the store is closed to this rank") {
   ControlPlane control_plane(rank_options(0, 1, process.port()));
   const Store store = control_plane.store();
   CHECK(control_plane.leave_blocking(soon()));
-  CHECK(error_of(dtrain::Errc::closed, [&] { store.set("k", "v", soon()).wait(); }).find("setting a key") == 0);
+  CHECK(error_of(dtrain::Errc::closed, [&] { store.set("k", "v", soon()).wait(); }).find("setting key 'k'") == 0);
 }
