@@ -498,7 +498,7 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 // ---- dtrain/core/duration_text.hpp
 
 /// @file
-/// Durations for sentences.
+/// Durations as text, for sentences.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -658,7 +658,7 @@ inline void log(LogLevel level, std::string_view text) {
 // ---- dtrain/core/process/exit_codes.hpp
 
 /// @file
-/// What a process of a job exits with where its user's code did not say.
+/// Exit codes of a job's processes.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1202,7 +1202,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 // ---- dtrain/core/types/device.hpp
 
 /// @file
-/// Where memory lives and streams run.
+/// Device: kind and index of the memory and of the streams.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1909,7 +1909,7 @@ using Kernel = void (*)(const KernelArguments&) noexcept;
 // ---- dtrain/kernels/vector.hpp
 
 /// @file
-/// Vectors of any width, which the compiler makes from what the calling function's target has.
+/// SIMD vector types: the compiler's vector extension, of any width.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2782,7 +2782,7 @@ inline void convert(DType from_type, const std::byte* from, DType to_type, std::
 // ---- dtrain/kernels/instruction_sets/avx2.hpp
 
 /// @file
-/// The kernels for AVX2 and F16C: what training asks for; the baseline has the rest.
+/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2835,7 +2835,7 @@ inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
 // ---- dtrain/kernels/instruction_sets/avx512.hpp
 
 /// @file
-/// The kernels for AVX-512: what training asks for; the baseline has the rest.
+/// Kernels for AVX-512: the common dtypes and operations; others are the baseline's.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -3088,7 +3088,7 @@ class Reduction {
 // ---- dtrain/kernels/partial_reduction.hpp
 
 /// @file
-/// Partial reduction: what a reduction that goes from rank to rank does on each of them.
+/// Partial reduction: the step that each rank takes where a reduction goes from rank to rank.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -3256,7 +3256,7 @@ class PartialReduction {
 // ---- dtrain/async/blocked_signals.hpp
 
 /// @file
-/// Threads of the library take no signals.
+/// Scope in which new threads take no signals.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3615,7 +3615,7 @@ class TimerHeap {
 // ---- dtrain/async/loop/wake_reason.hpp
 
 /// @file
-/// How a wait of a coroutine ended.
+/// Wake reason: how a coroutine's wait ended.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4003,7 +4003,7 @@ inline Task<void> TaskPromise<void>::get_return_object() noexcept {
 // ---- dtrain/async/task/outcome.hpp
 
 /// @file
-/// What a task came to, a value or an exception, kept where it is not awaited.
+/// Outcome: the stored value or exception of a task.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4171,7 +4171,7 @@ class TaskHandle {
 // ---- dtrain/async/loop/scheduler.hpp
 
 /// @file
-/// Which coroutines of an EventLoop wait for what, and which runs next.
+/// Scheduler of the event loop: ready queue, timers and waiting coroutines.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4311,7 +4311,7 @@ class Scheduler {
 // ---- dtrain/async/loop/awaiters.hpp
 
 /// @file
-/// What a coroutine suspends in while it sleeps or waits for a descriptor.
+/// Awaiters of the event loop: timers and descriptors.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4610,7 +4610,7 @@ class BlockingCall final : public BlockingCallBase {
   template <class Make>
   void start(EventLoop& loop, Make& make) {
     make_ = const_cast<void*>(static_cast<const void*>(&make));
-    call_make_ = [](void* untyped, EventLoop& of) { return (*static_cast<Make*>(untyped))(of); };
+    call_make_ = [](void* untyped, EventLoop& of) -> Task<T> { return (*static_cast<Make*>(untyped))(of); };
     post(loop);
   }
 
@@ -4777,7 +4777,7 @@ inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexc
 // ---- dtrain/async/task/when_all.hpp
 
 /// @file
-/// Several tasks at once.
+/// when_all: awaits several tasks concurrently.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4889,6 +4889,14 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
     }
     co_return std::optional<T>(outcome.take());
   }
+}
+
+/// The same of what converts to a Task, as a call of the store.
+template <class Call>
+requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
+         std::is_convertible_v<Call, Task<typename Call::value_type>>) auto with_deadline(EventLoop& loop, Call call,
+                                                                                          Deadline deadline) {
+  return with_deadline(loop, Task<typename Call::value_type>(std::move(call)), deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -5706,7 +5714,7 @@ class PinnedBuffer {
 // ---- dtrain/stream/cuda/relaxed_capture.hpp
 
 /// @file
-/// A thread of dtrain's own beside one of the program's that captures a graph.
+/// Guard that puts this thread into CUDA's relaxed mode of stream capture.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5938,6 +5946,12 @@ class Event {
   /// False too where the device has failed: block_until_complete() throws what it says. Not while a stream is being
   /// captured, which this call would break.
   bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
+
+  /// The same, in a thread that captures nothing, while another one does.
+  bool is_complete_beside_capture() const noexcept {
+    const RelaxedCapture relaxed;
+    return is_complete();
+  }
 
   /// Blocking: asks again and again, at first at once, then every 100 us, since the runtime's own wait has no deadline.
   /// @throws Error (cuda) where the device has failed, by this event's work or other work
@@ -6909,7 +6923,7 @@ static_assert(CanWaitExternal<StreamRef>);
 // ---- dtrain/stream/host/stream_registry.hpp
 
 /// @file
-/// The communication streams of one rank, none of which may keep another waiting.
+/// Stream registry: a rank's host streams; runs those that no thread runs, so that streams cannot deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7582,7 +7596,7 @@ template <class Make>
 struct TaskOf {
   using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<async::EventLoop&>()));
   static_assert(is_task<type>,
-                "dtrain: run_blocking and spawn take a coroutine that returns dtrain::Task<T>; write "
+                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
                 "'[&]() -> dtrain::Task<int> { ... }'");
 };
 
@@ -8194,7 +8208,7 @@ inline std::string random_job_id() {
 // ---- dtrain/rendezvous/protocol/request.hpp
 
 /// @file
-/// What a rank may ask of the store of its job, and what it is answered: a part of the protocol (message.hpp).
+/// Store requests and responses: a part of the protocol (message.hpp).
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8264,7 +8278,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 // ---- dtrain/rendezvous/client/store_call.hpp
 
 /// @file
-/// rendezvous::StoreCall: an kind of the store that has not been sent yet.
+/// StoreCall: a request to the store that is sent when it is awaited or waited for.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8277,52 +8291,77 @@ struct CompareSet {
   std::optional<std::string> now{};  ///< the key's value afterwards; nothing where it does not exist
 };
 
-/// A request with the session that it goes to.
+/// A request with the session that it goes to. Sent once: by whoever calls send() or wait() first.
 struct StoreRequest {
-  /// Sends the request when it is awaited. @throws see Store
+  /// Sends the request when the result is awaited, on the control loop. @throws see Store; Error (invalid_argument) for
+  /// a request that has been sent, or was moved from
   async::Task<Response> send();
 
-  /// Sends the request on the control loop and blocks the calling thread. @throws see Store
+  /// Sends the request on the control loop and blocks the calling thread. @throws as send
   Response wait();
 
   std::weak_ptr<StoreClient> client;
-  std::shared_ptr<LoopHandle> loop_handle;
+  std::shared_ptr<LoopHandle> loop_handle;  ///< null once it is sent
   Request request;
-  Deadline deadline;
+  std::optional<Deadline> deadline;  ///< none: `timeout` from when it is sent
+  std::chrono::nanoseconds timeout;
+
+ private:
+  async::Task<Response> start();
 };
 
 /// What a call of Store gives: nothing is sent before `co_await call` (on the rank's control loop) or `call.wait()`
-/// (on any other thread). Each is done once. A call that is destroyed while it is awaited takes its request back.
+/// (on any other thread), one of them, once. Destroying the coroutine that awaits it takes the request back.
 /// @tparam T what the operation gives: void, text, optional text, texts, a number, whether it existed, CompareSet
 template <class T>
 class [[nodiscard]] StoreCall {
- public:
-  using value_type = T;
-
-  StoreCall(StoreRequest sent) : sent_(std::move(sent)), expected_{sent_.request.keys.size(), {}} {
-    if constexpr (std::is_same_v<T, CompareSet>) {
-      expected_.desired = sent_.request.value;
-    }
-  }
-
-  /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
-  /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
-  /// for itself. @throws see Store
-  T wait() { return decode(sent_.wait()); }
-
-  class Awaiter;
-  Awaiter operator co_await() { return Awaiter(*this); }
-
-  /// The same as a Task, for what takes one (with_deadline, when_all).
-  operator async::Task<T>() && { return as_task(std::move(*this)); }
-
- private:
-  /// What of the request the answer is read by.
+  /// What of the request the response is read by.
   struct Expected {
     std::size_t values;
     std::string desired;
   };
 
+ public:
+  using value_type = T;
+
+  StoreCall(StoreRequest request) : request_(std::move(request)), expected_{request_.request.keys.size(), {}} {
+    if constexpr (std::is_same_v<T, CompareSet>) {
+      expected_.desired = request_.request.value;
+    }
+  }
+  StoreCall(StoreCall&&) noexcept = default;
+  StoreCall& operator=(StoreCall&&) noexcept = default;
+
+  /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
+  /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
+  /// for itself. @throws see Store; Error (invalid_argument) for a call that is done already
+  T wait() { return decode(request_.wait(), std::move(expected_)); }
+
+  /// Reads the response when the coroutine goes on, without a frame of its own.
+  class Awaiter {
+   public:
+    Awaiter(async::Task<Response> response, Expected expected)
+        : response_(std::move(response)), inner_(response_), expected_(std::move(expected)) {}
+    Awaiter(const Awaiter&) = delete;
+    Awaiter& operator=(const Awaiter&) = delete;
+
+    bool await_ready() const noexcept { return inner_.await_ready(); }
+    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+    T await_resume() { return decode(inner_.await_resume(), std::move(expected_)); }
+
+   private:
+    async::Task<Response> response_;
+    async::Task<Response>::Awaiter inner_;
+    Expected expected_;
+  };
+
+  /// @throws as wait
+  Awaiter operator co_await() { return Awaiter(request_.send(), std::move(expected_)); }
+
+  /// The same as a Task, for what takes one (when_all, with_deadline).
+  operator async::Task<T>() && { return as_task(std::move(*this)); }
+
+ private:
   static async::Task<T> as_task(StoreCall call) {
     if constexpr (std::is_void_v<T>) {
       co_await call;
@@ -8332,14 +8371,14 @@ class [[nodiscard]] StoreCall {
     }
   }
 
-  T decode(Response response) {
+  static T decode(Response response, Expected expected) {
     if constexpr (std::is_same_v<T, std::string>) {
       return std::move(response.text);
     } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
       return response.status == Status::missing ? T() : T(std::move(response.text));
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      if (response.values.size() != expected_.values) {
-        throw Error(Errc::protocol, "getting " + std::to_string(expected_.values) + " keys: the store answered with " +
+      if (response.values.size() != expected.values) {
+        throw Error(Errc::protocol, "getting " + std::to_string(expected.values) + " keys: the store answered with " +
                                         std::to_string(response.values.size()) + " values");
       }
       return std::move(response.values);
@@ -8349,7 +8388,7 @@ class [[nodiscard]] StoreCall {
       return response.status == Status::ok;
     } else if constexpr (std::is_same_v<T, CompareSet>) {
       if (response.number != 0) {
-        return {true, std::move(expected_.desired)};
+        return {true, std::move(expected.desired)};
       }
       return {false, response.status == Status::ok ? std::optional(std::move(response.text)) : std::nullopt};
     } else {
@@ -8357,26 +8396,8 @@ class [[nodiscard]] StoreCall {
     }
   }
 
-  StoreRequest sent_;
+  StoreRequest request_;
   Expected expected_;
-};
-
-/// Reads the answer when the coroutine goes on, without a frame of its own.
-template <class T>
-class StoreCall<T>::Awaiter {
- public:
-  explicit Awaiter(StoreCall& call) : call_(call), answer_(call.sent_.send()), inner_(answer_) {}
-  Awaiter(const Awaiter&) = delete;
-  Awaiter& operator=(const Awaiter&) = delete;
-
-  bool await_ready() const noexcept { return inner_.await_ready(); }
-  bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-  T await_resume() { return call_.decode(inner_.await_resume()); }
-
- private:
-  StoreCall& call_;
-  async::Task<Response> answer_;
-  async::Task<Response>::Awaiter inner_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -8393,8 +8414,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// keys and values of one call have at most max_batch_bytes. Each call is one message there and one back, whole or not
 /// at all.
 ///
-/// An kind gives a StoreCall, which does nothing by itself: `co_await store.get("key")` in a coroutine on the
-/// rank's control loop (ProcessGroup::run_blocking, ::spawn), `store.get("key").wait()` on any other thread, where it
+/// An operation gives a StoreCall, which does nothing by itself: `co_await store.get("key")` in a coroutine on the
+/// rank's control loop (ProcessGroup::run, ::spawn), `store.get("key").wait()` on any other thread, where it
 /// blocks. Both take until the deadline, or timeout() where none is given, or a moment longer (a second at most) for
 /// the store's last word. Threads: any, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
@@ -8489,7 +8510,7 @@ class Store {
 // ---- dtrain/rendezvous/protocol/secret.hpp
 
 /// @file
-/// The secret of a job: who knows it may join.
+/// Secret: the key that the ranks of a job share; the handshake proves that both ends know it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8857,6 +8878,75 @@ concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanB
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/block_until_complete.hpp
+
+/// @file
+/// Completion wait of a communicator's work, and the error that it ends with.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and
+/// the store has not yet said which cause came first, until it does, 2 s at most.
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
+template <Communicator C>
+void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
+  const std::optional<Cause> own = communicator.failure();
+  if (own) {
+    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  }
+  failure.throw_if_failed(rank_in_job);
+  if (own) {
+    throw_cause(*own);
+  }
+}
+
+/// A number that changes while the work of the event's stream goes on: of the stream, where that counts, or else of the
+/// communicator.
+template <stream::Event E, Communicator C>
+std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
+  if constexpr (requires { event.progress(); }) {
+    return event.progress();
+  } else if constexpr (requires { communicator.progress(); }) {
+    return communicator.progress();
+  } else {
+    return 0;
+  }
+}
+
+/// event.is_complete(), for threads of dtrain's own: on CUDA it disturbs no thread that captures a graph.
+template <stream::Event E>
+bool is_complete_beside_capture(const E& event) noexcept {
+  if constexpr (requires { event.is_complete_beside_capture(); }) {
+    return event.is_complete_beside_capture();
+  } else {
+    return event.is_complete();
+  }
+}
+
+/// Blocking: until the work before `event` is done. Each operation ends itself `timeout` after it begins to run,
+/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while operations
+/// complete.
+/// @throws as throw_if_failed, and Error (timeout).
+template <stream::Event E, Communicator C>
+void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
+                          std::chrono::nanoseconds timeout, int rank_in_job) {
+  for (;;) {
+    const std::uint64_t before = progress_of(event, communicator);
+    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+    throw_if_failed(communicator, failure, rank_in_job);
+    if (result == stream::WaitResult::complete) {
+      return;
+    }
+    if (progress_of(event, communicator) == before) {
+      throw Error(Errc::timeout,
+                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
+                  "of another thread still using it?");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/first_cause.hpp
 
 /// @file
@@ -9106,7 +9196,7 @@ class Allocation {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/message_passing/frame_pool.hpp
+// ---- dtrain/backend/message_passing/coroutine_frame_pool.hpp
 
 /// @file
 /// Memory for the frames of a channel's coroutines, used again and again.
@@ -9229,7 +9319,7 @@ concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages
 // ---- dtrain/backend/message_passing/routine.hpp
 
 /// @file
-/// message_passing::Routine: the coroutine that an algorithm is.
+/// Routine: the coroutine type of collective algorithms.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -9670,7 +9760,7 @@ inline std::string library_name() {
 // ---- dtrain/backend/mpi/operators.hpp
 
 /// @file
-/// How MPI is to reduce: with its own operators where these give dtrain's results, else with dtrain's kernels.
+/// MPI's datatypes and reduction operators; dtrain's kernels where MPI's give other results.
 
 #if DTRAIN_WITH_MPI
 
@@ -10624,7 +10714,7 @@ struct NcclOptions {
 // ---- dtrain/backend/nccl/library.hpp
 
 /// @file
-/// What differs between the versions of NCCL, 2.18 to 2.30.
+/// Compatibility of NCCL's versions, 2.18 to 2.30.
 
 #if DTRAIN_WITH_NCCL
 
@@ -12659,7 +12749,7 @@ class StoreRef {
 // ---- dtrain/backend/channel_context.hpp
 
 /// @file
-/// What a group passes to a backend for the channel to open.
+/// Parameters for opening a channel.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -14489,7 +14579,7 @@ class Watchdog {
 // ---- dtrain/backend/on_host_streams.hpp
 
 /// @file
-/// The concept OnHostStreams: backends that topologies and staging can be laid over.
+/// The concept OnHostStreams: backends whose operations are enqueued on host streams.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16972,65 +17062,6 @@ static_assert(HasPreJoin<Staged<SharedMemory>>);
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/backend/throw_if_failed.hpp
-
-/// @file
-/// Waiting for a communicator's work, and throwing what made it fail.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and
-/// the store has not yet said which cause came first, until it does, 2 s at most.
-/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
-template <Communicator C>
-void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
-  const std::optional<Cause> own = communicator.failure();
-  if (own) {
-    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  }
-  failure.throw_if_failed(rank_in_job);
-  if (own) {
-    throw_cause(*own);
-  }
-}
-
-/// A number that changes while the work of the event's stream goes on: of the stream, where that counts, or else of the
-/// communicator.
-template <stream::Event E, Communicator C>
-std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
-  if constexpr (requires { event.progress(); }) {
-    return event.progress();
-  } else if constexpr (requires { communicator.progress(); }) {
-    return communicator.progress();
-  } else {
-    return 0;
-  }
-}
-
-/// Blocking: until the work before `event` is done. Each operation ends itself `timeout` after it begins to run,
-/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while operations
-/// complete.
-/// @throws as throw_if_failed, and Error (timeout).
-template <stream::Event E, Communicator C>
-void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
-                          std::chrono::nanoseconds timeout, int rank_in_job) {
-  for (;;) {
-    const std::uint64_t before = progress_of(event, communicator);
-    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-    throw_if_failed(communicator, failure, rank_in_job);
-    if (result == stream::WaitResult::complete) {
-      return;
-    }
-    if (progress_of(event, communicator) == before) {
-      throw Error(Errc::timeout,
-                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
-                  "of another thread still using it?");
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/topology/node_layout.hpp
 
 /// @file
@@ -17691,11 +17722,6 @@ class DualChannel {
 /// @file
 /// The concept Topology: the algorithm of a reduction over a backend's channels.
 
-/// A topology makes a backend of a backend: `T::Rebind<B>` opens channels whose all_reduce takes the topology's paths
-/// over channels of B, and whose other operations are B's. Its requirements on B are stated twice:
-/// `supports_backend<B>` for concepts, and `require<B>()`, a static_assert with a literal sentence ("dtrain:
-/// topology::Ring needs a backend with
-/// ..."), for the author of a policy. It has no state: all state is in the communicators.
 namespace DTRAIN_NAMESPACE::topology {
 
 namespace detail {
@@ -17722,6 +17748,10 @@ concept HasRequirements = requires {
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
+/// A topology makes a backend of a backend: `T::Rebind<B>` opens channels whose all_reduce takes the topology's paths
+/// over channels of B, and whose other operations are B's. It has no state: all state is in the communicators. Its
+/// requirements on B are stated twice: `supports_backend<B>` for concepts, and `require<B>()` for the author of a
+/// policy, a static_assert with a literal sentence ("dtrain: topology::Ring needs a backend with ...").
 template <class T>
 concept Topology = HasTopologyName<T> && HasRequirements<T> && HasRebind<T>;
 
@@ -17774,7 +17804,7 @@ using Channels = typename detail::Channels<T, B>::Type;
 // ---- dtrain/topology/flat.hpp
 
 /// @file
-/// topology::Flat: the backend's own choice of paths.
+/// topology::Flat: the backend's own all-reduce.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -18647,11 +18677,11 @@ inline std::string own_program_name() {
 // ---- dtrain/launch/configuration/settings.hpp
 
 /// @file
-/// The variables that set how a rank behaves, whoever started it.
+/// Parsers of the variables that set timeouts and the log level, whoever started the rank.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// DTRAIN_TIMEOUT and DTRAIN_LIVENESS where they are unset.
+/// DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS where they are unset.
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 
@@ -18940,7 +18970,7 @@ inline std::string lost_output(const std::string& name, int descriptor, int erro
 // ---- dtrain/launch/rank_process.hpp
 
 /// @file
-/// launch::RankProcess: a process that is a rank, and how it learnt that.
+/// launch::RankProcess: identity and settings of the process that is a rank.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -19090,7 +19120,7 @@ struct PerProcess {
 // ---- dtrain/group/buffers.hpp
 
 /// @file
-/// What a collective of a group takes: views of any memory, or typed host memory as the program has it.
+/// Buffer arguments of a group's collectives: views of any memory, or typed host memory.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -19591,16 +19621,17 @@ class GroupState final : private RankContext::Closable {
   /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     async::EventLoop& loop = rank_context_->tasks.loop();
-    const std::shared_ptr<ChannelResources> resources = require_open();
+    require_open();
+    const std::shared_ptr<ChannelResources> resources = resources_;
     const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
     std::chrono::microseconds pause(100);
     std::uint64_t progress = 0;
-    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !event.is_complete();) {
+    for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !backend::is_complete_beside_capture(event);) {
       rank_context_->streams->run_unattended();
       co_await loop.sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
-      require_open();
-      if (const std::uint64_t now = backend::progress_of(event, *resources->communicator); now != progress) {
+      const std::uint64_t now = resources->progress(event).value_or(progress);
+      if (now != progress) {
         progress = now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
@@ -19609,15 +19640,17 @@ class GroupState final : private RankContext::Closable {
       }
     }
     const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store knows which one came first
-    while (resources->communicator && resources->communicator->failure() && !failure->failed() &&
-           !first_cause_due.passed()) {
+    while (resources->failure() && !failure->failed() && !first_cause_due.passed()) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
     }
     failure->throw_if_failed(members_.rank_in_job());
-    if (const std::optional<Cause> own = resources->communicator ? resources->communicator->failure() : std::nullopt) {
+    if (const std::optional<Cause> own = resources->failure()) {
       throw_cause(*own);
     }
   }
+
+  /// Begins what is enqueued on this rank's streams where no thread runs it. Blocking: no.
+  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
 
   /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
   rendezvous::Store store() const {
@@ -19665,24 +19698,45 @@ class GroupState final : private RankContext::Closable {
   }
 
   /// Later collectives are rejected, and peers that wait in one are notified. Not while one runs.
-  void close() noexcept override { resources_->communicator.reset(); }
+  void close() noexcept override { resources_->close(); }
 
   rendezvous::TaskRunner& tasks;  ///< the job's; for OffThreadDeleter
 
  private:
   struct ChannelResources;
 
-  const std::shared_ptr<ChannelResources>& require_open() const {
+  void require_open() const {
     if (!resources_->communicator) {
       throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
     }
-    return resources_;
   }
 
   /// Kept until the rank leaves where an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
+    /// For the control loop, beside which the program's thread may close the group; nothing once it is closed.
+    /// @{
+    std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
+      const std::lock_guard lock(closing);
+      return communicator ? std::optional(backend::progress_of(event, *communicator)) : std::nullopt;
+    }
+    std::optional<Cause> failure() const {
+      const std::lock_guard lock(closing);
+      return communicator ? communicator->failure() : std::nullopt;
+    }
+    /// @}
+
+    void close() noexcept {
+      std::optional<Communicator> closed;  // ends behind the lock: that may take a moment
+      const std::lock_guard lock(closing);
+      if (communicator) {
+        closed.emplace(std::move(*communicator));
+        communicator.reset();
+      }
+    }
+
     StreamOwner stream;
     HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
+    mutable std::mutex closing;
     std::optional<Communicator> communicator;  ///< nothing once this rank has left
   };
 
@@ -19769,8 +19823,11 @@ class GroupState final : private RankContext::Closable {
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// What a collective with a stream gives. It may be dropped: the operation runs all the same, and the memory that it
-/// uses outlives it as before. Threads: one at a time.
+/// What a collective with a stream gives. It may be dropped: the operation stays enqueued, and the memory that it uses
+/// outlives it as before. On a host stream an operation begins to run when somebody waits on this rank (for it, or for
+/// another one), or asks is_complete(); what has not begun when the rank leaves is skipped, so wait for the last one.
+/// Lifetime: keeps the group as a handle of it does, and is used before leave(); a stream of the program's own outlives
+/// it. Threads: one at a time. Not in a CUDA graph's capture, in which nothing completes.
 /// @tparam State what the handles of one group share
 template <class State>
 class Work {
@@ -19779,16 +19836,22 @@ class Work {
 
   Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
 
-  /// Whether the operation has ended, well or not. Blocking: no. Threads: any.
-  bool is_complete() const noexcept { return event_.is_complete(); }
+  /// Whether the operation has ended, well or not; where it has not, it begins to run. Blocking: no.
+  bool is_complete() const noexcept {
+    if (event_.is_complete()) {
+      return true;
+    }
+    state_->start_pending();
+    return false;
+  }
 
   /// Blocking: until the operation has ended, at most the group's timeout() after it begins to run. Not on the control
-  /// loop. @throws the job's first cause; Error (timeout)
-  void wait() { state_->wait(event_); }
+  /// loop. @throws the job's first cause; Error (timeout); Error (closed) after leave()
+  void wait() const { state_->wait(event_); }
 
-  /// `co_await work` in a coroutine on the rank's control loop. It asks again and again, at intervals that grow to 2
-  /// ms. Lifetime: outlives the wait. @throws as wait
-  auto operator co_await() { return Awaiter(state_->completion(event_)); }
+  /// `co_await work` in a coroutine on the rank's control loop; the program's thread has made the collective. It asks
+  /// again and again, at intervals that grow to 2 ms. Lifetime: outlives the wait. @throws as wait
+  auto operator co_await() const { return Awaiter(state_->completion(event_)); }
 
  private:
   class Awaiter {
@@ -19806,7 +19869,7 @@ class Work {
   };
 
   std::shared_ptr<State> state_;
-  typename Stream::Event event_;
+  mutable typename Stream::Event event_;  ///< waiting changes no value of it
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -19828,7 +19891,8 @@ namespace DTRAIN_NAMESPACE::group {
 ///
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
-/// Threads: one at a time for each group. @throws Error (invalid_argument) before anything is enqueued where sizes,
+/// Threads: one at a time for each group, and not the control loop, where a coroutine awaits a Work of the program's
+/// thread. @throws Error (invalid_argument) before anything is enqueued where sizes,
 /// types, ranks or addresses do not fit; the job's first cause.
 template <class Group, class State>
 class Collectives {
@@ -19852,7 +19916,7 @@ class Collectives {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
         self().state_->host_staging_buffer().copy_through(
-            input, output, stream(), [&](BufferView chunk) { all_reduce(chunk, op, stream()); },
+            input, output, stream(), [&](BufferView chunk) { live().all_reduce(chunk, chunk, op, stream()); },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -19864,11 +19928,12 @@ class Collectives {
   /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
   /// @returns the reduction of every rank's `value`
   template <class Number>
-  requires(std::is_arithmetic_v<Number> || Element<Number>) Number all_reduce(Number value, ReduceOp op)
-  const {
-    static_assert(Element<Number>,
-                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-                  "dtrain/core/types/dtype.hpp): convert an unsigned one to std::int64_t; for several give a buffer");
+  requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
+      all_reduce(Number value, ReduceOp op) const {
+    static_assert(
+        Element<Number>,
+        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
+        "dtrain/core/types/dtype.hpp): convert others, to std::int64_t for example; for several give a buffer");
     if constexpr (Element<Number>) {
       all_reduce(std::span(&value, 1), op);
     }
@@ -19887,7 +19952,7 @@ class Collectives {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
         self().state_->host_staging_buffer().copy_through(
-            buffer, buffer, stream(), [&](BufferView chunk) { broadcast(chunk, root, stream()); },
+            buffer, buffer, stream(), [&](BufferView chunk) { live().broadcast(chunk, root, stream()); },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -21577,7 +21642,7 @@ inline std::optional<ModelSignature> parse_signature(std::string_view bytes) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/agreement/agreement.hpp
+// ---- dtrain/ddp/agreement/model_agreement.hpp
 
 /// @file
 /// Agreement: before training all ranks compare their models, and all fail alike where two differ.
@@ -22684,7 +22749,7 @@ class DeviceTimes {
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/ddp/profile/statistics.hpp
+// ---- dtrain/ddp/profile/reducer_statistics.hpp
 
 /// @file
 /// Statistics: what was reduced and how long it took, as a struct and as a line.
@@ -26011,7 +26076,9 @@ inline std::size_t open_files() noexcept {
 inline bool make_room_for_files(std::size_t more) noexcept {
   const auto has_room = [more] {
     const std::optional<std::size_t> limit = open_files_limit();
-    return !limit || open_files() + more <= *limit;
+    errno = 0;
+    const std::size_t open = open_files();
+    return !limit || (errno != EMFILE && open + more <= *limit);
   };
   if (!has_room()) {
     raise_open_files();
@@ -26021,7 +26088,7 @@ inline bool make_room_for_files(std::size_t more) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/kernels/stream_copy.hpp
+// ---- dtrain/kernels/non_temporal_copy.hpp
 
 /// @file
 /// Copies bytes past the caches (non-temporal stores), for somebody else to read.
@@ -27175,7 +27242,8 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
       co_return *std::move(result.connection);
     }
     const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const bool loopback_is_down = result.error == ENETUNREACH && is_loopback_host(host);
+    const bool loopback_is_down =
+        is_loopback_host(host) && result.error == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
     const Error error = posix_error(
         result.error,
         "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),
@@ -28544,7 +28612,7 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 // ---- dtrain/identity/environment/half_identity.hpp
 
 /// @file
-/// Environments of which no source is complete, although a variable says that there are other processes.
+/// Half identities: no source is complete, but a variable shows that there are other processes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -28651,7 +28719,7 @@ inline void check_half_identity(const Variables& variables) {
 // ---- dtrain/identity/environment/check_complete.hpp
 
 /// @file
-/// Environments that say half of what is needed, and the sentences that help.
+/// Diagnosis of a launcher's environment that lacks a variable, with the remedy.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -28844,7 +28912,7 @@ inline void find_master_address(const Variables& variables, const MasterHints& h
 // ---- dtrain/identity/node_facts.hpp
 
 /// @file
-/// What a per-node launcher wants to know, and its flags as variables beside the environment's.
+/// Inputs of a node's identity: the launcher's flags, as variables beside the environment's.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -29711,7 +29779,7 @@ struct VertexSource {
 // ---- dtrain/identity/process_sources.hpp
 
 /// @file
-/// Where a process can have its identity from, in order.
+/// Sources of a process's identity, in order of precedence.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -29812,8 +29880,8 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 // ---- dtrain/identity/node_sources.hpp
 
 /// @file
-/// Where a per-node launcher's node rank can come from, in order: pairs that name nodes, then one launcher on each node
-/// under mpirun or srun, then whatever describes a process, which is the node here.
+/// Sources of a launcher's node rank, in order of precedence: pairs that name nodes, then one launcher on each node
+/// under mpirun or srun, then the description of a process, which is the node here.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -30737,7 +30805,7 @@ void fields(Fields& of, Refused& message) {
 // ---- dtrain/rendezvous/protocol/request_bounds.hpp
 
 /// @file
-/// What a rank may ask of the store at all, checked before anything is sent.
+/// Client-side bounds of store requests, and how sentences name a request.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -31218,7 +31286,7 @@ struct ServerOptions {
 // ---- dtrain/rendezvous/server/job_members.hpp
 
 /// @file
-/// The processes that those who want to join a job are compared with: the store's opener, and one of each host. Pure.
+/// Join comparison: tells the processes of this job from those of another one. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -31277,7 +31345,7 @@ class JobMembers {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/too_few_files.hpp
+// ---- dtrain/rendezvous/server/open_file_limit.hpp
 
 /// @file
 /// Whether a process may open the files that serving a job takes.
@@ -31309,7 +31377,7 @@ inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
 // ---- dtrain/rendezvous/session/framed_connection.hpp
 
 /// @file
-/// A connection between a rank and its store with its frames, at an address that does not change.
+/// Framed connection: a TCP connection with frame reader and writer; not movable.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -32143,7 +32211,7 @@ inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& l
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/taken_port.hpp
+// ---- dtrain/rendezvous/server/port_conflict.hpp
 
 /// @file
 /// Listening for the ranks of a job where another job's store may hold the port.
@@ -32492,7 +32560,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 // ---- dtrain/rendezvous/client/client_session.hpp
 
 /// @file
-/// rendezvous::ClientSession: a rank's side of its session: sends heartbeats and reconnects.
+/// Client session: heartbeats and reconnection of a rank's session with the store.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -32677,7 +32745,7 @@ class ClientSession {
 // ---- dtrain/rendezvous/client/store_client.hpp
 
 /// @file
-/// A rank's side of its session with the store: requests out, responses and the job's failure in.
+/// Store client: pending requests of a rank, their responses, and the job's failure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -32717,7 +32785,7 @@ class StoreClient {
   /// the store to answer what was missing.
   /// @param self outlives the wait
   /// @param doing begins every sentence: "waiting for key 'a' of the store"
-  /// @returns an response that is ok or missing
+  /// @returns a response that is ok or missing
   /// @throws the job's first cause; Error (timeout); Error (refused); Error (closed) after leave or end; Error (limit)
   /// where too much waits to be sent
   static async::Task<Response> send_request(std::shared_ptr<StoreClient> self, Request request, std::string doing,
@@ -32838,7 +32906,7 @@ class StoreClient {
 
   void require_good(const std::optional<Response>& response, const std::string& doing) const {
     if (!response) {
-      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not response").with_rank(rank_);
+      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer").with_rank(rank_);
     }
     if (response->status == Status::cancelled) {
       throw Error(Errc::timeout, doing + ": the deadline passed; " + sanitize(response->text)).with_rank(rank_);
@@ -33015,9 +33083,19 @@ inline async::Task<Response> answer_at_once() {
   co_return Response{};
 }
 
+/// @throws Error (invalid_argument) the second time
+inline std::shared_ptr<LoopHandle> take_once(std::shared_ptr<LoopHandle>& loop_handle) {
+  if (!loop_handle) {
+    throw Error(Errc::invalid_argument,
+                "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
+  }
+  return std::exchange(loop_handle, nullptr);
+}
+
 }  // namespace detail
 
-DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
+  const Deadline by = deadline ? *deadline : Deadline::after(timeout);
   if (request.keys.empty()) {
     return detail::answer_at_once();  // an operation on several keys, of which there are none
   }
@@ -33027,16 +33105,23 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
   if (!session) {
     throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
   }
-  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), deadline);
+  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), by);
+}
+
+DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+  detail::take_once(loop_handle);
+  return start();
 }
 
 DTRAIN_DEFINED Response StoreRequest::wait() {
+  const std::shared_ptr<LoopHandle> loop = detail::take_once(loop_handle);
   if (request.keys.empty()) {
     return {};
   }
+  deadline = deadline ? *deadline : Deadline::after(timeout);
   const std::string doing = describe(request);
-  const auto make = [this](async::EventLoop&) { return send(); };
-  return loop_handle->run_blocking(make, with_grace(deadline), doing);  // its own deadline has the better sentence
+  const auto make = [this](async::EventLoop&) { return start(); };
+  return loop->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
 DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
@@ -33062,7 +33147,7 @@ DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::str
 }
 
 DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
-  return {client_, loop_handle_, std::move(request), deadline ? *deadline : Deadline::after(timeout_)};
+  return {client_, loop_handle_, std::move(request), deadline, timeout_};
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
@@ -33945,7 +34030,7 @@ class RequestHandler {
 // ---- dtrain/rendezvous/server/job_state.hpp
 
 /// @file
-/// What the store knows of its job, as a state machine without sockets and clocks: messages in, actions out.
+/// Job state: state machine of joining, first cause and leaving, without sockets and clocks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -34212,7 +34297,7 @@ class JoinTimeout {
 // ---- dtrain/rendezvous/server/job_server.hpp
 
 /// @file
-/// rendezvous::JobServer: a job with the sessions of its ranks.
+/// Job server: the sessions of a job's ranks, their liveness, and the detection of lost ones.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -35085,7 +35170,7 @@ class CopyPathTuner {
 // ---- dtrain/backend/shared_memory/operations/reduce_slice.hpp
 
 /// @file
-/// Which elements of a reduction which rank reduces.
+/// Partition of a reduction into one slice for each rank.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -36665,7 +36750,7 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
 // ---- dtrain/backend/shared_memory/operations/all_gather.hpp
 
 /// @file
-/// The three ways of an all-gather in shared memory; bytes, whatever the element type.
+/// All-gather in shared memory: by slots, in place, or staged; of bytes, whatever the element type.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -36738,7 +36823,7 @@ struct AllGather {
 // ---- dtrain/backend/shared_memory/operations/all_reduce.hpp
 
 /// @file
-/// The three ways of an all-reduce in shared memory; all give the same bits.
+/// All-reduce in shared memory: by slots, in place, or staged, with the same bits.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -36867,7 +36952,7 @@ struct AllReduce {
 // ---- dtrain/backend/shared_memory/operations/broadcast.hpp
 
 /// @file
-/// The three ways of a broadcast in shared memory; bytes, whatever the element type.
+/// Broadcast in shared memory: by slots, in place, or staged; of bytes, whatever the element type.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -37114,7 +37199,7 @@ struct MailboxTransfer {
 // ---- dtrain/backend/shared_memory/operations/reduce_scatter.hpp
 
 /// @file
-/// The three ways of a reduce-scatter in shared memory; all give the bits of an all-reduce.
+/// Reduce-scatter in shared memory: by slots, in place, or staged, with the bits of an all-reduce.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -37458,7 +37543,7 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 // ---- dtrain/backend/shared_memory_definitions.hpp
 
 /// @file
-/// The function of backend::SharedMemory.
+/// backend::SharedMemory::open_blocking.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -39553,7 +39638,7 @@ inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first
 // ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
-/// What must be true of a process before it becomes a launcher.
+/// Preconditions of a process that becomes a launcher.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -39773,6 +39858,11 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+/// A count of workers as other launchers spell it.
+inline bool is_short_for_workers(std::string_view flag) {
+  return flag == "--nproc" || flag == "--nprocs";
+}
+
 /// The launcher's flag that an argument names; nothing for the program's own.
 /// @throws Error (usage) for a name that is nearly one, with the suggestion
 inline std::optional<std::string_view> flag_named(std::string_view given) {
@@ -39788,7 +39878,7 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
       return flag;
     }
     const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
-    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && spelling.starts_with("--nproc"))) {
+    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && is_short_for_workers(spelling))) {
       closest = flag;
     }
   }
@@ -39900,7 +39990,7 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
   for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end()) {
+    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end() || detail::is_short_for_workers(name)) {
       throw Error(Errc::usage,
                   arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
                       "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
@@ -40006,7 +40096,7 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
 // ---- dtrain/launch/nodes/job_coordinator.hpp
 
 /// @file
-/// How the launcher of one node takes part in the whole job.
+/// Job coordinator: interface between one node's launcher and those of the other nodes.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -41970,7 +42060,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
 // ---- dtrain/launch/node_launcher.hpp
 
 /// @file
-/// A job as the launcher of one node sees it: one attempt after the other, and the code that it ends with.
+/// Node launcher: the attempts of one node's workers, restarts, and the exit code.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -42209,7 +42299,7 @@ class NodeLauncher {
 // ---- dtrain/launch/per_node_definitions.hpp
 
 /// @file
-/// What launch::PerNode does.
+/// launch::PerNode::start.
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -14,6 +14,6 @@ void reduce(const dtrain::ProcessGroup<Policy>& group, std::vector<std::int8_t>&
   group.all_reduce(count, dtrain::ReduceOp::sum);
 #else
   group.broadcast(values, 0);
-  group.all_reduce(static_cast<std::int64_t>(count), dtrain::ReduceOp::sum);
+  static_cast<void>(group.all_reduce(static_cast<std::int64_t>(count), dtrain::ReduceOp::sum));
 #endif
 }
