@@ -5803,8 +5803,8 @@ inline constexpr std::size_t work_item_bytes = 112;
 /// something has `drop()` to give it up when it is never run.
 template <class F>
 concept WorkFunction = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
-                   sizeof(F) <= work_item_bytes
-               && alignof(F) <= alignof(std::max_align_t);
+                           sizeof(F) <= work_item_bytes
+                       && alignof(F) <= alignof(std::max_align_t);
 
 /// Work with a `drop()`.
 template <class F>
