@@ -80,7 +80,6 @@ class GroupState final : private RankContext::Closable {
   /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     async::EventLoop& loop = rank_context_->tasks.loop();
-    require_open();
     const std::shared_ptr<ChannelResources> resources = resources_;
     const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
     std::chrono::microseconds pause(100);
@@ -89,9 +88,12 @@ class GroupState final : private RankContext::Closable {
       rank_context_->streams->run_unattended();
       co_await loop.sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
-      const std::uint64_t now = resources->progress(event).value_or(progress);
-      if (now != progress) {
-        progress = now;
+      const std::optional<std::uint64_t> now = resources->progress(event);
+      if (!now && !backend::is_complete_beside_capture(event)) {
+        throw Error(Errc::closed, "a collective was awaited on a process group that this rank has left");
+      }
+      if (now && *now != progress) {
+        progress = *now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
         throw Error(Errc::timeout,
