@@ -8301,12 +8301,14 @@ struct StoreRequest {
   Response wait();
 
   std::weak_ptr<StoreClient> client;
-  std::shared_ptr<LoopHandle> loop_handle;  ///< null once it is sent
+  std::shared_ptr<LoopHandle> loop_handle;  ///< null in a store whose calls are only awaited
   Request request;
   std::optional<Deadline> deadline;  ///< none: `timeout` from when it is sent
   std::chrono::nanoseconds timeout;
+  bool is_spent = false;  ///< sent, or moved from
 
  private:
+  void spend();
   async::Task<Response> start();
 };
 
@@ -8329,8 +8331,10 @@ class [[nodiscard]] StoreCall {
       expected_.desired = request_.request.value;
     }
   }
-  StoreCall(StoreCall&&) noexcept = default;
-  StoreCall& operator=(StoreCall&&) noexcept = default;
+  StoreCall(StoreCall&& other) noexcept : request_(std::move(other.request_)), expected_(std::move(other.expected_)) {
+    other.request_.is_spent = true;
+  }
+  StoreCall& operator=(StoreCall&&) = delete;
 
   /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
   /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
@@ -19621,7 +19625,6 @@ class GroupState final : private RankContext::Closable {
   /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     async::EventLoop& loop = rank_context_->tasks.loop();
-    require_open();
     const std::shared_ptr<ChannelResources> resources = resources_;
     const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
     std::chrono::microseconds pause(100);
@@ -19630,9 +19633,12 @@ class GroupState final : private RankContext::Closable {
       rank_context_->streams->run_unattended();
       co_await loop.sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
-      const std::uint64_t now = resources->progress(event).value_or(progress);
-      if (now != progress) {
-        progress = now;
+      const std::optional<std::uint64_t> now = resources->progress(event);
+      if (!now && !backend::is_complete_beside_capture(event)) {
+        throw Error(Errc::closed, "a collective was awaited on a process group that this rank has left");
+      }
+      if (now && *now != progress) {
+        progress = *now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
         throw Error(Errc::timeout,
@@ -33083,16 +33089,14 @@ inline async::Task<Response> answer_at_once() {
   co_return Response{};
 }
 
-/// @throws Error (invalid_argument) the second time
-inline std::shared_ptr<LoopHandle> take_once(std::shared_ptr<LoopHandle>& loop_handle) {
-  if (!loop_handle) {
+}  // namespace detail
+
+DTRAIN_DEFINED void StoreRequest::spend() {
+  if (std::exchange(is_spent, true)) {
     throw Error(Errc::invalid_argument,
                 "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
   }
-  return std::exchange(loop_handle, nullptr);
 }
-
-}  // namespace detail
 
 DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
   const Deadline by = deadline ? *deadline : Deadline::after(timeout);
@@ -33109,19 +33113,22 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
 }
 
 DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
-  detail::take_once(loop_handle);
+  spend();
   return start();
 }
 
 DTRAIN_DEFINED Response StoreRequest::wait() {
-  const std::shared_ptr<LoopHandle> loop = detail::take_once(loop_handle);
+  spend();
   if (request.keys.empty()) {
     return {};
   }
   deadline = deadline ? *deadline : Deadline::after(timeout);
   const std::string doing = describe(request);
+  if (!loop_handle) {
+    throw Error(Errc::invalid_argument, doing + ": this store has no thread of its own; co_await the call instead");
+  }
   const auto make = [this](async::EventLoop&) { return start(); };
-  return loop->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
 DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
@@ -33147,7 +33154,7 @@ DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::str
 }
 
 DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
-  return {client_, loop_handle_, std::move(request), deadline, timeout_};
+  return {client_, loop_handle_, std::move(request), deadline, timeout_, false};
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {

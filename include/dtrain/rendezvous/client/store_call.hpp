@@ -40,12 +40,14 @@ struct StoreRequest {
   Response wait();
 
   std::weak_ptr<StoreClient> client;
-  std::shared_ptr<LoopHandle> loop_handle;  ///< null once it is sent
+  std::shared_ptr<LoopHandle> loop_handle;  ///< null in a store whose calls are only awaited
   Request request;
   std::optional<Deadline> deadline;  ///< none: `timeout` from when it is sent
   std::chrono::nanoseconds timeout;
+  bool is_spent = false;  ///< sent, or moved from
 
  private:
+  void spend();
   async::Task<Response> start();
 };
 
@@ -68,8 +70,10 @@ class [[nodiscard]] StoreCall {
       expected_.desired = request_.request.value;
     }
   }
-  StoreCall(StoreCall&&) noexcept = default;
-  StoreCall& operator=(StoreCall&&) noexcept = default;
+  StoreCall(StoreCall&& other) noexcept : request_(std::move(other.request_)), expected_(std::move(other.expected_)) {
+    other.request_.is_spent = true;
+  }
+  StoreCall& operator=(StoreCall&&) = delete;
 
   /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
   /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting

@@ -23,16 +23,14 @@ inline async::Task<Response> answer_at_once() {
   co_return Response{};
 }
 
-/// @throws Error (invalid_argument) the second time
-inline std::shared_ptr<LoopHandle> take_once(std::shared_ptr<LoopHandle>& loop_handle) {
-  if (!loop_handle) {
+}  // namespace detail
+
+DTRAIN_DEFINED void StoreRequest::spend() {
+  if (std::exchange(is_spent, true)) {
     throw Error(Errc::invalid_argument,
                 "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
   }
-  return std::exchange(loop_handle, nullptr);
 }
-
-}  // namespace detail
 
 DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
   const Deadline by = deadline ? *deadline : Deadline::after(timeout);
@@ -49,19 +47,22 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
 }
 
 DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
-  detail::take_once(loop_handle);
+  spend();
   return start();
 }
 
 DTRAIN_DEFINED Response StoreRequest::wait() {
-  const std::shared_ptr<LoopHandle> loop = detail::take_once(loop_handle);
+  spend();
   if (request.keys.empty()) {
     return {};
   }
   deadline = deadline ? *deadline : Deadline::after(timeout);
   const std::string doing = describe(request);
+  if (!loop_handle) {
+    throw Error(Errc::invalid_argument, doing + ": this store has no thread of its own; co_await the call instead");
+  }
   const auto make = [this](async::EventLoop&) { return start(); };
-  return loop->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
 DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
@@ -87,7 +88,7 @@ DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::str
 }
 
 DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
-  return {client_, loop_handle_, std::move(request), deadline, timeout_};
+  return {client_, loop_handle_, std::move(request), deadline, timeout_, false};
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
